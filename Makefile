@@ -1,0 +1,77 @@
+# `make demo` and `make test` set up .venv by themselves, once; `make help` lists everything.
+
+PYTHON ?= $(shell for p in python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.tunelight-setup
+BENCHMARKS := turnaround leak
+TESTS := tests/unit tests/integration tests/chaos
+
+# Two parts at once would share this machine's cores, and the benchmarks would measure each other.
+.NOTPARALLEL:
+.PHONY: help setup demo test test-full unit lint format bench bench-short docs clean distclean
+
+help:
+	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
+	@echo "make test       set up, then lint, the benchmarks' short modes and all tests but the slow ones"
+	@echo "make test-full  the same with whole benchmarks and the slow tests"
+	@echo "make unit       the unit tests only (no Ray)"
+	@echo "make lint       ruff and mypy"
+	@echo "make format     let ruff rewrite what it can"
+	@echo "make bench      the benchmarks, printing their tables"
+	@echo "make docs       the reference of the public names, into build/docs"
+	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
+	@echo "make distclean  remove .venv too"
+
+# pip runs again only when what it was told changed.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { \
+		echo "tunelight needs Python 3.11 or newer, and found none; name one: make PYTHON=/path/to/python" >&2; \
+		exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@# torch first and by its plain version: pip then takes a CPU build where it is offered one.
+	$(BIN)/python -m pip install --quiet -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,demo]'
+	@touch $@
+
+setup: $(STAMP)
+
+demo: setup
+	$(BIN)/python examples/digits_asha.py --storage runs --export best.yaml
+
+# The tests come last, so that pytest's closing line is the last thing that a green run prints.
+test: setup lint bench-short
+	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+
+test-full: setup lint bench
+	$(BIN)/python -m pytest $(TESTS)
+
+unit: setup
+	$(BIN)/python -m pytest tests/unit
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py; done
+
+bench-short: setup
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --short; done
+
+docs: setup
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/pdoc --docformat restructuredtext --output-directory build/docs tunelight
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)
