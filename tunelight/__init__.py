@@ -1,0 +1,78 @@
+"""tunelight: hyperparameter search over distributed PyTorch Lightning training, on Ray Tune."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tunelight import errors
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Checkpoints": "tunelight.settings",
+    "RayStrategy": "tunelight.strategies",
+    "SearchSpace": "tunelight.space",
+    "SweepResults": "tunelight.results",
+    "TrialResult": "tunelight.results",
+    "TuneReportCallback": "tunelight.callbacks",
+    "TuneReportCheckpointCallback": "tunelight.callbacks",
+    "gang_trainable": "tunelight.trainable",
+    "get_checkpoint_path": "tunelight.session",
+    "get_context": "tunelight.session",
+    "get_tune_resources": "tunelight.resources",
+    "report": "tunelight.session",
+    "run": "tunelight.sweep",
+    **dict.fromkeys(
+        (
+            "choice", "grid", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform",
+            "qrandint", "qrandn", "quniform", "randint", "randn", "sample_from", "uniform",
+        ),
+        "tunelight.space",
+    ),
+}  # fmt: skip
+
+__all__ = ["errors", *_WHERE]  # pyright: ignore[reportUnsupportedDunderAll]
+
+if TYPE_CHECKING:
+    from ray.tune import (
+        choice,
+        grid_search,
+        lograndint,
+        loguniform,
+        qlograndint,
+        qloguniform,
+        qrandint,
+        qrandn,
+        quniform,
+        randint,
+        randn,
+        sample_from,
+        uniform,
+    )
+    from ray.tune import grid_search as grid
+
+    from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+    from tunelight.resources import get_tune_resources
+    from tunelight.results import SweepResults, TrialResult
+    from tunelight.session import get_checkpoint_path, get_context, report
+    from tunelight.settings import Checkpoints
+    from tunelight.space import SearchSpace
+    from tunelight.strategies import RayStrategy
+    from tunelight.sweep import run
+    from tunelight.trainable import gang_trainable
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: Ray and Lightning cost seconds."""
+    if name in ("schedulers", "searchers"):
+        return import_module(f"tunelight.{name}")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{errors.guess(name, __all__)}")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

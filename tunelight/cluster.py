@@ -1,0 +1,140 @@
+"""The Ray that a sweep runs on: connect or start, look whether a gang fits, shut down what we started."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import ResourceError, SettingsError
+from tunelight.resources import Reservation, check_fits
+
+if TYPE_CHECKING:
+    from tunelight.settings import Settings
+
+_LOCAL_RAY = {"prestart_worker_first_driver": False}
+"""A Ray of our own starts no idle task workers: a sweep has actors only, which cannot use them."""
+
+
+@contextlib.contextmanager
+def connected(settings: Settings, reservation: Reservation) -> Iterator[None]:
+    """Use the Ray that is there, or start one for the sweep and shut that one down."""
+    import ray  # noqa: PLC0415 - half a second that bad input need not wait for
+
+    ours = not ray.is_initialized()
+    if not ours and settings.address is not None:
+        raise SettingsError(
+            f"address={settings.address!r} was given, but this process is connected to a Ray already. Leave "
+            "address out to use that one, or call ray.shutdown() first."
+        )
+    environment = dict(os.environ)
+    try:
+        if ours:
+            _init_ray(settings)
+        _refuse_client()
+        _check_cluster(reservation)
+        yield
+    finally:
+        if ours:
+            with _undisturbed():
+                ray.shutdown()
+            for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
+                del os.environ[name]
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no further Ctrl-C cut this short: it takes a second or two, and half of it leaves processes behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _refuse_client() -> None:
+    import ray  # noqa: PLC0415
+
+    if ray.util.client.ray.is_connected():
+        raise SettingsError(
+            "This process is connected by Ray Client (ray://...), where a sweep cannot run yet: its record is written "
+            "by the driver. Submit the script to the cluster: ray job submit -- python your_script.py"
+        )
+
+
+def _init_ray(settings: Settings) -> None:
+    import ray  # noqa: PLC0415
+
+    common: dict[str, Any] = {
+        "runtime_env": dict(settings.runtime_env) if settings.runtime_env else None,
+        "log_to_driver": settings.verbose > 0,
+        "logging_level": logging.INFO if settings.verbose > 1 else logging.ERROR,
+    }
+    address = settings.address or os.environ.get("RAY_ADDRESS")
+    with quiet(settings.verbose):
+        if address and address != "local":
+            ray.init(address=address, **common)
+        else:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                _system_config=_LOCAL_RAY,
+                **common,
+            )
+
+
+def _check_cluster(reservation: Reservation) -> None:
+    """Refuse a gang that this cluster can never hold; where it may grow, warn and wait."""
+    import ray  # noqa: PLC0415
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    try:
+        check_fits(reservation, nodes)
+    except ResourceError as error:
+        if not _may_grow():
+            raise
+        warnings.warn(f"{error} The cluster may grow: waiting for it.", stacklevel=2)
+
+
+def _may_grow() -> bool:
+    """Tell whether an autoscaler looks after this cluster: it then reports its node types to Ray."""
+    from ray.experimental.internal_kv import _internal_kv_get  # noqa: PLC0415
+
+    try:
+        import json  # noqa: PLC0415
+
+        status = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
+    except Exception:  # noqa: BLE001 - no answer means that nobody looks after it
+        return False
+    types = (status.get("autoscaler_report") or {}).get("active_nodes") or {}
+    return any(not str(kind).startswith("local") and not str(kind).startswith("node_") for kind in types)
+
+
+@contextlib.contextmanager
+def quiet(verbose: int) -> Iterator[None]:
+    """Keep Ray's own talk down unless it was asked for."""
+    if verbose > 1:
+        yield
+        return
+    names = ("ray", "ray.tune", "ray.tune.tune", "ray.train")
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"ray\.")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        sys.stdout.flush()

@@ -1,0 +1,88 @@
+"""Everything that can go wrong for a user, each saying what was wanted, what came and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from tunelight.messages import WorkerError
+
+
+class TunelightError(Exception):
+    """Base of all errors that tunelight raises on purpose."""
+
+
+class SpaceError(TunelightError, ValueError):
+    """A search space is empty, or holds something that is no domain."""
+
+
+class SettingsError(TunelightError, ValueError):
+    """A setting of a sweep has a wrong name or value, or contradicts another."""
+
+
+class TrainFunctionError(TunelightError, TypeError):
+    """The train function, model or data module cannot be used as given."""
+
+
+class ImportPathError(TunelightError, ImportError):
+    """An import path in a YAML file does not import."""
+
+
+class MetricError(TunelightError, KeyError):
+    """A metric was asked for that was never logged or reported."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class StrategyError(TunelightError, RuntimeError):
+    """A Trainer does not train on the gang that it runs in."""
+
+
+class ResourceError(TunelightError, RuntimeError):
+    """A gang cannot be reserved on this cluster."""
+
+
+class StorageError(TunelightError, OSError):
+    """A sweep's folder cannot be written, exists already, or does not hold a sweep."""
+
+
+class ContextError(TunelightError, RuntimeError):
+    """Something that only works inside a trial was used outside of one."""
+
+
+class CheckpointError(TunelightError, RuntimeError):
+    """A checkpoint is missing, torn, or cannot be written."""
+
+
+class NoResultError(TunelightError, RuntimeError):
+    """A result was asked for that the sweep does not have (no trial reported, say)."""
+
+
+class TrialError(TunelightError, RuntimeError):
+    """A trial failed on one of its workers; ``error`` says on which, and holds the traceback."""
+
+    def __init__(self, error: WorkerError) -> None:
+        super().__init__(error)
+        self.error = error
+
+    def __str__(self) -> str:
+        return str(self.error)
+
+
+class GangError(TunelightError, RuntimeError):
+    """A gang's workers could not be started, did not meet, or did not answer in time."""
+
+
+class TrialStopped(BaseException):
+    """Raised by ``report`` on every rank when the trial was told to stop at this boundary.
+
+    It is a BaseException so that ``except Exception`` in training code does not swallow it.
+    """
+
+
+def guess(name: Any, valid: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the nearest valid name, or an empty string."""
+    close = difflib.get_close_matches(str(name), list(valid), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

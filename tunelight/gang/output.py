@@ -1,0 +1,95 @@
+"""What a trial prints: every line goes to the trial's log, prefixed with its rank."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TextIO
+
+LOG = "log.txt"
+
+
+class RankLog(io.TextIOBase):
+    """A text stream that writes whole lines to the trial's log (and on, if asked to). Thread-safe."""
+
+    def __init__(self, path: Path, rank: int, also: TextIO | None) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._prefix = f"[{rank}] "
+        self._also = also
+        self._part = ""
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        """Take text; lines are written when they are complete."""
+        with self._lock:
+            *lines, self._part = (self._part + text).split("\n")
+            if lines:
+                self._put("".join(f"{self._prefix}{line}\n" for line in lines))
+        return len(text)
+
+    def _put(self, text: str) -> None:
+        try:
+            os.write(self._fd, text.encode(errors="replace"))
+        except OSError:
+            return  # a full disk must not end a trial that only wanted to print
+        if self._also is not None:
+            self._also.write(text)
+
+    def flush(self) -> None:
+        """Do nothing: lines are on their way already."""
+
+    def fileno(self) -> int:
+        """Return the log's descriptor, for child processes."""
+        return self._fd
+
+    def isatty(self) -> bool:
+        """Return False."""
+        return False
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Return the log's encoding."""
+        return "utf-8"
+
+    def finish(self) -> None:
+        """Write what has no line end yet, and close the log."""
+        with self._lock:
+            if self._part:
+                self._put(f"{self._prefix}{self._part}\n")
+                self._part = ""
+            os.close(self._fd)
+            self._fd = os.open(os.devnull, os.O_WRONLY)  # a left-over thread may still print
+
+    def __del__(self) -> None:
+        """Give the descriptor back."""
+        try:
+            os.close(self._fd)
+        except OSError:
+            return
+
+
+class TrialOutput:
+    """Sends this process's standard output and error to the trial's log while a trial runs."""
+
+    def __init__(self, trial_dir: str, rank: int, verbose: int) -> None:
+        self._path = Path(trial_dir, LOG)
+        self._rank = rank
+        self._verbose = verbose
+
+    def __enter__(self) -> RankLog:
+        self._saved = (sys.stdout, sys.stderr)
+        self._log = RankLog(self._path, self._rank, self._saved[0] if self._verbose else None)
+        sys.stdout = sys.stderr = self._log
+        return self._log
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout, sys.stderr = self._saved
+        self._log.finish()

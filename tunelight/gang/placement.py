@@ -1,0 +1,35 @@
+"""Which rank runs where: ranks of one node are neighbours, the head's own node comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunelight.gang.rendezvous import LOOPBACK
+from tunelight.gang.worker import Location
+from tunelight.messages import Place
+
+
+def arrange(locations: Sequence[Location], head_node: str | None = None) -> list[tuple[int, Place]]:
+    """Return (index of the worker, its place) in rank order.
+
+    The gang meets on the loopback interface where all its workers share one node, else on each node's
+    own address.
+    """
+    nodes = list(dict.fromkeys(location.node_id for location in locations))
+    if head_node in nodes:
+        nodes.sort(key=lambda node: node != head_node)
+    alone = len(nodes) == 1
+    placed: list[tuple[int, Place]] = []
+    for node_rank, node in enumerate(nodes):
+        here = [index for index, location in enumerate(locations) if location.node_id == node]
+        for local_rank, index in enumerate(here):
+            place = Place(
+                rank=len(placed),
+                world_size=len(locations),
+                local_rank=local_rank,
+                local_world_size=len(here),
+                node_rank=node_rank,
+                interface=LOOPBACK if alone else locations[index].address,
+            )
+            placed.append((index, place))
+    return placed

@@ -1,0 +1,174 @@
+"""How the ranks of a gang meet: one store on the gang's interface, and a backend's process group on it.
+
+A meeting can be left and held again in the same processes (after a failed trial, say): each one is on a
+fresh store. Nothing listens beyond the gang's own interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tunelight.messages import Place
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+LOOPBACK = "127.0.0.1"
+JOIN_LIMIT_S = 120.0
+"""How long ranks wait for one another when they meet."""
+_CLAIM_LIMIT_S = 1.0
+COLLECTIVE_LIMIT_S = 1800.0
+"""How long a collective may take before its ranks give up (torch's own default)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where and as what a rank joins: the store's address, and the backend (``gloo`` or ``nccl``)."""
+
+    host: str
+    port: int
+    backend: str
+
+
+def interface_name(address: str) -> str | None:
+    """Return the network interface that holds ``address`` (``lo`` for 127.0.0.1), or None."""
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
+            return name
+    return None
+
+
+class Rendezvous:
+    """One rank's side of its gang's meetings. Runs on: worker."""
+
+    def __init__(self) -> None:
+        self._server: dist.TCPStore | None = None
+        self._control: dist.TCPStore | None = None
+        self._joined = False
+        self._last: StoreControl | None = None
+
+    def host(self, address: str) -> int:
+        """Open a fresh store that listens on ``address`` alone; return its port. Runs on: rank 0."""
+        import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
+
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address, 0))
+            listener.listen(1024)
+            port = int(listener.getsockname()[1])
+            self._server = dist.TCPStore(
+                address,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=JOIN_LIMIT_S),
+                master_listen_fd=listener.detach(),
+            )
+        return port
+
+    def join(self, meeting: Meeting, place: Place) -> None:
+        """Meet the other ranks: connect to the store, then build the process group."""
+        import torch.distributed as dist  # noqa: PLC0415
+
+        interface = interface_name(place.interface)
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        store = self._server or self._connect(meeting)
+        self._control = self._connect(meeting)
+        dist.init_process_group(
+            meeting.backend,
+            store=dist.PrefixStore("group", store),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timedelta(seconds=COLLECTIVE_LIMIT_S),
+        )
+        self._joined = True
+
+    def _connect(self, meeting: Meeting) -> dist.TCPStore:
+        import torch.distributed as dist  # noqa: PLC0415
+
+        return dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=JOIN_LIMIT_S))
+
+    def leave(self) -> None:
+        """Leave the group. Peers that wait in a collective of it are freed, with an error."""
+        import torch.distributed as dist  # noqa: PLC0415
+
+        if self._joined and dist.is_initialized():
+            with contextlib.suppress(Exception):  # a group that is broken already has nothing to lose
+                dist.destroy_process_group()
+        self._joined = False
+
+    def close(self) -> None:
+        """Leave, and drop the store."""
+        self.leave()
+        self._control = self._server = self._last = None
+
+    def control(self, name: str) -> StoreControl:
+        """Return the channel for rank 0's word in one trial; what the last one left in the store goes."""
+        if self._control is None:
+            raise RuntimeError("the rank has joined no gang")
+        if self._last is not None:
+            self._last.clear()
+        self._last = StoreControl(self._control, name)
+        return self._last
+
+    def tidy(self) -> None:
+        """Destroy the groups that a trial made beside the gang's own."""
+        import torch.distributed as dist  # noqa: PLC0415
+        from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415
+
+        if not (self._joined and dist.is_initialized()):
+            return
+        for group in [group for group in c10d._world.pg_map if group is not dist.group.WORLD]:
+            with contextlib.suppress(Exception):
+                dist.destroy_process_group(group)
+
+
+class StoreControl:
+    """Rank 0's word over the gang's store; see :class:`tunelight.session.Control`."""
+
+    def __init__(self, store: dist.TCPStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._said: list[str] = []
+
+    def _key(self, turn: int) -> str:
+        return f"{self._name}/{turn}"
+
+    def clear(self) -> None:
+        """Delete the words said; every rank has ended its trial by now."""
+        for key in self._said:
+            self._store.delete_key(key)
+
+    def say(self, turn: int, word: str) -> None:
+        """Publish rank 0's word for ``turn``."""
+        self._said.append(self._key(turn))
+        self._store.set(self._key(turn), word)
+
+    def hear(self, turn: int, timeout_s: float) -> str | None:
+        """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
+        import torch.distributed as dist  # noqa: PLC0415
+
+        key = self._key(turn)
+        try:
+            self._store.wait([key], timedelta(seconds=timeout_s))
+        except dist.DistStoreError:
+            return None
+        return bytes(self._store.get(key)).decode()
+
+    def failed_first(self, rank: int) -> int:
+        """Claim to be the rank that failed first; return the one that was. An unreachable store: ``rank``."""
+        try:
+            self._store.set_timeout(timedelta(seconds=_CLAIM_LIMIT_S))
+            word = self._store.compare_set(f"{self._name}/failed", "", str(rank))
+            return int(bytes(word).decode() or rank)
+        except Exception:  # noqa: BLE001 - rank 0 is gone with its store; the head will see that
+            return rank

@@ -1,0 +1,163 @@
+"""What a worker puts back between two trials, so that the next one starts as on a fresh process.
+
+Reset: environment, working directory, random generators (seeded anew), default dtype and device,
+deterministic, cudnn, matmul and anomaly flags, thread count, warning filters, logging levels, child
+processes, threads, CUDA memory, cycles that hold a Trainer. Not reset, because nothing outside can know
+them: module globals, class attributes, monkey patches (``reuse_gangs=False`` is for these).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+_THREAD_LIMIT_S = 1.0
+_DAEMON_THREADS_LEFT = 16
+"""Idle daemon threads of libraries (a progress bar's monitor) are tolerated up to here."""
+
+
+def _torch_flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """Return (read, write) pairs for torch's process-wide settings."""
+    import torch  # noqa: PLC0415 - the head imports this package too
+
+    def attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+        return (lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    precise = [torch.backends, cudnn, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), matmul]
+    return [
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (
+            lambda: (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            lambda on: torch.use_deterministic_algorithms(on[0], warn_only=on[1]),
+        ),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.is_anomaly_enabled, lambda on: torch.autograd.set_detect_anomaly(on, _anomaly_nan)),
+        (torch.get_num_threads, torch.set_num_threads),
+        attribute(cudnn, "enabled"),
+        attribute(cudnn, "benchmark"),
+        attribute(cudnn, "deterministic"),
+        attribute(cudnn, "allow_tf32"),
+        attribute(matmul, "allow_tf32"),
+        attribute(matmul, "allow_fp16_reduced_precision_reduction"),
+        attribute(matmul, "allow_bf16_reduced_precision_reduction"),
+        attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
+        *(attribute(owner, "fp32_precision") for owner in precise if hasattr(owner, "fp32_precision")),
+    ]
+
+
+_anomaly_nan = True
+
+
+class CleanState:
+    """The state of this process before its first trial, and the way back to it. Runs on: worker."""
+
+    def __init__(self) -> None:
+        self._flags = [(read, write, read()) for read, write in _torch_flags()]
+        self._environ = dict(os.environ)
+        self._filters = list(warnings.filters)
+        self._levels = {name: logging.getLogger(name).level for name in self._loggers()}
+        self._handlers = list(logging.getLogger().handlers)
+        self._threads: set[threading.Thread] = set()
+        self._children: set[int] = set()
+        gc.freeze()  # what imports made is never looked at again, so that a collection takes milliseconds
+
+    def remember_environment(self) -> None:
+        """Take the environment as it is now for what it is to be: the gang has just set its interface in it."""
+        self._environ = dict(os.environ)
+
+    @staticmethod
+    def _loggers() -> list[str]:
+        return ["", "pytorch_lightning", "lightning", "lightning.pytorch", "lightning.fabric", "torch"]
+
+    def begin(self, seed: int, cwd: str, environ: dict[str, str]) -> None:
+        """Start a trial: remember what runs already, seed every generator, set the trial's environment."""
+        self._threads = set(threading.enumerate())
+        self._children = {child.pid for child in _children()}
+        os.environ.update(environ)
+        with suppress(OSError):  # another node need not have the driver's folder
+            os.chdir(cwd)
+        _seed(seed)
+
+    def restore(self) -> tuple[str, ...]:
+        """End a trial: put everything back; return what could not be (it makes the worker unfit)."""
+        import torch  # noqa: PLC0415
+
+        self._end_children()
+        for read, write, value in self._flags:
+            if read() != value:
+                write(value)
+        torch.set_default_device(None)
+        for name in os.environ.keys() - self._environ.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in self._environ.items() if os.environ.get(name) != value})
+        warnings.filters[:] = self._filters  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        for name, level in self._levels.items():
+            logging.getLogger(name).setLevel(level)
+        logging.getLogger().handlers[:] = self._handlers
+        sys.last_exc = sys.last_value = sys.last_traceback = None  # type: ignore[attr-defined]
+        gc.collect()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        return self._threads_left()
+
+    def _end_children(self) -> None:
+        ours = [child for child in _children() if child.pid not in self._children]
+        for child in ours:
+            with suppress(psutil.Error):
+                child.kill()
+        psutil.wait_procs(ours, timeout=2.0)
+
+    def _threads_left(self) -> tuple[str, ...]:
+        deadline = time.monotonic() + _THREAD_LIMIT_S
+        mine = threading.current_thread()
+        extra = [t for t in threading.enumerate() if t not in self._threads and t is not mine]
+        for thread in extra:
+            if not thread.daemon:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = [t.name for t in extra if t.is_alive() and not t.daemon]
+        if stuck:
+            return (f"threads still running after the trial: {', '.join(sorted(stuck))}",)
+        daemons = [t for t in threading.enumerate() if t.daemon]
+        if len(daemons) > _DAEMON_THREADS_LEFT:
+            return (f"{len(daemons)} daemon threads have piled up",)
+        return ()
+
+
+def _children() -> list[psutil.Process]:
+    """Return this process's children, without the helpers that multiprocessing keeps for good."""
+    helpers = set()
+    tracker = sys.modules.get("multiprocessing.resource_tracker")
+    if tracker is not None:
+        helpers.add(tracker._resource_tracker._pid)
+    forkserver = sys.modules.get("multiprocessing.forkserver")
+    if forkserver is not None:
+        helpers.add(forkserver._forkserver._forkserver_pid)
+    return [child for child in psutil.Process().children(recursive=True) if child.pid not in helpers]
+
+
+def _seed(seed: int) -> None:
+    """Seed Python, NumPy and torch; and Lightning's DataLoader workers, by its own variables."""
+    import numpy as np  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator is what training code uses
+    torch.manual_seed(seed)
+    os.environ["PL_GLOBAL_SEED"] = str(seed)
+    os.environ["PL_SEED_WORKERS"] = "1"

@@ -1,0 +1,244 @@
+"""The worker: one rank of a gang, an actor that outlives the trials it trains."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from tunelight import session as sessions
+from tunelight.errors import TrainFunctionError, TrialStopped
+from tunelight.gang.output import TrialOutput
+from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
+from tunelight.gang.reset import CleanState
+from tunelight.imports import collector_resting
+from tunelight.messages import Continue, Decision, Ended, Event, Place, Task, WorkerError
+
+_TIDY_LIMIT_S = 10.0
+CONCURRENCY = 6
+"""Calls that a worker answers at once: a poll that waits, and short ones beside it."""
+WARM_IMPORTS = (
+    "torch",
+    "torch.distributed",
+    "pytorch_lightning",
+    "tunelight.callbacks",
+    "tunelight.strategies",
+)
+
+
+def warm_imports() -> None:
+    """Import what every trial needs, once for the life of a worker."""
+    import importlib  # noqa: PLC0415
+
+    with collector_resting():
+        for name in WARM_IMPORTS:
+            importlib.import_module(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a worker runs."""
+
+    node_id: str
+    address: str
+    pid: int
+    hostname: str
+
+
+class TrialBox:
+    """What goes in and out of one trial.
+
+    Ray may run two calls in another order than they were sent: whoever comes first makes the box, and a call
+    for one trial never reaches another.
+    """
+
+    def __init__(self, serial: int) -> None:
+        self.serial = serial
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.mailbox = sessions.Mailbox()
+
+
+class GangWorker:
+    """One rank. Every method returns at once but ``join`` and ``poll``; the trial runs in a thread.
+
+    Runs on: worker.
+    """
+
+    def __init__(self, paths: tuple[str, ...], cwd: str) -> None:
+        _add_paths(paths)
+        with contextlib.suppress(OSError):
+            os.chdir(cwd)
+        warm_imports()
+        self._rendezvous = Rendezvous()
+        self._clean = CleanState()
+        self._trial = TrialBox(0)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._place: Place | None = None
+        self._left: tuple[str, ...] = ()
+
+    def locate(self) -> Location:
+        """Return where this worker runs; the first answer means that its imports are done."""
+        context = ray.get_runtime_context()
+        return Location(
+            node_id=context.get_node_id(),
+            address=ray.util.get_node_ip_address(),
+            pid=os.getpid(),
+            hostname=os.uname().nodename,
+        )
+
+    def host(self, address: str) -> int:
+        """Open the gang's store on ``address``; return its port. Runs on: rank 0."""
+        return self._rendezvous.host(address)
+
+    def join(self, meeting: Meeting, place: Place) -> None:
+        """Meet the other ranks, as ``place``."""
+        self._place = place
+        self._rendezvous.join(meeting, place)
+        self._clean.remember_environment()
+
+    def leave(self) -> tuple[str, ...]:
+        """Leave the gang's group and store once the last trial is over; return what it left behind."""
+        if self._thread is not None:
+            self._thread.join(_TIDY_LIMIT_S)
+            if self._thread.is_alive():
+                return (f"a trial that has not been cleaned up within {_TIDY_LIMIT_S:.0f} s",)
+        self._rendezvous.close()
+        return self._left
+
+    def start(self, task: Task) -> None:
+        """Start a trial in a thread of its own (grad and inference mode are thread-local)."""
+        if self._thread is not None:
+            self._thread.join()  # it has posted its last event; this takes no time
+        box = self._box(task.serial)
+        box.mailbox.put(Continue(task.until))
+        self._thread = threading.Thread(
+            target=self._run, args=(task, box.mailbox, box.events.put), name="tunelight-trial", daemon=True
+        )
+        self._thread.start()
+
+    def _box(self, serial: int) -> TrialBox:
+        with self._lock:
+            if serial > self._trial.serial:
+                self._trial = TrialBox(serial)
+            return self._trial if serial == self._trial.serial else TrialBox(serial)
+
+    def poll(self, serial: int, timeout_s: float) -> list[Event]:
+        """Return the events of trial ``serial`` that came, waiting up to ``timeout_s`` for the first."""
+        box = self._box(serial)
+        events: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            events.append(box.events.get(timeout=timeout_s))
+            while True:
+                events.append(box.events.get_nowait())
+        return events
+
+    def answer(self, serial: int, decision: Decision) -> None:
+        """Hand a decision to trial ``serial``. Runs on: rank 0."""
+        self._box(serial).mailbox.put(decision)
+
+    def abort(self, serial: int, reason: str) -> None:
+        """Call trial ``serial`` off; it ends where it next waits or reports."""
+        self._box(serial).mailbox.abort(reason)
+
+    def _run(self, task: Task, mailbox: sessions.Mailbox, post: Callable[[Event], None]) -> None:
+        ended: Ended | None = None
+        self._left = ()
+        try:
+            with TrialOutput(task.trial_dir, self._rank, task.verbose):
+                ended = self._train(task, mailbox, post)
+                if ended.error is not None:
+                    post(ended)  # the peers are to be ended soon: cleaning up can wait, and ``leave`` waits for it
+                self._left = self._clean.restore()
+                self._rendezvous.tidy()
+            if ended.error is None:
+                post(Ended(ended.rank, ended.stopped, left_behind=self._left))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the head must hear of it
+            self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
+            if ended is None or ended.error is None:
+                post(Ended(self._rank, error=self._describe(error, secondary=False), left_behind=self._left))
+
+    def _train(self, task: Task, mailbox: sessions.Mailbox, post: Callable[[Event], None]) -> Ended:
+        assert self._place is not None  # noqa: S101 - join comes before start
+        control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
+        try:
+            self._clean.begin(task.seed, task.cwd, _trial_environment(task))
+            _add_paths(task.sys_path)
+            session = sessions.Session(task, self._place, control, post, mailbox)
+            sessions.set_current(session)
+            _load(task.train)(task.config)
+            session.check_finished()
+        except TrialStopped:
+            return Ended(self._rank, stopped=True)
+        except BaseException as error:  # noqa: BLE001 - SystemExit too is the trial's failure, not ours
+            return Ended(self._rank, error=self._fail(error, control))
+        finally:
+            sessions.set_current(None)
+        return Ended(self._rank)
+
+    def _fail(self, error: BaseException, control: StoreControl) -> WorkerError:
+        """Describe a failure, and free the peers that wait for this rank in a collective."""
+        first = control.failed_first(self._rank)
+        self._rendezvous.leave()
+        described = self._describe(error, secondary=first != self._rank or _is_lost_peer(error))
+        sys.stderr.write(described.traceback)  # the trial's log: a person looks there first
+        return described
+
+    def _describe(self, error: BaseException, *, secondary: bool) -> WorkerError:
+        text = "".join(traceback.format_exception(error))
+        name = type(error).__name__
+        message = str(error)
+        traceback.clear_frames(error.__traceback__)  # they hold the Trainer, the model and its data
+        return WorkerError(self._rank, os.uname().nodename, name, message, text, secondary=secondary)
+
+    @property
+    def _rank(self) -> int:
+        return -1 if self._place is None else self._place.rank
+
+
+def _trial_environment(task: Task) -> dict[str, str]:
+    """Return what Lightning reads as Trainer defaults: its files go to the trial's folder."""
+    quiet = (
+        {}
+        if task.verbose
+        else {
+            "PL_TRAINER_ENABLE_MODEL_SUMMARY": "False",
+        }
+    )
+    return {"PL_TRAINER_DEFAULT_ROOT_DIR": task.trial_dir, **quiet}
+
+
+def _load(train: Any) -> Callable[[dict[str, Any]], object]:
+    """Unpickle the train function, anew for every trial, so that what it captured is as it was sent."""
+    import cloudpickle  # noqa: PLC0415
+
+    data = ray.get(train) if isinstance(train, ray.ObjectRef) else train
+    try:
+        return cloudpickle.loads(data)  # type: ignore[no-any-return]
+    except ModuleNotFoundError as error:
+        raise TrainFunctionError(
+            f"The train function needs module {error.name!r}, which this worker cannot import. Pass "
+            "runtime_env={'working_dir': '.'} to tunelight.run, or install the module on every node."
+        ) from error
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    """Tell whether an error only says that another rank is gone: never the cause while there is another."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "Connection closed", "NCCL"))
+    )
+
+
+def _add_paths(paths: tuple[str, ...]) -> None:
+    """Let this process import what the driver can, where the folders exist here."""
+    sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))  # noqa: PTH112

@@ -1,0 +1,155 @@
+"""What crosses a process: small, frozen records with no behaviour of their own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """Where one finished checkpoint lies, and what it was worth when it was written.
+
+    ``path`` is absolute; ``number`` is the report it belongs to (1-based); ``fit`` is the fit of the
+    trial that wrote it (0 is the first: a trial may pretrain, then fine-tune); ``value`` is the
+    sweep's metric at that report, if it was reported.
+    """
+
+    path: str
+    number: int
+    epoch: int | None = None
+    step: int | None = None
+    fit: int = 0
+    value: float | None = None
+    checksum: str | None = None
+    name: str | None = None
+    """What the user calls the file, if anything."""
+    size: int = 0
+
+    def asdict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One report of a trial, as rank 0 sends it: ``number`` counts from 1 within the trial."""
+
+    number: int
+    metrics: dict[str, Any]
+    epoch: int | None = None
+    step: int | None = None
+    timestamp: float = field(default_factory=time.time)
+    checkpoint: CheckpointInfo | None = None
+    notes: tuple[str, ...] = ()
+    """Warnings for the person who runs the sweep, each said once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The answer to :class:`Save`: a checkpoint, or None where the training code cannot write one."""
+
+    checkpoint: CheckpointInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Go on; reports numbered below ``until`` need no answer (None: none of them does)."""
+
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write a checkpoint at this boundary and wait for the next decision there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the trial at this boundary, on every rank."""
+
+    reason: str = "stopped"
+
+
+Decision = Continue | Save | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerError:
+    """Why a trial failed: which rank, where, and its traceback as text.
+
+    ``cause`` is ``exception`` (the training code raised), ``died`` (the process is gone) or
+    ``unresponsive`` (it did not answer in time and was ended).
+    """
+
+    rank: int
+    node: str
+    type_name: str
+    message: str
+    traceback: str
+    cause: Literal["exception", "died", "unresponsive"] = "exception"
+    secondary: bool = False
+    """True for a rank that failed because another one had failed before it."""
+
+    def __str__(self) -> str:
+        head = f"rank {self.rank} on {self.node}: {self.type_name}: {self.message}"
+        return f"{head}\n\n{self.traceback}" if self.traceback else head
+
+    def asdict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One trial, as it is handed to every rank of a gang.
+
+    ``train`` is the cloudpickled train function, or a reference to those bytes in Ray's object store;
+    the head passes it on unopened. ``number`` is the last report before this start (0: a new trial).
+    """
+
+    trial_id: str
+    trial_dir: str
+    config: dict[str, Any]
+    train: Any
+    seed: int
+    cwd: str
+    serial: int = 0
+    """Counts what this gang has started, so that no word of one trial is heard in another."""
+    sys_path: tuple[str, ...] = ()
+    metric: str | None = None
+    number: int = 0
+    until: int | None = 1
+    resume: CheckpointInfo | None = None
+    every: int = 1
+    verbose: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank runs within its gang. ``interface`` is the address that the gang meets on."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    interface: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A rank's last event of a trial: it returned, was stopped, or failed."""
+
+    rank: int
+    stopped: bool = False
+    error: WorkerError | None = None
+    left_behind: tuple[str, ...] = ()
+    """What the trial left that could not be cleaned (live threads, say)."""
+
+
+Event = Report | Saved | Ended
+
+RESULT_KEY = "_tunelight"
+"""Under this key a Tune result carries what is tunelight's own (see ``GangTrainable.step``)."""

@@ -1,0 +1,54 @@
+"""The train function of a ``model=`` sweep: builds module, data module and Trainer on each worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunelight.settings import PARTS
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A train function made of parts: ``model.*`` and ``data.*`` are their arguments, ``trainer.*`` the Trainer's.
+
+    Runs on: worker.
+    """
+
+    model: Callable[..., Any]
+    data: Callable[..., Any] | None = None
+    trainer_args: Mapping[str, Any] = field(default_factory=dict)
+    max_epochs: int | None = None
+    checkpoints: bool = True
+
+    def __call__(self, config: Mapping[str, Any]) -> None:
+        """Train one configuration; everything that Lightning logs is reported after each validation."""
+        import pytorch_lightning as pl  # noqa: PLC0415 - only workers import Lightning
+
+        from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback  # noqa: PLC0415
+        from tunelight.strategies import RayStrategy  # noqa: PLC0415
+
+        parts = split(config)
+        args: dict[str, Any] = {"strategy": RayStrategy(), "enable_checkpointing": False}
+        if self.max_epochs is not None:
+            args["max_epochs"] = self.max_epochs
+        args |= dict(self.trainer_args) | parts["trainer"]
+        callbacks = args.get("callbacks") or []
+        report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
+        args["callbacks"] = [*(callbacks if isinstance(callbacks, list | tuple) else [callbacks]), report]
+        module = self.model(**parts["model"])
+        data = self.data(**parts["data"]) if self.data is not None else None
+        pl.Trainer(**args).fit(module, datamodule=data)
+
+
+def split(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a dotted configuration as arguments for each part: {"model": {...}, "data": ..., "trainer": ...}."""
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for key, value in config.items():
+        part, dot, name = key.partition(".")
+        if dot:
+            parts[part][name] = value
+        elif isinstance(value, Mapping):
+            parts[part].update(value)
+    return parts

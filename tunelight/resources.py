@@ -1,0 +1,180 @@
+"""From workers to one reservation: a head bundle and a bundle for each worker, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import ResourceError, SettingsError, guess
+from tunelight.settings import check_setting
+
+if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
+
+_WORDS = ("cpu", "gpu", "extra_cpu", "extra_gpu", "custom_resources", "extra_custom_resources")
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """What one trial holds: a head, and ``workers`` equal workers (CPUs and GPUs may be fractions)."""
+
+    workers: int = 1
+    cpus_per_worker: float = 1
+    gpus_per_worker: float = 0
+    head_cpus: float = 0
+    head_gpus: float = 0
+    resources_per_worker: Mapping[str, float] = field(default_factory=dict)
+    head_resources: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def head(self) -> dict[str, float]:
+        """The head's bundle; empty when it holds nothing of its own."""
+        return _bundle(self.head_cpus, self.head_gpus, self.head_resources)
+
+    @property
+    def worker(self) -> dict[str, float]:
+        """One worker's bundle."""
+        return _bundle(self.cpus_per_worker, self.gpus_per_worker, self.resources_per_worker)
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """All bundles that hold something, the head's first."""
+        return [bundle for bundle in (self.head, *[self.worker] * self.workers) if bundle]
+
+    @property
+    def first_bundle(self) -> int:
+        """The index of worker 0's bundle."""
+        return 1 if self.head else 0
+
+    def factory(self) -> PlacementGroupFactory:
+        """Return the reservation as Ray Tune takes it. An empty head sits on worker 0's bundle."""
+        from ray.tune import PlacementGroupFactory  # noqa: PLC0415 - an import of a second
+
+        return PlacementGroupFactory([self.head, *[self.worker] * self.workers], strategy="PACK")
+
+    def __str__(self) -> str:
+        each = ", ".join(f"{amount:g} {name}" for name, amount in self.worker.items()) or "nothing"
+        head = ", ".join(f"{amount:g} {name}" for name, amount in self.head.items()) or "nothing"
+        plural = "" if self.workers == 1 else "s"
+        return f"{self.workers} worker{plural} with {each} each, and a head with {head}"
+
+
+def _bundle(cpus: float, gpus: float, custom: Mapping[str, float]) -> dict[str, float]:
+    named = {"CPU": float(cpus), "GPU": float(gpus), **{name: float(n) for name, n in custom.items()}}
+    return {name: amount for name, amount in named.items() if amount}
+
+
+def reserve(
+    workers: int | None = None,
+    cpus_per_worker: float = 1,
+    gpus_per_worker: float = 0,
+    resources_per_trial: Mapping[str, Any] | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+) -> Reservation:
+    """Make one reservation of the two spellings: workers, or the old words ``cpu`` and ``extra_cpu``.
+
+    ``resources_per_trial`` is {"cpu": head, "extra_cpu": all workers together, "gpu", "extra_gpu", ...}.
+    ``workers=None`` is derived from it. Raises: SettingsError where the two contradict each other, a
+    remainder is left, or a word is unknown.
+    """
+    if workers is not None:
+        check_setting("workers", workers)
+    check_setting("cpus_per_worker", cpus_per_worker)
+    check_setting("gpus_per_worker", gpus_per_worker)
+    words = dict(resources_per_trial or {})
+    for word in words:
+        if word not in _WORDS:
+            raise SettingsError(
+                f"resources_per_trial has no word {word!r}.{guess(word, _WORDS)} There are: {', '.join(_WORDS)}."
+            )
+    custom = dict(resources_per_worker or {})
+    extra = {name: float(words.get(name, 0) or 0) for name in ("extra_cpu", "extra_gpu")}
+    if workers is None:
+        workers = _derived(extra, cpus_per_worker, gpus_per_worker)
+    for word, each, name in (
+        ("extra_cpu", cpus_per_worker, "cpus_per_worker"),
+        ("extra_gpu", gpus_per_worker, "gpus_per_worker"),
+    ):
+        if word in words and abs(extra[word] - workers * each) > 1e-9:
+            raise SettingsError(
+                f"resources_per_trial holds {word}={extra[word]:g}, but workers={workers} with {name}={each:g} "
+                f"hold {workers * each:g} together. Make them agree, or leave one spelling out."
+            )
+    for name, total in dict(words.get("extra_custom_resources") or {}).items():
+        custom[name] = total / workers
+    return Reservation(
+        workers=workers,
+        cpus_per_worker=cpus_per_worker,
+        gpus_per_worker=gpus_per_worker,
+        head_cpus=float(words.get("cpu", 0) or 0),
+        head_gpus=float(words.get("gpu", 0) or 0),
+        resources_per_worker=custom,
+        head_resources=dict(words.get("custom_resources") or {}),
+    )
+
+
+def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker: float) -> int:
+    for word, each, name in (
+        ("extra_gpu", gpus_per_worker, "gpus_per_worker"),
+        ("extra_cpu", cpus_per_worker, "cpus_per_worker"),
+    ):
+        if extra[word] and each:
+            count = extra[word] / each
+            if abs(count - round(count)) > 1e-9 or round(count) < 1:
+                raise SettingsError(
+                    f"{word}={extra[word]:g} is no multiple of {name}={each:g}: {count:g} workers. Change one "
+                    "of them, or say workers=."
+                )
+            return round(count)
+    return 1
+
+
+def get_tune_resources(
+    num_workers: int = 1,
+    num_cpus_per_worker: float = 1,
+    use_gpu: bool = False,
+    *,
+    num_cpus_head: float = 0,
+    resources_per_worker: Mapping[str, float] | None = None,
+) -> PlacementGroupFactory:
+    """Return what one trial of ``num_workers`` workers reserves, for ``resources_per_trial`` of plain Ray Tune.
+
+    ``use_gpu`` gives each worker one GPU; ``resources_per_worker`` may hold "CPU", "GPU" (also fractions)
+    and custom resources, and wins. Raises: SettingsError.
+    """
+    if num_workers < 1:
+        raise SettingsError(f"num_workers must be 1 or more, not {num_workers}.")
+    custom = dict(resources_per_worker or {})
+    cpus = custom.pop("CPU", num_cpus_per_worker)
+    gpus = custom.pop("GPU", 1 if use_gpu else 0)
+    return Reservation(num_workers, cpus, gpus, head_cpus=num_cpus_head, resources_per_worker=custom).factory()
+
+
+def check_fits(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> None:
+    """Raise ResourceError unless a cluster of ``nodes`` (resources by name, each) could ever hold the gang."""
+    free = [dict(node) for node in nodes]
+    for bundle in sorted(reservation.bundles, key=lambda bundle: -sum(bundle.values())):
+        for node in sorted(free, key=lambda node: sum(node.get(name, 0) for name in bundle)):
+            if all(node.get(name, 0) + 1e-9 >= amount for name, amount in bundle.items()):
+                for name, amount in bundle.items():
+                    node[name] -= amount
+                break
+        else:
+            raise ResourceError(_misfit(reservation, nodes))
+
+
+def _misfit(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> str:
+    wanted: dict[str, float] = {}
+    for bundle in reservation.bundles:
+        for name, amount in bundle.items():
+            wanted[name] = wanted.get(name, 0) + amount
+    total = ", ".join(
+        f"{amount:g} {name} (there are {sum(node.get(name, 0) for node in nodes):g})" for name, amount in wanted.items()
+    )
+    largest = ", ".join(f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}" for name in wanted)
+    return (
+        f"A trial needs {reservation}: together {total}. This cluster of {len(nodes)} node"
+        f"{'' if len(nodes) == 1 else 's'} (the largest has {largest}) can never hold it, so no trial would "
+        "start. Lower workers=, cpus_per_worker= or gpus_per_worker=, or add nodes."
+    )

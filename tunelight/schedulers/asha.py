@@ -1,0 +1,372 @@
+"""Asynchronous successive halving, in its stopping form.
+
+Li, Jamieson, Rostamizadeh, Gonina, Ben-Tzur, Hardt, Recht and Talwalkar, "A System for Massively
+Parallel Hyperparameter Tuning" (https://arxiv.org/abs/1810.05934). The paper pauses a trial at a rung
+and promotes it later; here, as in Ray Tune's scheduler of that name, a trial that is not among the best
+of its rung when it arrives there is stopped, and one that is goes on without a pause.
+
+Knows Ray Tune's scheduler interface and ``messages`` only; reads no clock and draws no random number.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray.tune.result import DEFAULT_METRIC
+from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
+from sortedcontainers import SortedList
+
+from tunelight.errors import SettingsError, guess
+from tunelight.messages import Continue, Stop
+
+if TYPE_CHECKING:
+    from ray.tune.execution.tune_controller import TuneController
+    from ray.tune.experiment import Trial
+
+logger = logging.getLogger(__name__)
+
+MODES = ("min", "max")
+TRAINING_ITERATION = "training_iteration"
+WORST = math.inf
+"""How NaN and both infinities are filed: they count in a rung, behind everything else."""
+
+
+@dataclass
+class _Rung:
+    """One milestone of one bracket, with what trials were worth when they arrived there."""
+
+    milestone: float
+    filed: dict[str, float] = field(default_factory=dict)
+    """Trial id -> loss (the metric, negated where more is better), in order of arrival."""
+    losses: SortedList = field(default_factory=SortedList)
+
+    def record(self, trial_id: str, loss: float, eta: float) -> bool:
+        """File a trial and say whether it is among the best of this rung so far; O(log n)."""
+        ahead = self.losses.bisect_right(loss)  # of equals the earlier wins, so they are ahead as well
+        self.losses.add(loss)
+        self.filed[trial_id] = loss
+        return bool(ahead < _places(len(self.losses), eta))
+
+
+def _places(n: int, eta: float) -> int:
+    """Return how many of ``n`` trials go on: max(1, floor(n / eta))."""
+    return max(1, math.floor(n / eta + 1e-9))  # 11 / 1.1 is 9.999..., and means 10
+
+
+class ASHA(FIFOScheduler):
+    """Stop trials that are not among the best at their rung (Ray Tune ``TrialScheduler``).
+
+    Rungs lie at ``grace_period * reduction_factor ** (k + s)`` below ``max_t``, for bracket ``s``. The
+    first report at or past a rung is filed there, at each rung that it passes, once a trial and rung.
+    The trial goes on if it is among the best ``max(1, floor(n / reduction_factor))`` of the ``n`` filed
+    at that rung so far, itself included; of equals the earlier wins. From the first rung on a report of
+    NaN or of an infinity of either sign stops the trial at once. A report without the metric (absent,
+    None, no number) decides nothing and is not filed.
+
+    A trial that reaches ``max_t`` is never stopped: it ends by itself, so that its last code runs.
+
+    Args:
+        metric: reported name to compare; None takes what Tune is told (``TuneConfig(metric=...)``).
+        mode: "min" or "max"; None takes what Tune is told.
+        time_attr: reported name of the progress, in whose units ``max_t`` and ``grace_period`` are; other
+            than "training_iteration", the gang waits for an answer to each of its reports.
+        max_t: where a trial ends by itself.
+        grace_period: no trial is stopped before it (the first rung of bracket 0).
+        reduction_factor: of how many trials one goes on, > 1 (eta in the paper).
+        brackets: how many brackets share the trials, with later first rungs; Hyperband's weights, dealt in
+            a fixed order.
+
+    Raises: SettingsError, for a value out of range. Runs on: driver.
+    """
+
+    _supports_buffered_results = False
+
+    def __init__(  # noqa: PLR0917 - the order of the paper's and Ray's arguments is public
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        time_attr: str = TRAINING_ITERATION,
+        max_t: float = 100,
+        grace_period: float = 1,
+        reduction_factor: float = 4,
+        brackets: int = 1,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        _check_mode(mode)
+        _check_numbers(max_t, grace_period, reduction_factor, brackets)
+        self._metric = metric
+        self._mode = mode
+        self._time_attr = time_attr
+        self._max_t = max_t
+        self._grace = grace_period
+        self._eta = int(reduction_factor) if reduction_factor == int(reduction_factor) else reduction_factor
+        self._brackets = [self._rungs(s) for s in range(brackets)]
+        self._credit = [0.0] * brackets
+        self._bracket_of: dict[str, int] = {}
+        self._bound_of: dict[str, int | None] = {}
+        self._num_stopped = 0
+
+    @property
+    def mode(self) -> str | None:
+        """Return "min", "max", or None where Tune has yet to say."""
+        return self._mode
+
+    @property
+    def num_stopped(self) -> int:
+        """Return how many trials this scheduler has stopped."""
+        return self._num_stopped
+
+    def milestones(self, bracket: int = 0) -> list[float]:
+        """Return where the rungs of a bracket lie, ascending, in units of ``time_attr``."""
+        return [rung.milestone for rung in self._brackets[bracket]]
+
+    def bracket_of(self, trial_id: str) -> int:
+        """Return the bracket that a trial was dealt to; KeyError for a trial that was never added."""
+        return self._bracket_of[trial_id]
+
+    def initial_decision(self) -> Continue:
+        """Return how far a new trial may run before its first report needs an answer."""
+        if self._time_attr != TRAINING_ITERATION:
+            return Continue(until=1)
+        return Continue(until=_bound(self._brackets[0]))
+
+    # -- Tune's interface ---------------------------------------------------------------------------
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
+        _check_mode(mode)
+        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
+            return False
+        self._metric = metric or self._metric
+        self._mode = mode or self._mode
+        if self._metric is None and self._mode:
+            self._metric = DEFAULT_METRIC
+        return True
+
+    def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Deal a trial to a bracket; one that comes back after an error keeps its own and its filings."""
+        if not self._metric or not self._mode:
+            raise SettingsError(
+                f"ASHA needs a metric and a mode to compare trials by, and has metric={self._metric!r}, "
+                f"mode={self._mode!r}. Give both to ASHA(metric=..., mode='min') or to the sweep "
+                "(with a plain Tuner: TuneConfig(metric=..., mode='min'))."
+            )
+        self._bound_of.pop(trial.trial_id, None)
+        if trial.trial_id not in self._bracket_of:
+            self._bracket_of[trial.trial_id] = self._deal()
+
+    def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
+        """Decide about one report: CONTINUE or STOP, and tell the trial's gang at once."""
+        keep = self._judge(trial.trial_id, result)
+        if keep:
+            self._tell_bound(trial)
+            return TrialScheduler.CONTINUE
+        self._num_stopped += 1
+        _tell(trial, Stop("asha"))
+        return TrialScheduler.STOP
+
+    def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
+        """File a last report that came with the end of its trial; Tune asks no decision about it."""
+        self._judge(trial.trial_id, result or {})
+        self._bound_of.pop(trial.trial_id, None)
+
+    def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Keep what the failed trial filed: it was measured."""
+        self._bound_of.pop(trial.trial_id, None)
+
+    def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Forget how far a trial that waits was allowed to run."""
+        self._bound_of.pop(trial.trial_id, None)
+
+    def debug_string(self) -> str:
+        """Return one line a bracket: each rung with its number of trials and the value to beat."""
+        lines = [f"Using ASHA: num_stopped={self._num_stopped}"]
+        for number, rungs in enumerate(self._brackets):
+            shown = " | ".join(self._describe(rung) for rung in rungs) or "no rung below max_t"
+            lines.append(f"Bracket {number}: {shown}")
+        return "\n".join(lines)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write rungs, brackets and counters as JSON."""
+        state = {
+            "settings": self._settings(),
+            "brackets": [[rung.filed for rung in rungs] for rungs in self._brackets],
+            "credit": self._credit,
+            "bracket_of": self._bracket_of,
+            "num_stopped": self._num_stopped,
+        }
+        part = Path(f"{checkpoint_path}.part")
+        part.write_text(json.dumps(state), encoding="utf-8")
+        part.replace(checkpoint_path)
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Take up what ``save`` wrote.
+
+        Raises: SettingsError, if it was written under other settings, which would misplace the rungs.
+        """
+        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        saved, own = state["settings"], self._settings()
+        for name in ("metric", "mode"):
+            own[name] = own[name] or saved[name]
+        differ = [f"{name}={own[name]!r} (saved: {saved.get(name)!r})" for name in own if own[name] != saved.get(name)]
+        if differ:
+            raise SettingsError(
+                f"{checkpoint_path} was saved by an ASHA with other settings than this one: "
+                f"{', '.join(differ)}. Restore it with the settings it was saved under."
+            )
+        self._metric, self._mode = own["metric"], own["mode"]
+        for rungs, filings in zip(self._brackets, state["brackets"], strict=True):
+            for rung, filed in zip(rungs, filings, strict=True):
+                rung.filed = dict(filed)
+                rung.losses = SortedList(filed.values())
+        self._credit = list(state["credit"])
+        self._bracket_of = dict(state["bracket_of"])
+        self._bound_of = {}
+        self._num_stopped = state["num_stopped"]
+
+    # -- the rule -----------------------------------------------------------------------------------
+
+    def _judge(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        """File a report at every rung that it passes first; return whether its trial goes on."""
+        time, value = (
+            _number(result.get(self._time_attr)),
+            _number(result.get(self._metric or DEFAULT_METRIC)),
+        )
+        rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
+        if time is None or value is None or math.isnan(time) or not rungs:
+            return True
+        finite = math.isfinite(value)
+        loss = WORST if not finite else -value if self._mode == "max" else value
+        keep = finite or time < rungs[0].milestone
+        for rung in rungs:
+            if time < rung.milestone:
+                break
+            if trial_id not in rung.filed:
+                keep = rung.record(trial_id, loss, self._eta) and keep
+        return keep or time >= self._max_t
+
+    def _rungs(self, bracket: int) -> list[_Rung]:
+        """Build the rungs of one bracket, strictly below ``max_t``."""
+        rungs = []
+        milestone = self._grace * self._eta**bracket
+        while milestone < self._max_t:
+            rungs.append(_Rung(milestone))
+            milestone *= self._eta
+        return rungs
+
+    def _deal(self) -> int:
+        """Choose the next trial's bracket: weighted round robin, evenly interleaved.
+
+        A bracket of m halvings costs about (m + 1) / eta^m of a full trial each, so that with Hyperband's
+        weights eta^m / (m + 1) all brackets get the same budget.
+        """
+        weights = [self._eta ** len(rungs) / (len(rungs) + 1) for rungs in self._brackets]
+        for number, weight in enumerate(weights):
+            self._credit[number] += weight
+        chosen = max(range(len(weights)), key=lambda number: self._credit[number])
+        self._credit[chosen] -= sum(weights)
+        return chosen
+
+    def _tell_bound(self, trial: Trial) -> None:
+        """Tell a trial's gang up to which report it need not ask, if that has changed."""
+        trial_id = trial.trial_id
+        if self._time_attr != TRAINING_ITERATION or trial_id not in self._bracket_of:
+            return
+        rungs = self._brackets[self._bracket_of[trial_id]]
+        bound = _bound([rung for rung in rungs if trial_id not in rung.filed])
+        if bound != self._bound_of.get(trial_id, self.initial_decision().until):
+            self._bound_of[trial_id] = bound
+            _tell(trial, Continue(until=bound))
+
+    def _describe(self, rung: _Rung) -> str:
+        n = len(rung.losses)
+        if not n:
+            return f"{rung.milestone:g}: none yet"
+        cutoff = rung.losses[_places(n, self._eta) - 1]
+        shown = cutoff if not math.isfinite(cutoff) or self._mode == "min" else -cutoff
+        return f"{rung.milestone:g}: {n} filed, cutoff {shown:.4g}"
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "metric": self._metric,
+            "mode": self._mode,
+            "time_attr": self._time_attr,
+            "max_t": self._max_t,
+            "grace_period": self._grace,
+            "reduction_factor": self._eta,
+            "brackets": len(self._brackets),
+        }
+
+
+def _bound(rungs: list[_Rung]) -> int | None:
+    """Return the first whole report at or past the first of these rungs; None without one."""
+    return math.ceil(rungs[0].milestone) if rungs else None
+
+
+def _tell(trial: Trial, decision: Continue | Stop) -> None:
+    """Send a decision to the trial's actor, if it has the door for it; never raise.
+
+    The call arrives before the trial's next ``step()``. An actor that is gone needs no decision.
+    """
+    try:
+        handle = trial.temporary_state.ray_actor
+        decide = getattr(handle, "decide", None)
+        if decide is not None:
+            decide.remote(decision)
+    except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
+        logger.debug("no decision sent to trial %s: %s", trial.trial_id, error)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number as float, NaN and infinities included; None for anything else."""
+    if value is None or isinstance(value, str | bytes):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of more than one value
+        return None
+    except OverflowError:  # an integer beyond float
+        return math.inf
+
+
+def _check_mode(mode: str | None) -> None:
+    if mode is not None and mode not in MODES:
+        raise SettingsError(f"ASHA's mode must be 'min' or 'max', and is {mode!r}.{guess(mode, MODES)}")
+
+
+def _check_numbers(max_t: Any, grace_period: Any, reduction_factor: Any, brackets: Any) -> None:
+    """Raise SettingsError unless the four agree."""
+    for name, value in (("max_t", max_t), ("grace_period", grace_period)):
+        if not _is_number(value) or value <= 0:
+            raise SettingsError(f"ASHA's {name} must be a number above 0, and is {value!r}.")
+    if not _is_number(reduction_factor) or reduction_factor <= 1:
+        raise SettingsError(
+            f"ASHA's reduction_factor must be a number above 1 (of how many trials one goes on), "
+            f"and is {reduction_factor!r}. The usual ones are 2, 3 and 4."
+        )
+    if grace_period > max_t:
+        raise SettingsError(
+            f"ASHA's grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: "
+            "no trial would ever be stopped. Lower grace_period, or train longer."
+        )
+    if not isinstance(brackets, int) or isinstance(brackets, bool) or brackets < 1:
+        raise SettingsError(f"ASHA's brackets must be a whole number of at least 1, and is {brackets!r}.")
+    most = 1
+    while grace_period * reduction_factor**most <= max_t:
+        most += 1
+    if brackets > most:
+        raise SettingsError(
+            f"ASHA has room for at most {most} brackets with grace_period={grace_period!r}, "
+            f"reduction_factor={reduction_factor!r} and max_t={max_t!r}, and was given brackets={brackets}: "
+            "the first rung of the last one would lie beyond max_t."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,39 @@
+"""Random (and grid) search: independent draws from the space, by a seeded generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from ray.tune.search import Searcher
+
+from tunelight.space import SearchSpace
+
+
+class RandomSearcher(Searcher):
+    """Draw each configuration independently; a grid axis is walked through in order.
+
+    Draw i depends on ``seed`` and i alone, so that a sweep that is extended keeps its first draws.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int, metric: str | None = None, mode: str | None = None) -> None:
+        super().__init__(metric=metric, mode=mode)
+        self._space = space
+        self._seed = seed
+        self._drawn = 0
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """Return the next configuration."""
+        rng = np.random.RandomState(np.random.SeedSequence([self._seed, self._drawn]).generate_state(4))
+        config = self._space.sample(rng, grid_index=self._drawn % self._space.grid_size)
+        self._drawn += 1
+        return config
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Learn nothing."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing: a draw is a function of its number."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Need nothing; see ``save``."""

@@ -1,0 +1,141 @@
+"""SweepSearch: asks a Searcher for one configuration at a time, and keeps gangs warm between trials."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.search import SearchAlgorithm, Searcher
+
+from tunelight.errors import TunelightError
+from tunelight.messages import RESULT_KEY
+
+_PATIENCE_S = 600.0
+_ERROR_KEY = f"{RESULT_KEY}/error"
+
+
+class SweepSearch(SearchAlgorithm):
+    """A Ray Tune SearchAlgorithm: ``num_samples`` trials, baselines first, then what ``searcher`` suggests.
+
+    It is not finished while a trial lives: Tune ends an idle gang as soon as the search is over, also when
+    a failed or paused trial could still have used it. Trial ids are numbers in order of creation, from 0.
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        num_samples: int,
+        baselines: Sequence[Mapping[str, Any]] = (),
+        max_concurrent: int | None = None,
+        *,
+        written: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.searcher = searcher
+        self._num_samples = num_samples
+        self._baselines = [dict(config) for config in baselines][:num_samples]
+        self._max_concurrent = max_concurrent
+        self._written = written
+        self._clock = clock
+        self._created = 0
+        self._told: set[str] = set()
+        self._live: set[str] = set()
+        self._exhausted = False
+        self._waiting_since: float | None = None
+        self._spec: dict[str, Any] = {}
+
+    @property
+    def metric(self) -> str | None:
+        """None: a closing result need not hold the metric."""
+        return None
+
+    @property
+    def total_samples(self) -> int:
+        """How many trials there will be."""
+        return self._num_samples
+
+    def add_configurations(self, experiments: Any) -> None:
+        """Take the experiment that trials are made for."""
+        (experiment,) = experiments if isinstance(experiments, list) else [experiments]
+        self._spec = dict(experiment.spec)
+
+    def next_trial(self) -> Trial | None:
+        """Return the next trial, or None if there is none now.
+
+        Raises: TunelightError when a searcher suggests nothing for ten minutes while no trial lives.
+        """
+        if self._created >= self._num_samples or self._exhausted:
+            return None
+        if self._max_concurrent is not None and len(self._live) >= self._max_concurrent:
+            return None
+        trial_id = f"{self._created:05d}"
+        config = self._suggest(trial_id)
+        if config is None:
+            return None
+        self._created += 1
+        self._live.add(trial_id)
+        return self._make(trial_id, config)
+
+    def _suggest(self, trial_id: str) -> dict[str, Any] | None:
+        if self._created < len(self._baselines):
+            return self._baselines[self._created]
+        config: Any = self.searcher.suggest(trial_id)
+        if config == Searcher.FINISHED:
+            self._exhausted = True
+            return None
+        if config is None:
+            self._check_patience()
+            return None
+        self._waiting_since = None
+        self._told.add(trial_id)
+        return self._written(config)
+
+    def _check_patience(self) -> None:
+        now = self._clock()
+        if self._live or self._waiting_since is None:
+            self._waiting_since = now
+        elif now - self._waiting_since > _PATIENCE_S:
+            raise TunelightError(
+                f"{type(self.searcher).__name__} has suggested nothing for {_PATIENCE_S:.0f} s while no trial ran."
+            )
+
+    def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
+        spec = self._spec
+        return Trial(
+            trainable_name=spec["run"],
+            config=copy.deepcopy(config),
+            trial_id=trial_id,
+            evaluated_params=copy.deepcopy(config),
+            experiment_tag=trial_id,
+            stopping_criterion=spec.get("stop") or {},
+            checkpoint_config=spec.get("checkpoint_config"),
+            trial_name_creator=_name,
+            trial_dirname_creator=_name,
+            log_to_file=spec.get("log_to_file"),
+            max_failures=int(spec.get("max_failures") or 0),
+            storage=spec.get("storage"),
+        )
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Tell the searcher, if the trial is one of its own."""
+        if trial_id in self._told:
+            self.searcher.on_trial_result(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
+        self._live.discard(trial_id)
+        if trial_id not in self._told:
+            return
+        error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
+        self.searcher.on_trial_complete(trial_id=trial_id, result=None if error else result, error=error)
+
+    def is_finished(self) -> bool:
+        """Return True when no trial is to come and none lives."""
+        return self._finished or ((self._created >= self._num_samples or self._exhausted) and not self._live)
+
+
+def _name(trial: Trial) -> str:
+    return f"trial_{trial.trial_id}"

@@ -1,0 +1,367 @@
+"""The worker's own context: who am I, what am I training, and the one call that reports.
+
+A session knows neither Ray nor torch. What it needs from them is handed in: ``control`` carries rank 0's
+word to the other ranks, ``post`` carries events to the head.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from tunelight import checkpoints
+from tunelight.errors import CheckpointError, ContextError, GangError, MetricError, TrialStopped, guess
+from tunelight.messages import (
+    RESULT_KEY,
+    CheckpointInfo,
+    Continue,
+    Decision,
+    Event,
+    Place,
+    Report,
+    Save,
+    Saved,
+    Stop,
+    Task,
+)
+
+ANSWER_LIMIT_S = 3600.0
+"""How long a report waits for a decision. Synchronous schedulers may take their time; nothing takes an hour."""
+_POLL_S = 0.2
+_ENDED = "ended"
+_RESERVED = frozenset({"done", "should_checkpoint", RESULT_KEY})
+"""Names that mean something to Tune."""
+
+Writer = Callable[[str], object]
+"""Writes a checkpoint to the path it is given; called on every rank with the same path."""
+
+
+class Control(Protocol):
+    """Carries rank 0's word to the other ranks of its gang: one word a turn, turns count from 1."""
+
+    def say(self, turn: int, word: str) -> None:
+        """Publish rank 0's word for ``turn``."""
+
+    def hear(self, turn: int, timeout_s: float) -> str | None:
+        """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
+
+
+class Mailbox:
+    """Rank 0's decisions as they arrive from the head, in any order; thread-safe, one waiter."""
+
+    def __init__(self, until: int | None = 1) -> None:
+        self._until: float = math.inf if until is None else until
+        self._queue: deque[Decision] = deque()
+        self._changed = threading.Condition()
+        self._aborted: str | None = None
+
+    @property
+    def aborted(self) -> str | None:
+        """Why the trial was called off, if it was."""
+        return self._aborted
+
+    def put(self, decision: Decision) -> None:
+        """Hand in a decision."""
+        with self._changed:
+            if isinstance(decision, Continue):
+                until = math.inf if decision.until is None else decision.until
+                self._until = max(self._until, until)  # what was allowed once stays so
+            else:
+                self._queue.append(decision)
+            self._changed.notify_all()
+
+    def abort(self, reason: str) -> None:
+        """Call the trial off: whoever waits here stops waiting."""
+        with self._changed:
+            self._aborted = reason
+            self._changed.notify_all()
+
+    def take(self, number: int, timeout_s: float) -> Decision:
+        """Return the decision for report ``number``; wait for it if the trial may not run on unasked.
+
+        Raises: GangError when none came within ``timeout_s`` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._aborted is not None:
+                    return Stop(self._aborted)
+                if self._queue:
+                    return self._queue.popleft()
+                if number < self._until:
+                    return Continue()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise GangError(
+                        f"Waited {timeout_s:.0f} s for the decision on report {number} and none came: "
+                        "is the sweep's driver still alive?"
+                    )
+                self._changed.wait(left)
+
+
+class Session:
+    """What a worker knows of its trial. Runs on: worker. Get it with ``tunelight.get_context()``.
+
+    Attributes:
+        rank, world_size, local_rank, local_world_size, node_rank: this worker's place in its gang.
+        trial_id, trial_dir: the trial's id and its folder (str).
+        config: the trial's configuration, as the search space drew it.
+        seed: the trial's seed; it is set on every rank before the train function starts.
+        number: reports made so far, those before a restart included.
+    """
+
+    def __init__(
+        self, task: Task, place: Place, control: Control, post: Callable[[Event], None], mailbox: Mailbox
+    ) -> None:
+        self.rank = place.rank
+        self.world_size = place.world_size
+        self.local_rank = place.local_rank
+        self.local_world_size = place.local_world_size
+        self.node_rank = place.node_rank
+        self.trial_id = task.trial_id
+        self.trial_dir = task.trial_dir
+        self.config = task.config
+        self.seed = task.seed
+        self.number = task.number
+        self.resume = task.resume
+        self.metric = task.metric
+        self.verbose = task.verbose
+        self.every = task.every
+        self.reports = 0
+        """Reports of this start alone."""
+        self.fit = -1
+        """Which fit of the trial is running (0 is the first)."""
+        self.writer: Writer | None = None
+        """How to write a checkpoint now, if the training code told."""
+        self._control = control
+        self._post = post
+        self._mailbox = mailbox
+        self._turn = 0
+        self._stopped: Stop | None = None
+        self._notes: list[str] = []
+        self._said: set[str] = set()
+
+    def note(self, text: str) -> None:
+        """Warn the person who runs the sweep, once a trial; it travels with the next report (rank 0's)."""
+        if text not in self._said:
+            self._said.add(text)
+            self._notes.append(text)
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: str | os.PathLike[str] | Writer | None = None,
+        *,
+        epoch: int | None = None,
+        step: int | None = None,
+        filename: str | None = None,
+    ) -> None:
+        """Report metrics at a boundary of training, and learn there whether to go on. Call it on every rank.
+
+        Args:
+            metrics: numbers by name; rank 0's are used. Tensors of one element are read as numbers.
+            checkpoint: a file or folder that rank 0 wrote (it is moved into the trial's folder), or a
+                function that writes one to the path it is given (it is called on every rank).
+            epoch, step: where training stands, for the record.
+            filename: what plain Tune's ``Result.checkpoint`` calls the file.
+
+        Raises: TrialStopped (on every rank, at the same report) when the trial ends here; MetricError when
+            the sweep's metric is not among those of the first report.
+        """
+        if self._stopped is not None:
+            raise TrialStopped(self._stopped.reason)
+        self.number += 1
+        self.reports += 1
+        clean = {str(name): _number(value) for name, value in metrics.items()}
+        if taken := _RESERVED & clean.keys():
+            raise MetricError(f"No metric may be called {', '.join(sorted(taken))}: Ray Tune would obey it.")
+        if epoch is None and isinstance(clean.get("epoch"), int):
+            epoch = clean["epoch"]
+        if self.reports == 1:
+            self._check_metric(clean)
+        info = None
+        if checkpoint is not None:
+            info = self._write(checkpoint, clean, epoch, step, filename)
+        if self.rank == 0:
+            notes, self._notes = tuple(self._notes), []
+            self._post(Report(self.number, clean, epoch=epoch, step=step, checkpoint=info, notes=notes))
+        self._obey(clean, epoch, step)
+
+    def _check_metric(self, metrics: Mapping[str, Any]) -> None:
+        if self.metric is not None and self.metric not in metrics:
+            raise MetricError(
+                f"The sweep is judged by metric {self.metric!r}, but the trial's first report holds "
+                f"{', '.join(sorted(metrics)) or 'no metric at all'}."
+                f"{guess(self.metric, metrics)} Report it, or name another with metric=."
+            )
+
+    def _obey(self, metrics: Mapping[str, Any], epoch: int | None, step: int | None) -> None:
+        """Learn rank 0's word for this boundary and act on it, the same on every rank."""
+        while True:
+            decision = self._agree()
+            if isinstance(decision, Continue):
+                return
+            if isinstance(decision, Save):
+                info = None if self.writer is None else self._write(self.writer, metrics, epoch, step)
+                if self.rank == 0:
+                    self._post(Saved(info))
+                continue
+            self._stopped = decision
+            raise TrialStopped(decision.reason)
+
+    def _agree(self) -> Decision:
+        self._turn += 1
+        if self.rank == 0:
+            decision = self._mailbox.take(self.number, ANSWER_LIMIT_S)
+            if self.world_size > 1:
+                self._control.say(self._turn, _encode(decision))
+            return decision
+        deadline = time.monotonic() + ANSWER_LIMIT_S
+        while time.monotonic() < deadline:
+            if self._mailbox.aborted is not None:
+                return Stop(self._mailbox.aborted)
+            word = self._control.hear(self._turn, _POLL_S)
+            if word == _ENDED:
+                raise GangError(
+                    f"Rank {self.rank} made report {self.number}, but rank 0's train function has returned before it: "
+                    "every rank has to report equally often."
+                )
+            if word is not None:
+                return _decode(word)
+        raise GangError(
+            f"Rank {self.rank} reached report {self.number} and rank 0 did not within "
+            f"{ANSWER_LIMIT_S:.0f} s: every rank has to report equally often."
+        )
+
+    def _write(
+        self,
+        checkpoint: str | os.PathLike[str] | Writer,
+        metrics: Mapping[str, Any],
+        epoch: int | None,
+        step: int | None,
+        filename: str | None = None,
+    ) -> CheckpointInfo | None:
+        """Write checkpoint ``number`` into the trial's folder; rank 0 finishes it and knows it."""
+        folder = Path(self.trial_dir, checkpoints.FOLDER)
+        value = metrics.get(self.metric) if self.metric else None
+        info = CheckpointInfo(
+            path=str(folder / checkpoints.file_name(self.number)),
+            number=self.number,
+            epoch=epoch,
+            step=step,
+            fit=max(self.fit, 0),
+            value=float(value) if isinstance(value, int | float) else None,
+            name=filename,
+        )
+        draft = checkpoints.draft(info)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if callable(checkpoint):
+                checkpoint(str(draft))
+            elif self.rank == 0:
+                shutil.move(os.fspath(checkpoint), draft)
+            return checkpoints.finish(info, draft) if self.rank == 0 else None
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
+                raise  # a collective's, say; torch reports a full disk as a RuntimeError of its writer
+            checkpoints.discard(draft)
+            raise CheckpointError(
+                f"Could not write checkpoint {info.path}: {error}. Is the disk full, or the folder gone?"
+            ) from error
+
+    def checkpoint_for_fit(self) -> str | None:
+        """Return the checkpoint that the fit now starting should go on from, if there is one."""
+        if self.resume is not None and self.resume.fit == max(self.fit, 0):
+            return self.resume.path
+        return None
+
+    def check_finished(self) -> None:
+        """Raise if the train function returned without having done its part."""
+        if self.rank == 0 and self.world_size > 1:
+            self._control.say(self._turn + 1, _ENDED)  # a rank that would report once more learns why it can't
+        if self.reports == 0 and self.number == 0:
+            if self.rank > 0:
+                raise MetricError(
+                    f"The train function returned on rank {self.rank} without a report. Every rank has to report: "
+                    "call tunelight.report(metrics) on all of them, not on rank 0 alone."
+                )
+            raise MetricError(
+                "The train function returned without a report. Add tunelight.TuneReportCallback to its "
+                "Trainer's callbacks, or call tunelight.report(metrics)."
+            )
+
+
+_current: Session | None = None
+
+
+def set_current(session: Session | None) -> None:
+    """Make ``session`` the one that this process works in. Runs on: worker."""
+    global _current  # noqa: PLW0603 - one trial a process, by design
+    _current = session
+
+
+def current() -> Session | None:
+    """Return this process's session, or None outside of a trial."""
+    return _current
+
+
+def get_context() -> Session:
+    """Return the context of the trial that this worker trains: rank, world_size, trial_id, config, seed.
+
+    Runs on: worker. Raises: ContextError outside of a trial.
+    """
+    if _current is None:
+        raise ContextError(
+            "tunelight.get_context() works inside the train function of a trial, on a worker of its gang; "
+            "this process is none. Start a sweep with tunelight.run(...)."
+        )
+    return _current
+
+
+def report(metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | Writer | None = None) -> None:
+    """Report metrics from training code that has no callback; see :meth:`Session.report`.
+
+    Call it on every rank. Runs on: worker. Raises: ContextError outside of a trial, TrialStopped when the
+    trial ends here, MetricError when the sweep's metric is missing.
+    """
+    get_context().report(metrics, checkpoint)
+
+
+def get_checkpoint_path() -> str | None:
+    """Return the checkpoint this trial should go on from: its path, or None if it starts from scratch.
+
+    A trial that was paused or restarted finds its last checkpoint here. Runs on: worker. Raises:
+    ContextError outside of a trial.
+    """
+    resume = get_context().resume
+    return None if resume is None else resume.path
+
+
+def _encode(decision: Decision) -> str:
+    if isinstance(decision, Continue):
+        return "continue"
+    return "save" if isinstance(decision, Save) else f"stop {decision.reason}"
+
+
+def _decode(word: str) -> Decision:
+    verb, _, reason = word.partition(" ")
+    if verb == "continue":
+        return Continue()
+    return Save() if verb == "save" else Stop(reason)
+
+
+def _number(value: Any) -> Any:
+    """Read a one-element tensor or array as a Python number; leave the rest alone."""
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    item = getattr(value, "item", None)
+    if callable(item) and math.prod(getattr(value, "shape", ()) or (1,)) == 1:
+        return item()
+    return value

@@ -1,0 +1,18 @@
+"""What a sweep is told: its settings, each checked, and checks of the code that it trains."""
+
+from tunelight.settings.code import check_model, check_picklable, check_train, import_path, load_object
+from tunelight.settings.values import NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
+
+__all__ = [
+    "NAMES",
+    "PARTS",
+    "Checkpoints",
+    "Settings",
+    "check_model",
+    "check_names",
+    "check_picklable",
+    "check_setting",
+    "check_train",
+    "import_path",
+    "load_object",
+]

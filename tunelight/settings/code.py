@@ -1,0 +1,267 @@
+"""The code that a sweep trains: import paths, and what can be known of a function or class before it runs.
+
+Neither torch nor Lightning is imported here: their classes are known by the names of their modules.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+from tunelight.errors import ImportPathError, TrainFunctionError, guess
+
+# --- import paths -----------------------------------------------------------------------------------------
+
+
+def import_path(value: Any) -> str:
+    """Return where a function or class is found again, "module:Name"; of another object, its class."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def load_object(path: str) -> Any:
+    """Return what "package.module:Name" or "package.module.Name" names.
+
+    Raises: ImportPathError, which says which part of the path failed.
+    """
+    module_name, colon, names = path.partition(":")
+    if not colon:
+        module_name, _, names = path.rpartition(".")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *names.split("."))):
+        raise ImportPathError(f"{path!r} is no import path. Write package.module:Name.")
+    found = _load_module(module_name, path)
+    for name in names.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            kind = "module" if isinstance(found, ModuleType) else "class"
+            raise ImportPathError(
+                f"{path!r} does not import: the {kind} {getattr(found, '__name__', found)!r} has no {name!r}."
+                f"{guess(name, [known for known in dir(found) if known[0] != '_'])}"
+            ) from error
+    return found
+
+
+def _load_module(name: str, path: str) -> Any:
+    importlib.invalidate_caches()  # a file that was written a moment ago counts
+    module: Any = None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        part = ".".join(parts[:end])
+        parent, module = module, None
+        try:
+            module = importlib.import_module(part)
+        except (Exception, SystemExit) as error:  # a script without a main guard may well exit
+            if not (isinstance(error, ModuleNotFoundError) and error.name == part):
+                raise ImportPathError(
+                    f"{path!r} does not import: the module {part!r} was found, but raised "
+                    f"{type(error).__name__}: {error}."
+                ) from error
+            inside = f" in {parent.__name__!r}" if parent else ""
+            known = [found.name for found in pkgutil.iter_modules(getattr(parent, "__path__", []) if parent else None)]
+            raise ImportPathError(
+                f"{path!r} does not import: there is no module {parts[end - 1]!r}{inside}."
+                f"{guess(parts[end - 1], known)}"
+            ) from error
+    return module
+
+
+# --- what is trained --------------------------------------------------------------------------------------
+
+
+def check_train(train: Any) -> None:
+    """Raise TrainFunctionError unless ``train(config)`` can be called and means the Lightning that we do."""
+    if isinstance(train, type):
+        hint = f" Did you mean model={train.__name__}?" if _is_lightning(train, "LightningModule") else ""
+        raise TrainFunctionError(
+            f"train must be a function of one configuration, train(config), not the class {train.__name__}.{hint}"
+        )
+    if not callable(train):
+        raise TrainFunctionError(f"train must be a function of one configuration, train(config), not {train!r}.")
+    name = getattr(train, "__name__", type(train).__name__)
+    try:
+        signature: inspect.Signature | None = inspect.signature(train)
+    except (TypeError, ValueError):
+        signature = None  # some built-ins tell nobody what they take
+    if signature is not None:
+        try:
+            signature.bind({})
+        except TypeError as error:
+            raise TrainFunctionError(
+                f"train is called with one argument, the configuration: train(config). {name}{signature} "
+                f"cannot be called so: {error}. Bind what else it needs with functools.partial, or give it a "
+                "default."
+            ) from error
+    if inspect.iscoroutinefunction(train) or inspect.isgeneratorfunction(train):
+        raise TrainFunctionError(
+            f"{name} is an async or generator function: calling it trains nothing. Make it a plain function."
+        )
+    _refuse_other_lightning(train, "train")
+
+
+def check_model(model: Any, data: Any = None) -> None:
+    """Raise TrainFunctionError unless both can be built on each worker: classes, or functions that build."""
+    for what, value, wanted in (("model", model, "LightningModule"), ("data", data, "LightningDataModule")):
+        if value is None:
+            continue
+        _refuse_other_lightning(value, what)
+        if not callable(value) or _is_lightning(type(value), wanted):
+            raise TrainFunctionError(
+                f"{what}= must be a {wanted} class, for each trial builds its own, not an object "
+                f"({type(value).__name__}). Give the class; its arguments come from the search space's "
+                f"{what}.* keys."
+            )
+        if isinstance(value, type) and not _is_lightning(value, wanted):
+            raise TrainFunctionError(
+                f"{what}={value.__name__} is no {wanted}. Derive it from pytorch_lightning.{wanted}, or "
+                "train it in a train function of your own."
+            )
+
+
+def _is_lightning(kind: type, name: str) -> bool:
+    """Tell whether a class derives from Lightning's class of that name."""
+    return any(base.__name__ == name and base.__module__.startswith("pytorch_lightning.") for base in kind.__mro__)
+
+
+def _refuse_other_lightning(value: Any, what: str) -> None:
+    found = _other_lightning(value, set())
+    if found is not None:
+        raise TrainFunctionError(
+            f"{what} uses {found}, and tunelight works with pytorch_lightning. Lightning is published under "
+            "two names, `lightning` (with lightning.pytorch in it) and `pytorch_lightning`; their classes "
+            "look alike and do not recognise each other. Write `import pytorch_lightning as pl` throughout."
+        )
+
+
+def _other_lightning(value: Any, seen: set[int], home: str | None = None) -> str | None:
+    """Return what of the `lightning` package some code names, in itself, its globals and its closure.
+
+    Functions that it calls are looked into where they are of the same module, ``home``.
+    """
+    if id(value) in seen:
+        return None
+    seen.add(id(value))
+    if isinstance(value, ModuleType):
+        return value.__name__ if _is_other(value.__name__) else None
+    for base in (value if isinstance(value, type) else type(value)).__mro__:
+        if _is_other(base.__module__):
+            return f"{base.__module__}.{base.__name__}"
+    parts: list[Any] = []
+    if isinstance(value, FunctionType):
+        if _is_other(value.__module__):
+            return f"{value.__module__}.{value.__name__}"
+        if home not in (None, value.__module__):
+            return None
+        home = value.__module__
+        imported = (name for name in _operands(value.__code__, "IMPORT_NAME") if _is_other(name))
+        if (found := next(imported, None)) is not None:
+            return found
+        parts = [part for _, part in _captured(value)]
+    elif isinstance(value, functools.partial | MethodType):
+        parts = [part for _, part in _parts(value)]
+    elif not isinstance(value, type) and isinstance(
+        call := inspect.getattr_static(type(value), "__call__", None), FunctionType
+    ):
+        parts = [call, *getattr(value, "__dict__", {}).values()]
+    return next((found for part in parts if (found := _other_lightning(part, seen, home))), None)
+
+
+def _is_other(module: Any) -> bool:
+    return str(module) == "lightning" or str(module).startswith("lightning.")
+
+
+# --- what can travel --------------------------------------------------------------------------------------
+
+
+def check_picklable(value: Any, what: str) -> bytes:
+    """Return ``value`` pickled for the workers. Raises: TrainFunctionError, naming what cannot be."""
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as error:
+        way, part, reason = _culprit(value, error)
+        where = f"Its {way}" if way else "It"
+        raise TrainFunctionError(
+            f"{what} cannot be sent to the workers. {where}, an object of {import_path(type(part))}, "
+            f"cannot be pickled: {reason}. Make it on the worker, inside the training code."
+        ) from error
+
+
+def _culprit(value: Any, error: Exception) -> tuple[str, Any, Exception]:
+    """Return the way down to the innermost part that cannot be pickled, that part, and why."""
+    way: list[str] = []
+    seen = {id(value)}
+    found = True
+    while found:
+        found = False
+        for label, part in _parts(value):
+            reason = None if id(part) in seen else _why_not(part)
+            seen.add(id(part))
+            if reason is not None:
+                way.append(label)
+                value, error, found = part, reason, True
+                break
+    return ", ".join(way), value, error
+
+
+def _why_not(value: Any) -> Exception | None:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:  # noqa: BLE001 - as in check_picklable
+        return error
+    return None
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object takes with it when it is pickled, each with a name for it."""
+    if isinstance(value, FunctionType):
+        yield from _captured(value)
+    elif isinstance(value, MethodType):
+        yield from (("object", value.__self__), ("function", value.__func__))
+    elif isinstance(value, functools.partial):
+        yield "function", value.func
+        yield from ((f"argument {index}", part) for index, part in enumerate(value.args))
+        yield from ((f"argument {name!r}", part) for name, part in value.keywords.items())
+    elif isinstance(value, Mapping):
+        yield from ((f"item {key!r}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"item {index}", part) for index, part in enumerate(value))
+    else:
+        attributes = dict(getattr(value, "__dict__", {}))
+        yield from ((f"attribute {name!r}", part) for name, part in attributes.items())
+
+
+def _captured(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield a function's closure variables, the globals that its code names, and its default values."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            content = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        yield f"closure variable {name!r}", content
+    for name in dict.fromkeys(_operands(code, "LOAD_GLOBAL")):
+        if name in function.__globals__:
+            yield f"global variable {name!r}", function.__globals__[name]
+    defaults = function.__defaults__ or ()
+    first = code.co_argcount - len(defaults)
+    named = dict(zip(code.co_varnames[first : code.co_argcount], defaults, strict=True))
+    for name, default in {**named, **(function.__kwdefaults__ or {})}.items():
+        yield f"default value of {name!r}", default
+
+
+def _operands(code: CodeType, operation: str) -> Iterator[str]:
+    """Yield what one kind of instruction names in some code and in the functions inside it."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == operation:
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _operands(constant, operation)

@@ -1,0 +1,319 @@
+"""What a sweep can be told: every setting, its default and its check."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal
+
+from tunelight.errors import SettingsError, guess
+from tunelight.settings.code import load_object
+
+if TYPE_CHECKING:
+    from tunelight.space import SearchSpace
+
+_LATER_BACKENDS = ("horovod", "sharded")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Keep the ``keep`` best checkpoints beside the last, and write one every ``every`` reports (1, 1)."""
+
+    keep: int = 1
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "every"):
+            object.__setattr__(self, name, _whole(f"checkpoints: {name}", getattr(self, name)))
+
+
+PARTS: tuple[str, ...] = ("model", "data", "trainer")
+"""What the keys of a ``model=`` sweep's search space begin with."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a sweep can be told beside its search space: one field for each keyword of ``tunelight.run``.
+
+    The same names are keywords of SearchSpace and keys of a YAML file. Values are checked one by one here
+    and against each other in :meth:`check`; import paths are imported, ``checkpoints`` may be a mapping.
+    Raises: SettingsError, ImportPathError. Runs on: driver.
+    """
+
+    train: Any = None
+    model: Any = None
+    data: Any = None
+    trainer_args: Mapping[str, Any] | None = None
+    metric: str | None = None
+    mode: Literal["min", "max"] = "min"
+    num_samples: int = 10
+    max_epochs: int | None = None
+    scheduler: Any = "asha"
+    searcher: Any = "random"
+    workers: int | None = None
+    cpus_per_worker: float = 1
+    gpus_per_worker: float = 0
+    resources_per_trial: Mapping[str, Any] | None = None
+    backend: Literal["ddp"] = "ddp"
+    reuse_gangs: bool = True
+    checkpoints: Checkpoints | None = field(default_factory=Checkpoints)
+    max_concurrent: int | None = None
+    time_budget: float | str | timedelta | None = None
+    storage: str | os.PathLike[str] = "tunelight_runs"
+    name: str | None = None
+    resume: bool = False
+    seed: int | None = None
+    baselines: Sequence[Mapping[str, Any]] = ()
+    callbacks: Sequence[Any] = ()
+    max_failures: int = 0
+    address: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    progress: bool = True
+    verbose: int = 0
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            object.__setattr__(self, name, check_setting(name, getattr(self, name)))
+        _check_grace(self.scheduler, self.max_epochs)
+
+    @property
+    def budget_s(self) -> float | None:
+        """The time budget in seconds."""
+        return None if self.time_budget is None else _seconds(self.time_budget)
+
+    def check(self, space: SearchSpace) -> None:
+        """Raise SettingsError or SpaceError where settings contradict each other or ``space``."""
+        if self.train is None and self.model is None:
+            raise SettingsError(
+                "There is nothing to train. Give a train function, tl.run(space, train), or model= and data=."
+            )
+        if self.train is not None and self.model is not None:
+            raise SettingsError(
+                "Both train and model= are given, and a sweep trains one of them. Leave one out (where the "
+                "search space holds it: pass train=None or model=None)."
+            )
+        for name in ("data", "trainer_args") if self.model is None else ():
+            if getattr(self, name) is not None:
+                raise SettingsError(
+                    f"{name}= is given without model=: only a sweep that builds the Trainer itself can use "
+                    "it. Give model=, or build it inside the train function."
+                )
+        if self.metric is None:
+            raise SettingsError(
+                "No metric is given, so no trial could be judged. Say metric='val_loss' (and mode='max' "
+                "where more is better) in tl.run, in SearchSpace, or as `metric:` in the YAML file."
+            )
+        if self.model is not None:
+            space.check_parts(self.model, self.data)
+        space.check_baselines(self.baselines)
+
+
+# --- single values ----------------------------------------------------------------------------------------
+
+
+def check_names(names: Iterable[str], also: Sequence[str] = ()) -> None:
+    """Raise SettingsError unless every name is that of a setting, or in ``also``."""
+    for name in names:
+        if name not in NAMES and name not in also:
+            valid = [*also, *NAMES]
+            raise SettingsError(f"There is no setting {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
+
+
+def check_setting(name: str, value: Any) -> Any:
+    """Return a setting's value as a sweep uses it. Raises: SettingsError, ImportPathError."""
+    check_names([name])
+    if value is None and _DEFAULTS[name] is None:
+        return None
+    return _CHECKS.get(name, _as_it_is)(name, value)
+
+
+def _as_it_is(_name: str, value: Any) -> Any:
+    return value
+
+
+def _whole(name: str, value: Any, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise SettingsError(f"{name} must be a whole number of {least} or more, not {value!r}.")
+    return int(value)
+
+
+def _number(name: str, value: Any, zero: bool = False) -> float:
+    wanted = "0 or more" if zero else "more than 0"
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise SettingsError(f"{name} must be a number, {wanted}, not {value!r}.")
+    if value < 0 or (value == 0 and not zero):
+        raise SettingsError(f"{name} must be {wanted}, not {value!r}.")
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{name} must be text, not {value!r}.")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} must be true or false, not {value!r}.")
+    return value
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{name} must be a dict of names and values, not {value!r}.")
+    return value
+
+
+def _mode(name: str, value: Any) -> str:
+    if value not in ("min", "max"):
+        valid = guess(value, ["min", "max"])
+        raise SettingsError(f"{name} must be 'min' (less is better) or 'max', not {value!r}.{valid}")
+    return str(value)
+
+
+def _workers(name: str, value: Any) -> int:
+    if isinstance(value, tuple | list | range):
+        raise SettingsError(
+            f"workers={value!r}: a gang that changes its size comes with a later version. Say one whole "
+            "number for all trials, workers=2 for example."
+        )
+    return _whole(name, value)
+
+
+def _backend(name: str, value: Any) -> str:
+    if value in _LATER_BACKENDS:
+        raise SettingsError(f"{name}={value!r} comes with a later version. There is 'ddp'.")
+    if value != "ddp":
+        raise SettingsError(f"There is no {name} {value!r}.{guess(value, ['ddp'])} There is 'ddp'.")
+    return "ddp"
+
+
+def _checkpoints(_name: str, value: Any) -> Checkpoints | None:
+    if isinstance(value, Checkpoints):
+        return value
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Checkpoints()
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"checkpoints must be Checkpoints(keep=1, every=1), or None for none, not {value!r}.")
+    valid = [entry.name for entry in fields(Checkpoints)]
+    for key in value:
+        if key not in valid:
+            raise SettingsError(f"checkpoints has no {key!r}.{guess(key, valid)} There are: {', '.join(valid)}.")
+    return Checkpoints(**value)
+
+
+def _budget(_name: str, value: Any) -> Any:
+    _seconds(value)
+    return value
+
+
+def _seconds(value: Any) -> float:
+    """Return a duration in seconds: a number of them, a timedelta, or text as "2h", "1h 30m"."""
+    if isinstance(value, str):
+        text = value.replace(" ", "").lower()
+        parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
+        if not parts or "".join(map("".join, parts)) != text:
+            raise SettingsError(
+                f"time_budget must be seconds, a timedelta, or text such as '90s', '30m', '2h', '1h 30m' or "
+                f"'1d', not {value!r}."
+            )
+        value = sum(float(count) * _UNITS[unit] for count, unit in parts)
+    return float(_number("time_budget", value.total_seconds() if isinstance(value, timedelta) else value))
+
+
+def _storage(name: str, value: Any) -> str | os.PathLike[str]:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise SettingsError(f"{name} must be the path of a folder, not {value!r}.")
+    return value
+
+
+def _resume(name: str, value: Any) -> bool:
+    if _flag(name, value):
+        raise SettingsError("resume=True comes with a later version. Leave it out, and give the sweep a new name=.")
+    return False
+
+
+def _list(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise SettingsError(f"{name} must be a list, not {value!r}.")
+    return tuple(value)
+
+
+def _baselines(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    for index, config in enumerate(_list(name, value)):
+        if not isinstance(config, Mapping):
+            raise SettingsError(f"baselines[{index}] must be a configuration, a dict, not {config!r}.")
+    return tuple(dict(config) for config in value)
+
+
+def _code(_name: str, value: Any) -> Any:
+    return load_object(value) if isinstance(value, str) else value
+
+
+def _callbacks(name: str, value: Any) -> tuple[Any, ...]:
+    return tuple(_callback(_code(name, entry)) for entry in _list(name, value))
+
+
+def _callback(value: Any) -> Any:
+    kind = value if isinstance(value, type) else type(value)
+    if any(base.__name__ == "Callback" and base.__module__.startswith("ray.tune") for base in kind.__mro__):
+        return value() if isinstance(value, type) else value
+    if hasattr(kind, "on_validation_end"):
+        raise SettingsError(
+            f"callbacks holds {kind.__name__}, a Lightning callback, and takes Ray Tune callbacks, which run "
+            "on the driver. Lightning's go to the Trainer: pl.Trainer(callbacks=[...]) in the train "
+            'function, or trainer_args={"callbacks": [...]} with model=.'
+        )
+    raise SettingsError(f"callbacks takes objects of ray.tune.Callback, and {value!r} is none.")
+
+
+def _check_grace(scheduler: Any, max_epochs: int | None) -> None:
+    """Refuse a grace period that no trial can reach the end of, where both are counted in epochs."""
+
+    def told(*names: str) -> Any:
+        if isinstance(scheduler, Mapping):
+            return scheduler.get(names[0])
+        return next((getattr(scheduler, name) for name in names if hasattr(scheduler, name)), None)
+
+    grace = told("grace_period", "_grace_period", "_grace")
+    counted = told("time_attr", "_time_attr") in (None, "training_iteration", "epoch")
+    if max_epochs is not None and counted and isinstance(grace, Real) and float(grace) > max_epochs:
+        raise SettingsError(
+            f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial "
+            f"would ever be stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
+        )
+
+
+_DEFAULTS: dict[str, Any] = {entry.name: entry.default for entry in fields(Settings)}
+NAMES: tuple[str, ...] = tuple(_DEFAULTS)
+"""Every setting's name, as in ``tunelight.run``."""
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("train", "model", "data"), _code),
+    **dict.fromkeys(("trainer_args", "resources_per_trial", "runtime_env"), _mapping),
+    **dict.fromkeys(("metric", "name", "address"), _text),
+    **dict.fromkeys(("num_samples", "max_epochs", "max_concurrent"), _whole),
+    **dict.fromkeys(("seed", "verbose"), functools.partial(_whole, least=0)),
+    "max_failures": functools.partial(_whole, least=-1),
+    **dict.fromkeys(("reuse_gangs", "progress"), _flag),
+    "mode": _mode,
+    "workers": _workers,
+    "cpus_per_worker": _number,
+    "gpus_per_worker": functools.partial(_number, zero=True),
+    "backend": _backend,
+    "checkpoints": _checkpoints,
+    "time_budget": _budget,
+    "storage": _storage,
+    "resume": _resume,
+    "baselines": _baselines,
+    "callbacks": _callbacks,
+}

@@ -1,0 +1,85 @@
+"""What happened, on disk: one append-only record a sweep, written as it happens and replayed by its readers.
+
+A sweep's folder holds ``sweep.yaml`` (what the sweep was told), ``record.jsonl`` (all that happened since)
+and one folder a trial. Writer and reader share one mechanism, :func:`apply`: the writer applies every line
+that it appends to its own :class:`SweepState`, the reader replays the lines into an empty one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tunelight.storage.files import (
+    METRICS_FILE,
+    RECORD_FILE,
+    SWEEP_FILE,
+    create_sweep_folder,
+    plain,
+    read_sweep_file,
+    to_yaml,
+    versions,
+    write_atomically,
+    write_sweep_file,
+)
+from tunelight.storage.record import Lines, Record, read_record
+from tunelight.storage.state import (
+    ERROR,
+    FINISHED,
+    INTERRUPTED,
+    PAUSED,
+    PENDING,
+    RUNNING,
+    STATES,
+    STOPPED,
+    TERMINAL,
+    Best,
+    SweepState,
+    TrialState,
+    apply,
+    is_better,
+    metric_value,
+)
+
+if TYPE_CHECKING:
+    from tunelight.storage.recorder import RecordCallback
+
+__all__ = [
+    "ERROR",
+    "FINISHED",
+    "INTERRUPTED",
+    "METRICS_FILE",
+    "PAUSED",
+    "PENDING",
+    "RECORD_FILE",
+    "RUNNING",
+    "STATES",
+    "STOPPED",
+    "SWEEP_FILE",
+    "TERMINAL",
+    "Best",
+    "Lines",
+    "Record",
+    "RecordCallback",
+    "SweepState",
+    "TrialState",
+    "apply",
+    "create_sweep_folder",
+    "is_better",
+    "metric_value",
+    "plain",
+    "read_record",
+    "read_sweep_file",
+    "to_yaml",
+    "versions",
+    "write_atomically",
+    "write_sweep_file",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the writer when it is asked for: it needs Ray, and readers of a record do not."""
+    if name != "RecordCallback":
+        raise AttributeError(f"module 'tunelight.storage' has no attribute {name!r}")
+    from tunelight.storage.recorder import RecordCallback  # noqa: PLC0415
+
+    return RecordCallback

@@ -1,0 +1,203 @@
+"""A sweep's folder: made and claimed, with ``sweep.yaml`` in it; and whatever becomes plain data on disk."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import importlib.metadata
+import inspect
+import json
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+import yaml
+
+from tunelight.errors import SettingsError, StorageError
+
+SWEEP_FILE: Final = "sweep.yaml"
+RECORD_FILE: Final = "record.jsonl"
+METRICS_FILE: Final = "metrics.jsonl"
+_DEPTH: Final = 20
+
+
+def _default(value: Any) -> Any:
+    """Turn what JSON has no word for into what it has: arrays and tensors by ``tolist``, paths as text."""
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    tolist = getattr(value, "tolist", None)
+    return tolist() if callable(tolist) else repr(value)
+
+
+_encoder = json.JSONEncoder(default=_default, separators=(",", ":"))
+
+
+def encode(value: Any) -> str:
+    """Return ``value`` as one line of JSON; never raises."""
+    try:
+        return _encoder.encode(value)
+    except Exception:  # noqa: BLE001 - odd keys, cycles, objects that refuse: recording must not raise
+        return _encoder.encode(_spell_out(value, _DEPTH))
+
+
+def _spell_out(value: Any, depth: int) -> Any:
+    if depth and isinstance(value, Mapping):
+        return {str(key): _spell_out(inner, depth - 1) for key, inner in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [_spell_out(inner, depth - 1) for inner in value]
+    try:
+        return json.loads(_encoder.encode(value))
+    except Exception:  # noqa: BLE001 - whatever it is, its repr is better than no record
+        return repr(value)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` in JSON's own types: arrays as numbers and lists, paths and classes as text."""
+    return json.loads(encode(value))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or none of it. Raises: StorageError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StorageError(f"Could not write {path}: {why(error)}. Choose a path that can be written.") from error
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Return plain YAML that ``yaml.safe_load`` reads back as the same numbers and text."""
+    return yaml.safe_dump(plain(data), sort_keys=False, allow_unicode=True, width=110)
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of what a sweep stands on (None: not installed), without importing any of it."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in ("torch", "pytorch-lightning", "ray", "tunelight"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def why(error: OSError) -> str:
+    """Return what went wrong, in the operating system's words."""
+    return error.strerror or str(error)
+
+
+def create_sweep_folder(
+    storage: str | os.PathLike[str],
+    name: str | None = None,
+    overwrite: bool = False,
+    *,
+    default: str = "sweep",
+) -> Path:
+    """Create and claim the folder ``storage/name`` of a new sweep. Runs on: driver.
+
+    Args:
+        storage: a local folder; it is made if need be.
+        name: the sweep's name; None makes a free one of ``default`` (the train function's or model's name)
+            and the time, ``<default>-YYYYmmdd-HHMMSS``.
+        overwrite: delete a sweep of that name first (never a folder that is no sweep).
+
+    Raises: SettingsError for a name or storage that can be no local folder; StorageError where a sweep of
+        that name exists, or the folder cannot be written.
+    """
+    if "://" in str(storage):
+        raise SettingsError(f"storage must be a local folder, but it is {str(storage)!r}. Give a plain path.")
+    if name is not None and (name in ("", ".", "..") or name != Path(name).name or "\\" in name):
+        raise SettingsError(
+            f"A sweep's name must be one folder name, but it is {name!r}. Put the folders before it into storage=."
+        )
+    parent = Path(storage).expanduser().absolute()
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", default).strip("-.") or "sweep"
+    stem = name or f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, attempt = parent / stem, 1
+    try:
+        while not _claim(folder, overwrite):
+            if name is not None:
+                raise StorageError(
+                    f"{folder} exists already and is not overwritten. Choose another name "
+                    f"(name={_free_name(parent, name)!r}, say), or leave name= out for a new one each time."
+                )
+            attempt += 1
+            folder = parent / f"{stem}-{attempt}"
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"The sweep's folder {folder} cannot be written: {why(error)}. Choose another storage=."
+        ) from error
+    return folder
+
+
+def _claim(folder: Path, overwrite: bool) -> bool:
+    """Make ``folder`` this sweep's by creating its record; False where it holds something already."""
+    if overwrite and ((folder / RECORD_FILE).exists() or (folder / SWEEP_FILE).exists()):
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        return False
+    try:
+        (folder / RECORD_FILE).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _free_name(parent: Path, name: str) -> str:
+    number = 2
+    while (parent / f"{name}-{number}").exists():
+        number += 1
+    return f"{name}-{number}"
+
+
+def write_sweep_file(folder: str | os.PathLike[str], sweep: Mapping[str, Any]) -> Path:
+    """Write ``sweep.yaml``: what the sweep was told, the space's description, versions.
+
+    Raises: StorageError.
+    """
+    path = Path(folder, SWEEP_FILE)
+    write_atomically(path, to_yaml(sweep))
+    return path
+
+
+def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read ``sweep.yaml``; {} where there is none. Raises: StorageError where it is no YAML mapping."""
+    path = Path(folder, SWEEP_FILE)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise StorageError(f"{path} cannot be read: {error}. Restore it, or delete it to go by the record.") from error
+    if not isinstance(data, dict):
+        raise StorageError(f"{path} must hold a mapping, but holds {type(data).__name__}. Restore or delete it.")
+    return data

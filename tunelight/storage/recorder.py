@@ -1,0 +1,223 @@
+"""RecordCallback: what Tune tells its callbacks becomes the record of a sweep."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ray.tune import Callback
+
+from tunelight.messages import RESULT_KEY
+from tunelight.storage.files import METRICS_FILE, encode
+from tunelight.storage.record import Lines, Record, read_record
+from tunelight.storage.state import (
+    ERROR,
+    FINISHED,
+    INTERRUPTED,
+    PAUSED,
+    PENDING,
+    RUNNING,
+    STOPPED,
+    TERMINAL,
+    apply,
+)
+
+_OWN_KEYS: Final = frozenset(
+    "done trial_id training_iteration epoch timestamp date time_this_iter_s time_total_s pid hostname "
+    "node_ip config time_since_restore timesteps_since_restore iterations_since_restore timesteps_total "
+    "timesteps_this_iter episodes_total episodes_this_iter checkpoint_dir_name should_checkpoint "
+    f"experiment_tag trainable_name __duplicate__ {RESULT_KEY}".split()
+)
+"""What Tune and tunelight add to a result: no metrics of the user."""
+
+
+class RecordCallback(Callback):
+    """Write the record of a sweep from Tune's callbacks, and keep its live view. Runs on: driver.
+
+    ``state`` is what the record says, as it is written: whoever shows progress reads it, and copies a
+    container before walking it. A write error never ends the sweep (see :class:`Record`).
+
+    Args:
+        folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
+        seed_of: a trial's seed by its id, for the record; by default it holds none.
+        budget_s: the sweep's time budget in seconds, from now on: how it ended is told by it.
+        clock: seconds since the epoch.
+        sweep: what readers of the record need to know of the sweep: ``metric`` and ``mode`` at least.
+
+    Raises: StorageError when the record cannot be opened.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        seed_of: Callable[[str], int] | None = None,
+        budget_s: float | None = None,
+        clock: Callable[[], float] = time.time,
+        **sweep: Any,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self.record = Record.open(self.folder, clock)
+        self.state = read_record(self.folder)
+        self._budget_end = None if budget_s is None else clock() + budget_s
+        self._clock = clock
+        self._seed_of = seed_of
+        self._met = 0
+        self._running: dict[str, Any] = {}
+        self._metrics: dict[str, Lines] = {}
+        self._closed = False
+        self._write("sweep", sweep={"name": self.folder.name, **sweep})
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        apply(self.state, self.record.append(kind, **fields))
+
+    def note(self, text: str, trial: str | None = None) -> None:
+        """Put a remark for the person who runs the sweep into the record."""
+        self._write("note", trial=trial, text=text)
+
+    def _meet(self, trials: Sequence[Any]) -> None:
+        """Record the trials that are new; Tune only ever appends to its list."""
+        while self._met < len(trials):
+            trial = trials[self._met]
+            self._met += 1
+            if trial.trial_id in self.state.trials:
+                continue
+            self._write(
+                "trial",
+                trial=trial.trial_id,
+                index=len(self.state.trials),
+                config=trial.config,
+                seed=self._seed_of(trial.trial_id) if self._seed_of else None,
+                folder=self._relative(trial.path or f"trial_{trial.trial_id}"),
+            )
+
+    def _relative(self, path: str) -> str:
+        found = Path(path)
+        return str(found.relative_to(self.folder)) if found.is_relative_to(self.folder) else str(path)
+
+    def _set(self, trial_id: str, new: str, **fields: Any) -> None:
+        if self.state.trials[trial_id].state == new:
+            return
+        self._write("state", trial=trial_id, state=new, **fields)
+        if new != RUNNING:
+            self._running.pop(trial_id, None)
+            if lines := self._metrics.pop(trial_id, None):
+                lines.close()
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Record new trials. Called by Tune at the start of each step of its loop."""
+        self._meet(trials)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Record new trials, and those that were paused: Tune has no callback for it."""
+        self._meet(trials)
+        for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
+            self._set(paused, PAUSED)
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""
+        self._meet(trials)
+        self._set(trial.trial_id, RUNNING)
+        self._running[trial.trial_id] = trial
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Record a report, the scheduler's word on it, its checkpoint and notes; or the trial's failure."""
+        self._meet(trials)
+        own = result.get(RESULT_KEY) or {}
+        for text in (*(own.get("log") or ()), *(own.get("notes") or ())):
+            self.note(text, trial.trial_id)
+        if own.get("error"):
+            self._set(trial.trial_id, ERROR, error=own["error"])
+            return
+        when = {key: result.get(key) for key in ("training_iteration", "epoch", "timestamp")}
+        metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
+        if result.get("done") and not metrics:
+            return  # a resumed trial that had nothing left to do: it ends, and reported nothing
+        self._write(
+            "report",
+            trial=trial.trial_id,
+            **when,
+            metrics=metrics,
+            decision="STOP" if result.get("done") else "CONTINUE",
+            workers=own.get("workers"),
+        )
+        self._write_metrics(trial.trial_id)
+        if own.get("checkpoint"):
+            self._write_checkpoint(trial.trial_id, when, own["checkpoint"])
+
+    def _write_metrics(self, trial_id: str) -> None:
+        lines = self._metrics.get(trial_id)
+        if lines is None:
+            path = self.folder / self.state.trials[trial_id].folder / METRICS_FILE
+            lines = self._metrics[trial_id] = Lines(path, self.record.complain)
+        lines.write(encode(self.state.trials[trial_id].history[-1]))
+
+    def _write_checkpoint(self, trial_id: str, when: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        path = self._relative(found["path"])
+        if any(known["path"] == path for known in self.state.trials[trial_id].checkpoints):
+            return
+        self._write(
+            "checkpoint",
+            trial=trial_id,
+            training_iteration=found.get("number", when["training_iteration"]),
+            epoch=found.get("epoch", when["epoch"]),
+            path=path,
+            **{key: found.get(key) for key in ("value", "fit", "size", "checksum")},
+        )
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record an end: FINISHED if the trial ended by itself, STOPPED if the scheduler ended it."""
+        self._meet(trials)
+        known = self.state.trials[trial.trial_id]
+        if known.state in TERMINAL:
+            return
+        # A scheduler may also end a trial that did not just report (a paused one, say): Tune marks the last
+        # result as done only when the trial itself came to its end, or with the decision on that result.
+        by_itself = trial.status == RUNNING and (not known.history or bool(trial.last_result.get("done")))
+        self._set(trial.trial_id, STOPPED if known.decision == "STOP" or not by_itself else FINISHED)
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record that a trial failed where Tune sees it, and waits to be started again."""
+        self._meet(trials)
+        self.note(f"failed and will be started again: {_head_error(trial)['message']}", trial.trial_id)
+        self._set(trial.trial_id, PENDING)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record a failure that Tune saw itself: the head of the trial died, say."""
+        self._meet(trials)
+        if self.state.trials[trial.trial_id].state not in TERMINAL:
+            self._set(trial.trial_id, ERROR, error=_head_error(trial))
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        """Record the end of the sweep; what is unfinished was interrupted."""
+        self._meet(trials)
+        self.close()
+
+    def close(self, reason: str | None = None) -> None:
+        """End the record, also where Tune died before it said so. Callable more than once."""
+        if self._closed:
+            return
+        self._closed = True
+        cut = [trial for trial in self.state.trials.values() if trial.state not in TERMINAL]
+        for trial in cut:
+            self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED)
+        over = self._budget_end is not None and self._clock() >= self._budget_end
+        self._write("end", reason=reason or ("finished" if not cut else "time budget" if over else "interrupted"))
+        self.record.close()
+
+
+def _head_error(trial: Any) -> dict[str, Any]:
+    """Describe a failure that Tune saw and no worker reported."""
+    try:
+        text = str(trial.get_error() or "")
+        if not text and (file := getattr(trial, "error_file", None)):
+            text = Path(file).read_text()
+    except Exception as error:  # noqa: BLE001 - Tune reads files here; no reason is worth the sweep
+        text = f"(its error cannot be read: {error})"
+    lines = [line for line in text.splitlines() if line.strip()]
+    return {"type_name": "TuneError", "message": lines[-1].strip() if lines else "unknown", "traceback": text}

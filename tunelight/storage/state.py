@@ -1,0 +1,180 @@
+"""What happened in a sweep, in memory, and the one mechanism that writer and reader of a record share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+PENDING: Final = "PENDING"
+RUNNING: Final = "RUNNING"
+PAUSED: Final = "PAUSED"
+FINISHED: Final = "FINISHED"
+STOPPED: Final = "STOPPED"
+ERROR: Final = "ERROR"
+INTERRUPTED: Final = "INTERRUPTED"
+STATES: Final = (PENDING, RUNNING, PAUSED, FINISHED, STOPPED, ERROR, INTERRUPTED)
+"""FINISHED: ended by itself. STOPPED: ended early, by the scheduler. INTERRUPTED: cut off with its sweep."""
+TERMINAL: Final = frozenset({FINISHED, STOPPED, ERROR, INTERRUPTED})
+
+
+@dataclass
+class TrialState:
+    """What is known of one trial. ``history`` holds the reports in order, as the user reads them."""
+
+    id: str
+    index: int
+    config: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    folder: str = ""
+    """The trial's folder, relative to the sweep's where it lies inside."""
+    state: str = PENDING
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Every report's metrics with ``epoch``, ``training_iteration`` and ``timestamp``."""
+    best: int | None = None
+    """Where in ``history`` the best report is; NaN is never best, of equals the earlier one is."""
+    value: float | None = None
+    """The sweep's metric in the best report."""
+    decision: str = "CONTINUE"
+    """The scheduler's word on the last report."""
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+    workers: int | None = None
+    seconds: float = 0.0
+    """How long it was RUNNING, up to ``since``."""
+    since: float | None = None
+    """When it was last set to RUNNING; None while it is not."""
+
+    def elapsed(self, now: float) -> float:
+        """Return the seconds it has been RUNNING until ``now``."""
+        return self.seconds + (max(0.0, now - self.since) if self.since is not None else 0.0)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best report of a sweep so far."""
+
+    value: float
+    trial: str
+    index: int
+    training_iteration: int
+    epoch: int | None
+
+
+@dataclass
+class SweepState:
+    """What is known of a sweep: the live view of a running one, or a replayed record.
+
+    Another thread may read it while the sweep runs if it copies a container before it walks it
+    (``list(state.live.values())``).
+    """
+
+    sweep: dict[str, Any] = field(default_factory=dict)
+    trials: dict[str, TrialState] = field(default_factory=dict)
+    live: dict[str, TrialState] = field(default_factory=dict)
+    """The trials that are RUNNING or PAUSED."""
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    best: Best | None = None
+    """Of equal values, the one of the trial with the lower index."""
+    notes: list[tuple[str | None, str]] = field(default_factory=list)
+    """(trial id or None, text), in order."""
+    started: float | None = None
+    updated: float | None = None
+    ended: str | None = None
+    """Why the sweep ended; None while it runs, or if its driver died."""
+
+
+def apply(state: SweepState, line: Mapping[str, Any]) -> None:
+    """Bring ``state`` up to date with one line of the record; kinds it does not know change nothing."""
+    if state.started is None:
+        state.started = line["time"]
+    state.updated = line["time"]
+    change = _CHANGES.get(line["kind"])
+    if change is not None:
+        change(state, line)
+
+
+def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
+    state.sweep.update(line["sweep"])
+    state.ended = None
+
+
+def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial = TrialState(line["trial"], line["index"], line["config"], line.get("seed"), line["folder"])
+    state.trials[trial.id] = trial
+    state.counts[trial.state] += 1
+
+
+def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial, new = state.trials[line["trial"]], line["state"]
+    if trial.since is not None:
+        trial.seconds, trial.since = trial.elapsed(line["time"]), None
+    if new == RUNNING:
+        trial.since = line["time"]
+    state.counts[trial.state] -= 1
+    state.counts[new] += 1
+    trial.state, trial.error = new, line.get("error")
+    if new in (RUNNING, PAUSED):
+        state.live[trial.id] = trial
+    else:
+        state.live.pop(trial.id, None)
+
+
+def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial, iteration, epoch = state.trials[line["trial"]], line["training_iteration"], line["epoch"]
+    trial.history.append(
+        {**line["metrics"], "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]}
+    )
+    trial.decision = line["decision"]
+    trial.workers = line.get("workers") or trial.workers
+    value = metric_value(line["metrics"], state.sweep.get("metric"))
+    if value is None:
+        return
+    mode = state.sweep.get("mode", "min")
+    if trial.value is None or is_better(value, trial.value, mode):
+        trial.best, trial.value = len(trial.history) - 1, value
+        best = state.best
+        if best is None or is_better(value, best.value, mode) or (value == best.value and trial.index < best.index):
+            state.best = Best(value, trial.id, trial.index, iteration, epoch)
+
+
+def _apply_checkpoint(state: SweepState, line: Mapping[str, Any]) -> None:
+    known = {key: line[key] for key in line if key not in ("kind", "time", "trial")}
+    state.trials[line["trial"]].checkpoints.append(known)
+
+
+def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
+    state.notes.append((line.get("trial"), line["text"]))
+
+
+def _apply_end(state: SweepState, line: Mapping[str, Any]) -> None:
+    state.ended = line["reason"]
+
+
+_CHANGES: Final[dict[str, Callable[[SweepState, Mapping[str, Any]], None]]] = {
+    "sweep": _apply_sweep,
+    "trial": _apply_trial,
+    "state": _apply_state,
+    "report": _apply_report,
+    "checkpoint": _apply_checkpoint,
+    "note": _apply_note,
+    "end": _apply_end,
+}
+
+
+def metric_value(metrics: Mapping[str, Any], metric: str | None) -> float | None:
+    """Return a metric as a float (nested: ``outer/inner``); None if it is missing, no number, or NaN."""
+    value: Any = metrics.get(metric) if metric else None
+    if value is None and metric and "/" in metric:
+        value = metrics
+        for part in metric.split("/"):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return float(value)
+
+
+def is_better(value: float, other: float, mode: str) -> bool:
+    """Tell whether ``value`` beats ``other``; equals do not."""
+    return value > other if mode == "max" else value < other

@@ -1,0 +1,49 @@
+"""Catches the Trainer that would train every rank alone.
+
+Lightning loads this through its own entry point, ``pytorch_lightning.callbacks_factory``: every Trainer made
+inside a trial gets one silent callback that looks at its strategy. Outside of a trial there is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tunelight.session import Session, current
+
+if TYPE_CHECKING:
+    from pytorch_lightning.callbacks import Callback
+
+
+def guard_callbacks() -> list[Callback]:
+    """Return the guard inside a trial of several workers, else nothing. Called by Lightning."""
+    session = current()
+    return [] if session is None else [_guard(session)]
+
+
+def _guard(session: Session) -> Callback:
+    from pytorch_lightning.callbacks import Callback, ProgressBar  # noqa: PLC0415 - Lightning is loaded when this runs
+
+    class Guard(Callback):
+        """Checks the Trainer's strategy before it does anything; quiets progress bars nobody could see."""
+
+        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            check_strategy(trainer, session)
+            if not session.verbose:
+                for callback in trainer.callbacks:
+                    if isinstance(callback, ProgressBar):
+                        callback.disable()
+
+    return Guard()
+
+
+def check_strategy(trainer: Any, session: Session) -> None:
+    """Raise StrategyError unless ``trainer`` trains on the gang (any strategy does for a gang of one)."""
+    from tunelight.errors import StrategyError  # noqa: PLC0415
+    from tunelight.strategies.ddp import RayStrategy  # noqa: PLC0415
+
+    if isinstance(trainer.strategy, RayStrategy) or session.world_size == 1:
+        return
+    raise StrategyError(
+        f"This Trainer uses {type(trainer.strategy).__name__}, so each of the gang's {session.world_size} "
+        "workers would train a model of its own. Pass strategy=tunelight.RayStrategy() to the Trainer."
+    )

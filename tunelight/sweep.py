@@ -1,0 +1,308 @@
+"""run(): wires space, searcher, scheduler, gangs, storage and reporting into one Ray Tune run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tunelight.cluster import connected, quiet
+from tunelight.policies import FailurePolicy
+from tunelight.recipe import Recipe
+from tunelight.resources import Reservation, reserve
+from tunelight.results import SweepResults
+from tunelight.settings import Checkpoints, Settings, check_model, check_picklable, check_train, import_path
+from tunelight.space import SearchSpace
+from tunelight.storage import RECORD_FILE, create_sweep_folder, versions, write_sweep_file
+
+if TYPE_CHECKING:
+    from ray.tune.schedulers import TrialScheduler
+    from ray.tune.search import Searcher
+
+_INLINE_BYTES = 100_000
+"""A pickled train function up to this size travels with the trial; a larger one lies in the object store."""
+
+
+class _Unset:
+    """Marks an argument that was not given, so that the space's own setting or the default holds."""
+
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+UNSET: Any = _Unset()
+
+
+def run(
+    search_space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
+    train: Callable[[dict[str, Any]], object] | None = UNSET,
+    *,
+    model: Callable[..., Any] | str | None = UNSET,
+    data: Callable[..., Any] | str | None = UNSET,
+    trainer_args: Mapping[str, Any] | None = UNSET,
+    metric: str | None = UNSET,
+    mode: Literal["min", "max"] = UNSET,
+    num_samples: int = UNSET,
+    max_epochs: int | None = UNSET,
+    scheduler: str | Mapping[str, Any] | TrialScheduler = UNSET,
+    searcher: str | Searcher = UNSET,
+    workers: int | None = UNSET,
+    cpus_per_worker: float = UNSET,
+    gpus_per_worker: float = UNSET,
+    resources_per_trial: Mapping[str, Any] | None = UNSET,
+    backend: Literal["ddp"] = UNSET,
+    reuse_gangs: bool = UNSET,
+    checkpoints: Checkpoints | None = UNSET,
+    max_concurrent: int | None = UNSET,
+    time_budget: float | str | timedelta | None = UNSET,
+    storage: str | os.PathLike[str] = UNSET,
+    name: str | None = UNSET,
+    resume: bool = UNSET,
+    seed: int | None = UNSET,
+    baselines: Sequence[Mapping[str, Any]] = UNSET,
+    callbacks: Sequence[Any] = UNSET,
+    max_failures: int = UNSET,
+    address: str | None = UNSET,
+    runtime_env: Mapping[str, Any] | None = UNSET,
+    progress: bool = UNSET,
+    verbose: int = UNSET,
+) -> SweepResults:
+    """Search ``search_space`` with trials that each train on a gang of workers; return the results.
+
+    What is not given here is taken from the search space, else from the default named below.
+
+    Args:
+        search_space: a SearchSpace, a dict of Ray Tune domains, or the path of a YAML file.
+        train: the train function; runs on every worker of a trial with its configuration.
+        model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's
+            classes and further Trainer arguments; keys of the space are then ``model.lr``, ``data.batch_size``,
+            ``trainer.gradient_clip_val``.
+        metric, mode: what is judged, and whether "min" (default) or "max" is better.
+        num_samples: trials in all, baselines included (10); a grid is walked through that many times.
+        max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
+        scheduler: "asha" (default), "fifo", a name of Ray's, {"name": "asha", "grace_period": 2, ...} or any
+            Ray Tune TrialScheduler.
+        searcher: "random" (default) or a Ray Tune Searcher.
+        workers: workers of a trial (None: from ``resources_per_trial``, else 1).
+        cpus_per_worker, gpus_per_worker: what each worker holds (1, 0); fractions are allowed.
+        resources_per_trial: the same in Tune's old words: {"cpu": head, "extra_cpu": all workers together}.
+        backend: how workers meet ("ddp").
+        reuse_gangs: keep workers warm from trial to trial (True).
+        checkpoints: Checkpoints(keep=1, every=1): how many of the best to keep beside the last; None: write none
+            in a ``model=`` sweep.
+        max_concurrent: trials at once (None: as many as fit the cluster).
+        time_budget: seconds, timedelta or "2h" after which the sweep ends (None).
+        storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made of the time).
+        resume: comes with a later version (False).
+        seed: of the sweep: configurations and every trial's own seed follow from it (None: drawn, and recorded).
+        baselines: configurations to try first.
+        callbacks: Ray Tune Callbacks, on the driver.
+        max_failures: how often a failed trial is tried again from its last checkpoint (0; -1: always).
+        address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a local one of its own).
+        runtime_env: Ray's, for the sweep's workers.
+        progress: show the live table (True).
+        verbose: 0: tunelight only; 1: also what trials print and Lightning says; 2: also Ray (0).
+
+    Returns: what happened, also after Ctrl-C or at the end of the time budget.
+
+    Raises: subclasses of TunelightError, before Ray starts where that is possible. Runs on: driver.
+    """
+    given = {key: value for key, value in locals().items() if key != "search_space" and value is not UNSET}
+    space = SearchSpace.of(search_space)
+    settings = _settle(space, given)
+    reservation = reserve(
+        settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
+    )
+    payload = _payload(settings)
+    from tunelight.schedulers.choose import build_scheduler  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
+
+    scheduler, searcher = build_scheduler(settings), build_searcher(space, settings)  # wrong ones: before Ray starts
+    folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
+    write_sweep_file(folder, _told(space, settings, reservation))
+    try:
+        with connected(settings, reservation):
+            _tune(space, settings, reservation, payload, folder, scheduler=scheduler, searcher=searcher)
+    except BaseException:
+        if not (folder / RECORD_FILE).stat().st_size:
+            shutil.rmtree(folder, ignore_errors=True)  # nothing has happened yet: the name is free again
+        raise
+    return SweepResults.load(folder)
+
+
+def _settle(space: SearchSpace, given: Mapping[str, Any]) -> Settings:
+    """Return the sweep's settings: what was given, else what the space says, else the defaults."""
+    settings = Settings(**{**space.settings, **given})
+    if settings.seed is None:
+        settings = replace(settings, seed=secrets.randbelow(2**31))
+    settings.check(space)
+    return settings
+
+
+def _payload(settings: Settings) -> bytes:
+    """Return the pickled train function, or the recipe of a model= sweep."""
+    if settings.train is not None:
+        check_train(settings.train)
+        return check_picklable(settings.train, "train")
+    check_model(settings.model, settings.data)
+    recipe = Recipe(
+        model=settings.model,
+        data=settings.data,
+        trainer_args=dict(settings.trainer_args or {}),
+        max_epochs=settings.max_epochs,
+        checkpoints=bool(settings.checkpoints),
+    )
+    for what in ("model", "data", "trainer_args"):
+        check_picklable(getattr(settings, what), what)
+    return check_picklable(recipe, "model")
+
+
+def _default_name(settings: Settings) -> str:
+    return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
+
+
+def _told(space: SearchSpace, settings: Settings, reservation: Reservation) -> dict[str, Any]:
+    """Return all that ``run`` was told, as plain data for sweep.yaml."""
+    told: dict[str, Any] = {"space": space.describe()}
+    for entry in fields(settings):
+        told[entry.name] = _plain(getattr(settings, entry.name))
+    told["workers"] = reservation.workers
+    told["reservation"] = reservation.bundles
+    told["versions"] = versions()
+    return told
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Checkpoints):
+        return {"keep": value.keep, "every": value.every}
+    if isinstance(value, type) or callable(value):
+        return import_path(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return {"object": import_path(type(value))}
+
+
+def _tune(
+    space: SearchSpace,
+    settings: Settings,
+    reservation: Reservation,
+    payload: bytes,
+    folder: Path,
+    *,
+    scheduler: TrialScheduler,
+    searcher: Searcher,
+) -> None:
+    """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
+    import ray  # noqa: PLC0415
+    from ray import tune  # noqa: PLC0415
+
+    from tunelight.schedulers.choose import first_decision, judged_by  # noqa: PLC0415
+    from tunelight.searchers import SweepSearch  # noqa: PLC0415
+    from tunelight.trainable import make_trainable  # noqa: PLC0415
+    from tunelight.trial import TrialSpec  # noqa: PLC0415
+
+    foreign = searcher is settings.searcher  # it suggests by dotted key
+    keep = settings.checkpoints or Checkpoints()
+    spec = TrialSpec(
+        train=payload if len(payload) <= _INLINE_BYTES else ray.put(payload),
+        reservation=reservation,
+        backend=settings.backend,
+        metric=settings.metric,
+        mode=settings.mode,
+        seed=settings.seed or 0,
+        keep=keep.keep,
+        every=keep.every,
+        first=first_decision(scheduler),
+        failures=FailurePolicy(settings.max_failures),
+        runtime_env=dict(settings.runtime_env) if settings.runtime_env else None,
+        soft_errors=True,
+        real_checkpoints=False,
+        verbose=settings.verbose,
+    )
+    total = settings.num_samples * space.grid_size
+    with _tune_environment(settings.verbose), _callbacks(settings, folder, total) as callbacks:
+        tune.run(
+            make_trainable(spec, _default_name(settings)),
+            name=folder.name,
+            storage_path=str(folder.parent.absolute()),
+            **judged_by(scheduler, settings),
+            search_alg=SweepSearch(
+                searcher, total, settings.baselines, settings.max_concurrent, written=space.written if foreign else dict
+            ),
+            scheduler=scheduler,
+            reuse_actors=settings.reuse_gangs,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
+            max_failures=settings.max_failures,
+            time_budget_s=settings.budget_s,
+            raise_on_failed_trial=False,
+            callbacks=callbacks,
+            verbose=2 if settings.verbose > 1 else 0,
+        )
+
+
+@contextlib.contextmanager
+def _callbacks(settings: Settings, folder: Path, total: int) -> Iterator[list[Any]]:
+    """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
+    from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
+    from tunelight.storage import RecordCallback  # noqa: PLC0415
+    from tunelight.trial import trial_seed  # noqa: PLC0415
+
+    seed = settings.seed or 0
+    record = RecordCallback(
+        folder,
+        seed_of=lambda trial_id: trial_seed(seed, trial_id),
+        metric=settings.metric,
+        mode=settings.mode,
+        seed=seed,
+        num_samples=total,
+        max_epochs=settings.max_epochs,
+        budget_s=settings.budget_s,
+    )
+    tensorboard = TensorBoardCallback(folder, record.state)
+    shown = ProgressCallback(record.state, total=total, progress=settings.progress)
+    try:
+        yield [record, tensorboard, shown, *settings.callbacks]
+    finally:
+        record.close()
+        tensorboard.close()
+        shown.close()
+
+
+@contextlib.contextmanager
+def _tune_environment(verbose: int) -> Iterator[None]:
+    """Set what Tune only takes from the environment, and put everything back afterwards."""
+    wanted = {
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # tunelight keeps its own record
+        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial's last word holds no metric
+        "TUNE_GLOBAL_CHECKPOINT_S": "600",  # Tune's own snapshot is not what a sweep is resumed from
+        "RAY_AIR_NEW_OUTPUT": "0",
+    }
+    before = {key: os.environ.get(key) for key in wanted}
+    main = threading.current_thread() is threading.main_thread()
+    signals = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGUSR1)} if main else {}
+    os.environ.update({key: value for key, value in wanted.items() if before[key] is None})
+    try:
+        with quiet(verbose):
+            yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+        for sig, handler in signals.items():
+            signal.signal(sig, handler)  # Tune leaves its own behind
