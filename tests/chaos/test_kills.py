@@ -1,0 +1,133 @@
+"""Things are really killed here: a worker, and a sweep by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import tunelight as tl
+from tests.integration.training import plain
+
+ROOT = Path(__file__).parents[2]
+
+
+def suicidal(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if config["die"] and tl.get_context().rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))
+    plain(config)
+
+
+def test_a_killed_worker_is_its_trials_error_and_the_others_train(ray4: Any, tmp_path: Path) -> None:
+    configs = [{"lr": 0.01, "die": die} for die in (False, True, False)]
+    results = tl.run(
+        {"lr": tl.uniform(0, 1), "die": tl.choice([True, False])}, suicidal, metric="loss", baselines=configs,
+        num_samples=3, workers=2, max_concurrent=1, scheduler="fifo", storage=tmp_path, name="s", progress=False,
+    )  # fmt: skip
+    assert [trial.state for trial in results.trials] == ["FINISHED", "ERROR", "FINISHED"]
+    (failed,) = results.errors
+    assert str(failed.error).startswith("rank 1 on ")
+    assert "died" in str(failed.error)
+    assert failed.seconds < 5
+
+
+SCRIPT = """
+import sys, time
+import tunelight as tl
+
+def train(config):
+    for number in range(1000):
+        time.sleep(0.05)
+        tl.report({"loss": config["x"] / (number + 1)})
+
+if __name__ == "__main__":
+    results = tl.run({"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=8, workers=2, scheduler="fifo",
+                     storage=sys.argv[1], name="s", callbacks=[], address="local")
+    print("RESULTS", len(results.trials), results.num_interrupted, results.best.value is not None, flush=True)
+    if len(sys.argv) > 2:
+        time.sleep(60)
+"""
+
+
+def _wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}: {_alive()}"
+        time.sleep(0.05)
+
+
+def _alive() -> list[str]:
+    """Name the processes of any Ray, for the message of a failed test."""
+    lines = [" ".join(process.info["cmdline"] or ())[:60] for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if "ray" in line]
+
+
+def _tree(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def _over(family: list[psutil.Process]) -> bool:
+    """Tell whether all have ended; who inherited them may not have collected them yet."""
+    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
+
+
+def _start(tmp_path: Path) -> subprocess.Popen[str]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    record = tmp_path / "s" / "record.jsonl"
+    _wait(lambda: record.exists() and record.read_text().count('"report"') > 5, 60, "the first reports")
+    return process
+
+
+def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp_path: Path) -> None:
+    process = _start(tmp_path)
+    family = _tree(process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=40)
+    assert process.returncode == 0, output
+    (line,) = [line for line in output.splitlines() if line.startswith("RESULTS")]
+    trials, interrupted, has_best = line.split()[1:]
+    assert int(interrupted) >= 1
+    assert int(trials) >= 1
+    assert has_best == "True"
+    assert "Traceback" not in output
+    _wait(lambda: _over(family), 20, "all processes to end")
+
+
+def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    process = _start(tmp_path)
+    family = _tree(process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    process.communicate(timeout=40)
+    assert time.monotonic() - began < 15
+    _wait(lambda: _over(family), 20, "all processes to end")
+    assert tl.SweepResults.load(tmp_path / "s").best.history
+
+
+def test_a_killed_driver_leaves_no_worker_and_its_record_reads(tmp_path: Path) -> None:
+    process = _start(tmp_path)
+    workers = [member for member in _tree(process) if "ray::" in " ".join(member.cmdline())]
+    workers = [member for member in workers if "Agent" not in " ".join(member.cmdline())]  # Ray ends those in time
+    assert len(workers) >= 3  # two ranks and their head
+    process.kill()
+    process.communicate(timeout=40)
+    _wait(lambda: _over(workers), 30, "workers and heads to end")
+    assert tl.SweepResults.load(tmp_path / "s").best.history

@@ -1,0 +1,99 @@
+"""What every gang must do, real or fake: the one run protocol, told as tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from tunelight.errors import GangError
+from tunelight.messages import Continue, Ended, Report, Stop, Task
+
+
+def reporting(config: dict[str, Any]) -> None:
+    import tunelight as tl
+
+    for number in range(1, config.get("reports", 3) + 1):
+        if config.get("fail_at") == number:
+            raise ValueError("no more")
+        time.sleep(config.get("pause_s", 0))
+        tl.report({"loss": 1.0 / number})
+
+
+class GangContract:
+    """Subclass it with a ``gang`` fixture."""
+
+    folder: Path
+
+    def task(self, tmp_path: Path, train: Callable[..., Any] = reporting, **config: Any) -> Task:
+        until = config.pop("until", 1)
+        return Task("00000", str(tmp_path), config, cloudpickle.dumps(train), 1, str(tmp_path), until=until)
+
+    @staticmethod
+    def drain(gang: Any) -> list[Any]:
+        events = []
+        deadline = time.monotonic() + 30
+        while gang.running and time.monotonic() < deadline:
+            event = gang.next_event(30)
+            if event is not None:
+                events.append(event)
+            if isinstance(event, Ended) and event.error is not None:
+                gang.fail(event.error)
+        return events
+
+    def test_reports_come_in_order_and_then_the_end(self, gang: Any, tmp_path: Path) -> None:
+        gang.start(self.task(tmp_path, until=None))
+        events = self.drain(gang)
+        assert [event.number for event in events if isinstance(event, Report)] == [1, 2, 3]
+        assert isinstance(events[-1], Ended)
+        assert not gang.running
+
+    def test_a_report_waits_for_its_answer(self, gang: Any, tmp_path: Path) -> None:
+        gang.start(self.task(tmp_path))
+        assert isinstance(gang.next_event(30), Report)
+        assert gang.next_event(0.3) is None
+        gang.answer(Continue(until=2))
+        second = gang.next_event(30)
+        assert isinstance(second, Report)
+        assert second.number == 2
+        gang.finish(10)
+
+    def test_a_stop_ends_the_trial_at_the_report_that_waits(self, gang: Any, tmp_path: Path) -> None:
+        gang.start(self.task(tmp_path))
+        gang.next_event(30)
+        gang.answer(Stop("asha"))
+        events = self.drain(gang)
+        assert not [event for event in events if isinstance(event, Report)]
+        assert all(event.stopped for event in events if isinstance(event, Ended))
+
+    def test_finish_stops_a_trial_that_runs_ahead_and_keeps_its_reports(self, gang: Any, tmp_path: Path) -> None:
+        gang.start(self.task(tmp_path, until=None, reports=1000, pause_s=0.02))
+        gang.next_event(30)
+        late = gang.finish(10)
+        assert not gang.running
+        assert gang.unfit is None
+        assert all(isinstance(event, Report) for event in late)
+
+    def test_a_rank_that_does_not_stop_makes_the_gang_unfit(self, gang: Any, tmp_path: Path) -> None:
+        gang.start(self.task(tmp_path, until=None, pause_s=3))
+        gang.finish(0.3)
+        assert "did not stop" in gang.unfit
+        with pytest.raises(GangError, match="did not stop"):
+            gang.heal()
+
+    def test_an_error_is_an_end_and_the_gang_trains_again(self, gang: Any, tmp_path: Path) -> None:
+        gang.start(self.task(tmp_path, until=None, fail_at=2))
+        errors = [event.error for event in self.drain(gang) if isinstance(event, Ended) and event.error]
+        assert errors[0].type_name == "ValueError"
+        gang.heal()
+        gang.start(self.task(tmp_path, until=None))
+        assert len([event for event in self.drain(gang) if isinstance(event, Report)]) == 3
+
+    def test_a_closed_gang_is_unfit(self, gang: Any) -> None:
+        gang.close()
+        with pytest.raises(GangError, match="closed"):
+            gang.heal()

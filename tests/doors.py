@@ -1,0 +1,266 @@
+"""Who may import whom: the table of doors, and the reader of imports that holds the package against it.
+
+Imports inside functions count, as do modules imported by a name that is written out and `ray.tune` reached
+through `import ray`. Imports under `if TYPE_CHECKING:` are exempt: they are for readers and mypy, and no
+process ever carries them out.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "tunelight"
+
+
+@dataclass(frozen=True)
+class Door:
+    """What one room may import.
+
+    ``rooms`` are rooms of tunelight, or single modules of one ("strategies.guard"); a room may always
+    import its own modules. ``libraries`` are third-party modules or single names in them; ``late`` are
+    libraries that only the inside of a function may import, so that importing the room stays cheap.
+    """
+
+    rooms: frozenset[str] = frozenset()
+    libraries: frozenset[str] = frozenset()
+    late: frozenset[str] = frozenset()
+    why: str = ""
+
+
+def names(*lists: str) -> frozenset[str]:
+    return frozenset(" ".join(lists).split())
+
+
+TUNE = "ray ray.tune"
+FIRST = "messages errors imports checkpoints session settings space resources policies"
+LIGHTNING = "pytorch_lightning lightning_fabric torch"
+HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
+
+# The longest name that fits a module is its entry, so a module can have a door of its own.
+DOORS: dict[str, Door] = {
+    # What crosses a process, and what every process may know.
+    "messages": Door(),
+    "imports": Door(),
+    "errors": Door(names("messages")),
+    "checkpoints": Door(names("messages errors"), why="reads and writes files, and knows no framework"),
+    "session": Door(names("messages errors checkpoints"), why="a worker's context knows neither Ray nor torch"),
+    # What is declared before anything runs, and plain deciders.
+    "settings": Door(names("messages errors"), names("cloudpickle yaml")),
+    "space": Door(names("messages errors settings"), names("numpy yaml", TUNE)),
+    "resources": Door(names("messages errors settings"), late=names(TUNE)),
+    "cluster": Door(
+        names("messages errors resources settings"),
+        names("ray"),
+        why="it finds or starts a Ray and asks what it holds, whatever runs there",
+    ),
+    "policies": Door(names("messages errors"), why="a policy decides by what it is handed, and acts on nothing"),
+    # N actors that train as one.
+    "gang": Door(names(FIRST), names("ray psutil cloudpickle"), why=HEAD),
+    "gang.worker": Door(names(FIRST), names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
+    "gang.rendezvous": Door(names(FIRST), names("ray psutil"), late=names("torch"), why=HEAD),
+    "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
+    # Lightning's side, inside a worker.
+    "strategies": Door(
+        names("messages errors checkpoints session gang"),
+        names(LIGHTNING),
+        why="a worker knows its session, never a scheduler, a storage or Tune",
+    ),
+    "callbacks": Door(
+        names("messages errors checkpoints session gang strategies.guard"),
+        names(LIGHTNING),
+        why="a worker knows its session, never a scheduler, a storage or Tune",
+    ),
+    "recipe": Door(
+        names("messages errors session settings callbacks strategies"),
+        late=names(LIGHTNING),
+        why="the driver holds it and only workers carry it out",
+    ),
+    "digits": Door(
+        names("errors"),
+        names("numpy", LIGHTNING),
+        late=names("sklearn"),
+        why="it is what a user could have written: a model and its data",
+    ),
+    # The driver's side: Tune, the trial's head, and what becomes of results.
+    "trial": Door(names(FIRST, "gang"), why=HEAD),
+    "trainable": Door(names(FIRST, "gang trial"), names("cloudpickle numpy", TUNE), why=HEAD),
+    "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
+    "searchers": Door(names(FIRST), names("numpy optuna", TUNE)),
+    "simulation": Door(names(FIRST, "schedulers searchers"), names("numpy sortedcontainers", TUNE)),
+    "storage": Door(
+        names("messages errors settings space"),
+        names("numpy yaml ray.tune.Callback"),
+        why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
+    ),
+    "results": Door(
+        names("messages errors checkpoints settings space storage"),
+        names("numpy pandas yaml"),
+        late=names(LIGHTNING),
+        why="results are read from the record alone, also where neither Ray nor torch is installed",
+    ),
+    "reporting": Door(
+        names("messages errors settings space storage"),
+        names("numpy pandas plotly rich tensorboard ray.tune.Callback"),
+        late=names("IPython tensorboardX"),
+        why="it shows what the record says",
+    ),
+    "sweep": Door(
+        names(FIRST, "cluster recipe trial trainable schedulers searchers storage results reporting"),
+        names("cloudpickle numpy rich yaml", TUNE),
+        why="it wires the rooms into one Tuner; only workers need torch and Lightning",
+    ),
+    "cli": Door(
+        names("errors messages settings space sweep results reporting"),
+        names("rich typer"),
+        why="it parses and calls, and holds no logic",
+    ),
+    # The front door hands out names of every room, each when it is first asked for.
+    "": Door(
+        names(
+            FIRST,
+            "gang strategies callbacks recipe digits",
+            "trainable schedulers searchers simulation storage results reporting sweep",
+        ),
+        why="`import tunelight` costs nothing that its user does not need",
+    ),
+}
+
+# Parts of Ray with a door of their own: who may use actors may not therefore use Tune.
+RAY_LIBRARIES = ("ray.air", "ray.data", "ray.rllib", "ray.serve", "ray.train", "ray.tune")
+
+
+# --- reading imports --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the full dotted name, where it stands, and whether inside a function."""
+
+    name: str
+    line: int
+    late: bool
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """Return "a.b.c" for the expression a.b.c."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (head := _dotted(node.value)):
+        return f"{head}.{node.attr}"
+    return None
+
+
+def read_imports(source: str, package: str = "tunelight") -> list[Import]:
+    """Return every import of a module's source; ``package`` is what its relative imports start from."""
+    found: list[Import] = []
+
+    def visit_all(nodes: Iterable[ast.AST], late: bool) -> None:
+        for node in nodes:
+            visit(node, late)
+
+    def visit(node: ast.AST, late: bool) -> None:
+        here = getattr(node, "lineno", 0)
+        if isinstance(node, ast.If) and (_dotted(node.test) or "").split(".")[-1] == "TYPE_CHECKING":
+            visit_all(node.orelse, late)
+            return
+        if isinstance(node, ast.Import):
+            found.extend(Import(alias.name, here, late) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            start = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            base = ".".join(part for part in (start, node.module) if part)
+            found.extend(Import(f"{base}.{alias.name}", here, late) for alias in node.names)
+        elif isinstance(node, ast.Call) and (_dotted(node.func) or "").endswith(("import_module", "__import__")):
+            if node.args and isinstance(node.args[0], ast.Constant):
+                found.append(Import(str(node.args[0].value), here, late))
+        elif isinstance(node, ast.Attribute) and (_dotted(node) or "").startswith(RAY_LIBRARIES):
+            found.append(Import(str(_dotted(node)), here, late))
+            return
+        late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        visit_all(ast.iter_child_nodes(node), late)
+
+    visit(ast.parse(source), late=False)
+    return found
+
+
+def modules() -> dict[str, Path]:
+    """Return the package's modules by their name without ``tunelight.``; the front door is ""."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_of(module: str, path: Path) -> list[Import]:
+    full = f"tunelight.{module}" if module else "tunelight"
+    is_package = path.name == "__init__.py"
+    return read_imports(path.read_text(), full if is_package else full.rpartition(".")[0])
+
+
+def room_of(module: str) -> str:
+    """Return the room that a module lies in: "gang" for gang.worker."""
+    return module.split(".", maxsplit=1)[0]
+
+
+def target(name: str, known: dict[str, Path]) -> str | None:
+    """Return which module of tunelight an imported name belongs to; None where it is no part of it."""
+    top, *parts = name.split(".")
+    if top != "tunelight":
+        return None
+    while parts and ".".join(parts) not in known:
+        parts.pop()
+    return ".".join(parts)
+
+
+# --- judging them -----------------------------------------------------------------------------------------
+
+
+def door_of(module: str) -> str | None:
+    """Return the entry of the table for a module: the longest that fits; None where there is none."""
+    parts = module.split(".")
+    ends = range(len(parts), 0, -1)
+    return next((entry for end in ends if (entry := ".".join(parts[:end])) in DOORS), None)
+
+
+def _within(name: str, allowed: frozenset[str]) -> bool:
+    """Tell whether a dotted name is one of those allowed, or lies in one of them."""
+    own = next((library for library in RAY_LIBRARIES if f"{name}.".startswith(f"{library}.")), "")
+    return any(f"{name}.".startswith(f"{spec}.") and spec.startswith(own) for spec in allowed)
+
+
+def forced(module: str, found: Import, known: dict[str, Path]) -> str | None:
+    """Return a sentence that says which door an import forces; None where it may pass."""
+    where = f"tunelight/{module.replace('.', '/') or '__init__'}:{found.line}"
+    entry = door_of(module)
+    if entry is None:
+        return f"the room {room_of(module)!r} has no entry in DOORS: say there what it may import, and why."
+    door = DOORS[entry]
+    because = f" ({door.why})" if door.why else ""
+    room = entry or "the front door"
+    inside = target(found.name, known)
+    if inside is not None:
+        if inside == "":
+            return f"{where} imports the front door for `{found.name}`: {room} must name a room that exists."
+        if room_of(inside) == room_of(module) or _within(inside, door.rooms):
+            return None
+        allowed = ", ".join(sorted(door.rooms)) or "no other room"
+        return f"{where} forces the door from {room} to {inside}: {room} may import {allowed}{because}."
+    if room_of(found.name) in sys.stdlib_module_names or _within(found.name, door.libraries):
+        return None
+    if _within(found.name, door.late):
+        if found.late:
+            return None
+        return f"{where}: {room} may import {found.name} only inside a function{because}."
+    allowed = ", ".join(sorted(door.libraries | door.late)) or "no third-party library"
+    return f"{where} forces the door from {room} to {found.name}: {room} may import {allowed}{because}."
+
+
+def every_import() -> Iterator[tuple[str, Import]]:
+    for module, path in modules().items():
+        for found in imports_of(module, path):
+            yield module, found

@@ -1,0 +1,147 @@
+"""In-process twins of remote things, held to the same contract as the real ones."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+
+from tunelight import session as sessions
+from tunelight.errors import GangError, TrialStopped
+from tunelight.gang.gang import GangSpec
+from tunelight.messages import Decision, Ended, Event, Place, Report, Save, Saved, Stop, Task, WorkerError
+
+
+class MemoryControl:
+    """Rank 0's words in a dict; the ranks may be threads."""
+
+    def __init__(self) -> None:
+        self.words: dict[int, str] = {}
+        self._said = threading.Condition()
+
+    def say(self, turn: int, word: str) -> None:
+        with self._said:
+            self.words[turn] = word
+            self._said.notify_all()
+
+    def hear(self, turn: int, timeout_s: float) -> str | None:
+        with self._said:
+            self._said.wait_for(lambda: turn in self.words, timeout_s)
+            return self.words.get(turn)
+
+
+class FakeGang:
+    """A gang of one rank that is a thread of this process; the protocol of ``tunelight.gang.gang.Gang``."""
+
+    formed = 0
+
+    def __init__(self, spec: GangSpec) -> None:
+        self.spec = spec
+        self.trials = 0
+        self.unfit: str | None = None
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._buffer: list[Event] = []
+        self._mailbox = sessions.Mailbox(1)
+        self._ended = True
+
+    @classmethod
+    def form(cls, spec: GangSpec, group: Any = None) -> FakeGang:
+        cls.formed += 1
+        return cls(spec)
+
+    def __enter__(self) -> FakeGang:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def running(self) -> bool:
+        return not self._ended
+
+    def heal(self) -> None:
+        if self.unfit is not None:
+            raise GangError(f"The gang cannot be used again: {self.unfit}.")
+
+    def start(self, task: Task) -> None:
+        self.trials += 1
+        self._ended = False
+        self._buffer = []
+        self._events = queue.SimpleQueue()
+        self._mailbox = sessions.Mailbox(task.until)
+        task = replace(task, serial=self.trials)
+        args = (task, self._mailbox, self._events.put)
+        threading.Thread(target=self._run, args=args, daemon=True).start()
+
+    @staticmethod
+    def _run(task: Task, mailbox: sessions.Mailbox, post: Any) -> None:
+        session = sessions.Session(task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), post, mailbox)
+        sessions.set_current(session)
+        try:
+            cloudpickle.loads(task.train)(task.config)
+            session.check_finished()
+        except TrialStopped:
+            post(Ended(0, stopped=True))
+        except BaseException as error:  # noqa: BLE001 - as the worker does
+            text = "".join(traceback.format_exception(error))
+            post(Ended(0, error=WorkerError(0, "here", type(error).__name__, str(error), text)))
+        else:
+            post(Ended(0))
+        finally:
+            sessions.set_current(None)
+
+    def answer(self, decision: Decision) -> None:
+        self._mailbox.put(decision)
+
+    def next_event(self, timeout_s: float | None = None) -> Event | None:
+        if self._buffer:
+            return self._buffer.pop(0)
+        if self._ended:
+            return None
+        try:
+            event = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        self._ended = isinstance(event, Ended)
+        return event
+
+    def save(self) -> Saved:
+        self.answer(Save())
+        kept: list[Event] = []
+        while not self._ended:
+            event = self.next_event(10)
+            if isinstance(event, Saved):
+                self._buffer = kept + self._buffer
+                return event
+            if event is not None:
+                kept.append(event)
+        self._buffer = kept + self._buffer
+        return Saved(None)
+
+    def finish(self, limit_s: float = 10.0, reason: str = "stopped") -> list[Report]:
+        if not self.running:
+            return []
+        self.answer(Stop(reason))
+        late: list[Report] = []
+        deadline = time.monotonic() + limit_s
+        while self.running and (left := deadline - time.monotonic()) > 0:
+            event = self.next_event(left)
+            if isinstance(event, Report):
+                late.append(event)
+        if self.running:
+            self.unfit = f"rank 0 did not stop within {limit_s:.0f} s"
+        return late
+
+    def fail(self, first: WorkerError) -> WorkerError:
+        return first
+
+    def close(self) -> None:
+        if self.running:
+            self._mailbox.abort("closed")
+        self._ended = True
+        self.unfit = self.unfit or "it was closed"

@@ -1,0 +1,61 @@
+"""A train function that raises on one rank: whose fault it was, how soon, and what comes after."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests.integration.training import Line, LineData, trainer
+
+
+def fragile(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    context = tl.get_context()
+    if config["bad"] == "start" and context.rank == 1:
+        raise ZeroDivisionError("rank 1 cannot start")
+    if config["bad"] == "collective":
+        if context.rank == 1:
+            time.sleep(0.5)  # rank 0 waits inside all_reduce by now
+            raise ZeroDivisionError("rank 1 fails while rank 0 waits")
+        dist.all_reduce(torch.ones(1))
+    trainer(2).fit(Line(config["lr"]), datamodule=LineData())
+
+
+def sweep(tmp_path: Path, name: str, bads: list[str]) -> tl.SweepResults:
+    configs = [{"lr": 0.01 * (index + 1), "bad": bad} for index, bad in enumerate(bads)]
+    return tl.run(
+        {"lr": tl.uniform(0, 1), "bad": tl.choice(["", "start", "collective"])}, fragile, metric="loss",
+        baselines=configs, num_samples=len(configs), workers=2, seed=3, max_concurrent=1, scheduler="fifo",
+        storage=tmp_path, name=name, progress=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> tl.SweepResults:
+    """The trials on a gang on which nothing ever failed; the one after the bad one on a fresh gang."""
+    return sweep(tmp_path_factory.mktemp("undisturbed"), "u", ["", "", "", "", ""])
+
+
+@pytest.mark.parametrize("bad", ["start", "collective"])
+def test_the_trial_fails_with_rank_1s_traceback_and_the_next_is_as_on_a_fresh_gang(
+    ray4: Any, tmp_path: Path, undisturbed: tl.SweepResults, bad: str
+) -> None:
+    results = sweep(tmp_path, bad, ["", "", "", bad, ""])
+    (failed,) = results.errors
+    assert failed.index == 3
+    assert failed.error is not None
+    assert "rank 1 " in failed.error.splitlines()[0]
+    assert "ZeroDivisionError" in failed.error
+    assert "in fragile" in failed.error
+    assert failed.seconds < 5
+    assert "[1] ZeroDivisionError" in (failed.path / "log.txt").read_text()
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3 + ["ERROR", "FINISHED"]
+    for index in (0, 1, 2, 4):
+        mine, theirs = ([r["loss"] for r in s.trials[index].history] for s in (results, undisturbed))
+        assert mine == theirs

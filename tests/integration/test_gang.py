@@ -1,0 +1,186 @@
+"""The real gang: the same contract as its twin, and what only real processes can show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import pytest
+
+from tests.conftest import share_holdings
+from tests.contract import GangContract
+from tunelight.gang.gang import Gang, GangSpec, driver_paths
+from tunelight.messages import Ended, Report, Task
+
+
+def spec(workers: int = 2) -> GangSpec:
+    return GangSpec(workers=workers, cwd=str(Path.cwd()), sys_path=driver_paths())
+
+
+@pytest.fixture(scope="module")
+def warm(ray4: Any) -> Iterator[list[Gang]]:
+    """One gang for the tests of this module, formed anew when a test made it unfit."""
+    held: list[Gang] = []
+    yield held
+    for one in held:
+        one.close()
+
+
+def take(warm: list[Gang]) -> Gang:
+    if not warm or warm[0].unfit is not None:
+        for old in warm:
+            old.close()
+        warm[:] = [Gang.form(spec(), None)]
+        share_holdings()
+    warm[0].heal()
+    return warm[0]
+
+
+class TestRealGang(GangContract):
+    @pytest.fixture
+    def gang(self, warm: list[Gang]) -> Gang:
+        return take(warm)
+
+
+def run(gang: Gang, tmp_path: Path, train: Any, **config: Any) -> tuple[list[Report], Any, float]:
+    """Train once, unasked; return the reports, the cause if it failed, and the seconds."""
+    gang.heal()
+    began = time.monotonic()
+    gang.start(Task("00000", str(tmp_path), config, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None))
+    reports, cause = [], None
+    while gang.running:
+        event = gang.next_event(60)
+        if isinstance(event, Report):
+            reports.append(event)
+        if isinstance(event, Ended) and event.error is not None:
+            cause = gang.fail(event.error)
+    return reports, cause, time.monotonic() - began
+
+
+def collective(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import tunelight as tl
+
+    me = tl.get_context()
+    total = torch.tensor([float(me.rank + 1)])
+    dist.all_reduce(total)
+    where = f"{me.rank}/{me.world_size} local {me.local_rank} seed {me.seed}"
+    tl.report({"loss": float(torch.rand(1)), "sum": total, "where": where})
+
+
+def fails_inside(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import tunelight as tl
+
+    if tl.get_context().rank == config["rank"]:
+        raise KeyError("the cause")
+    dist.all_reduce(torch.ones(1))
+
+
+def stuck(config: dict[str, Any]) -> None:
+    import time
+
+    import tunelight as tl
+
+    if tl.get_context().rank == 1:
+        raise ValueError("gone")
+    time.sleep(60)
+
+
+def early(config: dict[str, Any]) -> None:
+    raise ImportError("at its start")
+
+
+def test_ranks_meet_and_collectives_work(warm: list[Gang], tmp_path: Path) -> None:
+    reports, cause, _ = run(take(warm), tmp_path, collective)
+    assert cause is None
+    assert reports[0].metrics["sum"] == 3.0
+    assert reports[0].metrics["where"] == "0/2 local 0 seed 5"
+
+
+def test_the_same_seed_gives_the_same_numbers_in_a_warm_gang(warm: list[Gang], tmp_path: Path) -> None:
+    gang = take(warm)
+    values = [run(gang, tmp_path, collective)[0][0].metrics["loss"] for _ in range(3)]
+    assert len(set(values)) == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failing_rank_frees_its_peers_and_is_the_cause(warm: list[Gang], tmp_path: Path, rank: int) -> None:
+    gang = take(warm)
+    pids = [location.pid for location in gang.locations]
+    _, cause, seconds = run(gang, tmp_path, fails_inside, rank=rank)
+    assert (cause.rank, cause.type_name, cause.secondary) == (rank, "KeyError", False)
+    assert "fails_inside" in cause.traceback
+    assert seconds < 5
+    reports, cause, _ = run(gang, tmp_path, collective)
+    assert cause is None
+    assert reports[0].metrics["sum"] == 3.0
+    assert [location.pid for location in gang.locations] == pids
+
+
+def test_a_failure_on_all_ranks_at_once_is_told_once(warm: list[Gang], tmp_path: Path) -> None:
+    _, cause, _ = run(take(warm), tmp_path, early)
+    assert cause.type_name == "ImportError"
+
+
+def test_a_rank_that_does_not_answer_makes_the_gang_unfit_within_5_s(warm: list[Gang], tmp_path: Path) -> None:
+    gang = take(warm)
+    _, cause, seconds = run_until_failed(gang, tmp_path, stuck)
+    assert (cause.rank, cause.type_name) == (1, "ValueError")
+    assert seconds < 5
+    assert "rank 0 did not end" in str(gang.unfit)
+    gang.close()
+
+
+def run_until_failed(gang: Gang, tmp_path: Path, train: Any) -> tuple[None, Any, float]:
+    gang.heal()
+    began = time.monotonic()
+    gang.start(Task("00000", str(tmp_path), {}, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None))
+    while True:
+        event = gang.next_event(60)
+        if isinstance(event, Ended) and event.error is not None:
+            return None, gang.fail(event.error), time.monotonic() - began
+
+
+def test_what_ranks_print_is_in_the_log_with_their_rank(warm: list[Gang], tmp_path: Path) -> None:
+    def talk(config: dict[str, Any]) -> None:
+        import tunelight as tl
+
+        print("hello")  # noqa: T201 - the test is about it
+        tl.report({"loss": 1})
+
+    run(take(warm), tmp_path, talk)
+    assert set((tmp_path / "log.txt").read_text().splitlines()) >= {"[0] hello", "[1] hello"}
+
+
+def test_nothing_of_the_gang_listens_beyond_its_interface(warm: list[Gang], tmp_path: Path) -> None:
+    gang = take(warm)
+    run(gang, tmp_path, collective)
+    listening = [
+        connection.laddr.ip
+        for location in gang.locations
+        for connection in psutil.Process(location.pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    beyond = [address for address in listening if address not in ("127.0.0.1", "::1")]
+    assert len(listening) > len(beyond)  # the gang's own store and pairs are seen
+    assert len(beyond) <= len(gang.locations)  # each of Ray's worker processes has one server of Ray's
+
+
+def test_workers_end_with_the_gang(ray4: Any) -> None:
+    with Gang.form(replace(spec(), workers=1), None) as gang:
+        (location,) = gang.locations
+        assert psutil.pid_exists(location.pid)
+    end = time.monotonic() + 10
+    while psutil.pid_exists(location.pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(location.pid)

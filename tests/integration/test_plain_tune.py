@@ -1,0 +1,98 @@
+"""gang_trainable and get_tune_resources for people who run Ray Tune themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+
+import tunelight as tl
+from tests.integration.training import plain, saving
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+
+
+def tuner(trainable: Any, tmp_path: Path, space: Any = None, config: Any = None, **run: Any) -> Any:
+    settings: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 2, "reuse_actors": True}
+    return tune.Tuner(
+        trainable,
+        param_space=space or {"lr": tune.loguniform(1e-3, 1e-1)},
+        tune_config=tune.TuneConfig(**(settings | (config or {}))),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), name="plain", verbose=0, **run),
+    ).fit()
+
+
+def test_a_tuner_with_rays_own_asha_runs_to_its_end(ray4: Any, tmp_path: Path) -> None:
+    asha = ASHAScheduler(max_t=3, grace_period=1, reduction_factor=2)
+    grid = tuner(tl.gang_trainable(plain, workers=2), tmp_path, config={"num_samples": 6, "scheduler": asha})
+    assert not grid.errors
+    assert len(grid) == 6
+    assert grid.get_best_result().metrics["training_iteration"] == 3
+
+
+def test_the_result_holds_the_real_checkpoint(ray4: Any, tmp_path: Path) -> None:
+    grid = tuner(tl.gang_trainable(saving, workers=2, metric="loss"), tmp_path, config={"num_samples": 1})
+    (result,) = grid
+    with result.checkpoint.as_directory() as folder:
+        assert Path(folder, "checkpoint").stat().st_size > 0  # as TuneReportCheckpointCallback's filename says
+
+
+def test_a_failing_trial_is_an_error_with_its_rank(ray4: Any, tmp_path: Path) -> None:
+    def fails(config: dict[str, Any]) -> None:
+        if tl.get_context().rank == 1:
+            raise RuntimeError("no")
+        tl.report({"loss": 1})
+
+    grid = tuner(tl.gang_trainable(fails, workers=2), tmp_path, config={"num_samples": 1})
+    assert "rank 1 on" in str(grid.errors[0])
+
+
+class PauseOnce(FIFOScheduler):
+    """Pauses every trial at its second report, and goes on with it once all others have been paused or ended."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.paused: set[str] = set()
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if result["training_iteration"] == 2 and trial.trial_id not in self.paused:
+            self.paused.add(trial.trial_id)
+            return str(TrialScheduler.PAUSE)
+        return str(TrialScheduler.CONTINUE)
+
+
+def test_a_paused_trial_goes_on_from_its_checkpoint_on_a_warm_gang(ray4: Any, tmp_path: Path) -> None:
+    results = tl.run(
+        {"lr": tl.loguniform(1e-3, 1e-1)}, saving, metric="loss", num_samples=2, workers=2, scheduler=PauseOnce(),
+        max_concurrent=2, storage=tmp_path, name="s", seed=3, progress=False,
+    )  # fmt: skip
+    straight = tl.run(
+        {"lr": tl.loguniform(1e-3, 1e-1)}, saving, metric="loss", num_samples=2, workers=2, scheduler="fifo",
+        storage=tmp_path, name="straight", seed=3, progress=False,
+    )  # fmt: skip
+    for paused, whole in zip(results.trials, straight.trials, strict=True):
+        assert paused.error is None
+        assert [r["training_iteration"] for r in paused.history] == [1, 2, 3, 4]
+        starts = (paused.path / "starts.txt").read_text().splitlines()
+        assert sorted(starts) == ["0 -", "0 report-000002.ckpt", "1 -", "1 report-000002.ckpt"]
+        assert [r["epoch"] for r in paused.history] == [r["epoch"] for r in whole.history]
+
+
+def test_population_based_training_exploits_checkpoints_of_others(ray4: Any, tmp_path: Path) -> None:
+    pbt = PopulationBasedTraining(
+        time_attr="training_iteration", perturbation_interval=2,
+        hyperparam_mutations={"lr": tune.loguniform(1e-3, 1e-1)},
+        quantile_fraction=0.5, resample_probability=1.0, require_attrs=False,
+    )  # fmt: skip
+    grid = tuner(
+        tl.gang_trainable(saving, workers=2, metric="loss"), tmp_path,
+        space={"lr": tune.uniform(0.001, 0.1), "epochs": 6}, config={"num_samples": 2, "scheduler": pbt},
+    )  # fmt: skip
+    assert not grid.errors, grid.errors
+    assert all(result.metrics["training_iteration"] >= 6 for result in grid)

@@ -1,0 +1,163 @@
+"""Whole sweeps on a real Ray: what a user runs, and what is left afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tunelight as tl
+from tests.integration.training import Line, LineData, plain, saving
+from tunelight.errors import MetricError, ResourceError, StorageError
+
+SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
+
+
+def sweep(tmp_path: Path, train: Any = plain, space: Any = None, **kwargs: Any) -> tl.SweepResults:
+    settings: dict[str, Any] = {
+        "metric": "loss", "num_samples": 2, "workers": 2, "seed": 7, "storage": tmp_path, "name": "s",
+        "scheduler": "fifo", "progress": False,
+    }  # fmt: skip
+    return tl.run(space or SPACE, train, **(settings | kwargs))
+
+
+def test_a_fifo_sweep_trains_every_trial_to_its_end(ray4: Any, tmp_path: Path) -> None:
+    results = sweep(tmp_path, num_samples=3)
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3
+    for trial in results.trials:
+        assert [report["training_iteration"] for report in trial.history] == [1, 2, 3]
+        assert [report["epoch"] for report in trial.history] == [0, 1, 2]
+    best = min((report["loss"], trial.id) for trial in results.trials for report in trial.history)
+    assert (results.best.value, results.best.id) == best
+    assert results.best_config == results.best.config
+    assert results.num_stopped == 0
+
+
+def test_the_same_seed_gives_the_same_sweep(ray4: Any, tmp_path: Path) -> None:
+    one, two = (sweep(tmp_path, name=name, num_samples=2) for name in "ab")
+    assert [trial.config for trial in one.trials] == [trial.config for trial in two.trials]
+    losses = [[[r["loss"] for r in t.history] for t in results.trials] for results in (one, two)]
+    assert losses[0] == losses[1]
+
+
+def test_asha_stops_what_is_worse_and_num_stopped_counts_it(ray4: Any, tmp_path: Path) -> None:
+    configs = [{"lr": lr} for lr in (0.1, 1e-4, 1e-5, 1e-6)]
+    results = sweep(
+        tmp_path, num_samples=4, baselines=configs, max_concurrent=1,
+        scheduler={"name": "asha", "max_t": 3, "grace_period": 1, "reduction_factor": 2},
+    )  # fmt: skip
+    assert results.trials[0].state == "FINISHED"
+    stopped = [trial for trial in results.trials if trial.state == "STOPPED"]
+    assert stopped
+    assert results.num_stopped == len(stopped)
+    assert all(len(trial.history) < 3 for trial in stopped)
+
+
+def test_a_model_sweep_builds_the_parts_and_loads_its_best_model(ray4: Any, tmp_path: Path) -> None:
+    results = tl.run(
+        {"model.lr": tl.uniform(0.01, 0.1), "data.batch_size": tl.choice([8, 16])},
+        model=Line, data=LineData, max_epochs=3, metric="val_loss", num_samples=2, workers=2, seed=1,
+        trainer_args={"accelerator": "cpu"}, storage=tmp_path, name="m", progress=False,
+    )  # fmt: skip
+    assert not results.errors, results.errors[0].error
+    model = results.best.load_model()
+    assert isinstance(model, Line)
+    assert model.hparams["lr"] == pytest.approx(results.best_config["model.lr"])
+    files = sorted(path.name for path in results.best.path.glob("checkpoints/*.ckpt"))
+    assert len(files) <= 2
+    assert (results.best.path / "lightning_logs").is_dir()
+
+
+def test_a_yaml_is_a_whole_sweep(ray4: Any, tmp_path: Path) -> None:
+    space = tmp_path / "line.yaml"
+    space.write_text(
+        "space:\n  model.lr: {loguniform: [1e-3, 1e-1]}\n"
+        "model: tests.integration.training:Line\ndata: tests.integration.training:LineData\n"
+        "metric: val_loss\nmax_epochs: 2\nnum_samples: 2\nworkers: 2\n"
+    )
+    results = tl.run(str(space), storage=tmp_path, num_samples=1, progress=False)
+    assert len(results.trials) == 1
+    told = yaml.safe_load((results.folder / "sweep.yaml").read_text())
+    assert told["space"] == {"model.lr": {"loguniform": [0.001, 0.1]}}
+    assert told["num_samples"] == 1
+
+
+def test_the_best_configuration_is_exported(ray4: Any, tmp_path: Path) -> None:
+    results = sweep(tmp_path)
+    results.export_best(tmp_path / "best.yaml")
+    results.export_best(tmp_path / "best.json")
+    from_yaml = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    from_json = json.loads((tmp_path / "best.json").read_text())
+    assert from_yaml["config"] == from_json["config"] == results.best_config
+
+
+def test_results_are_read_back_from_the_folder(ray4: Any, tmp_path: Path) -> None:
+    results = sweep(tmp_path, num_samples=1)
+    again = tl.SweepResults.load(tmp_path / "s")
+    assert again.best.history == results.best.history
+    with pytest.raises(StorageError, match="name="):
+        sweep(tmp_path, num_samples=1)
+
+
+def test_a_gang_that_can_never_fit_is_refused_with_the_numbers(ray4: Any, tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"5 CPU \(there are 4\)"):
+        sweep(tmp_path, workers=5)
+    assert not (tmp_path / "s").exists()  # nothing happened, and the name is free
+
+
+def test_an_unreported_metric_is_the_trials_error_and_names_those_that_were(ray4: Any, tmp_path: Path) -> None:
+    results = sweep(tmp_path, metric="los", num_samples=1)
+    (failed,) = results.errors
+    assert failed.error is not None
+    assert MetricError.__name__ in failed.error
+    assert "Did you mean 'loss'?" in failed.error
+
+
+def test_a_trainer_without_our_strategy_is_caught(ray4: Any, tmp_path: Path) -> None:
+    def alone(config: dict[str, Any]) -> None:
+        import pytorch_lightning as pl
+
+        lone = pl.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, accelerator="cpu")
+        lone.fit(Line(), datamodule=LineData())
+        tl.report({"loss": 1})
+
+    results = sweep(tmp_path, alone, num_samples=1)
+    assert "strategy=tunelight.RayStrategy()" in str(results.errors[0].error)
+
+
+def test_a_metric_that_is_not_synced_is_warned_about(
+    ray4: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unsynced(Line):
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.log("val_loss", self.net(batch[0]).mean(), on_epoch=True)
+
+    def train(config: dict[str, Any]) -> None:
+        from tests.integration.training import trainer
+
+        trainer(1).fit(Unsynced(), datamodule=LineData())
+
+    results = sweep(tmp_path, train, num_samples=1, progress=True)
+    assert not results.errors
+    assert "val_loss is logged without sync_dist=True" in capsys.readouterr().out
+
+
+def test_a_failed_trial_is_tried_again_from_its_last_checkpoint(ray4: Any, tmp_path: Path) -> None:
+    def fragile(config: dict[str, Any]) -> None:
+        context = tl.get_context()
+        if tl.get_checkpoint_path() is None:
+            from tests.integration.training import trainer
+
+            trainer(2, tl.TuneReportCheckpointCallback({"loss": "val_loss"})).fit(Line(), datamodule=LineData())
+            raise OSError("the network went away")
+        assert context.number == 2
+        saving({"lr": 0.01})
+
+    results = sweep(tmp_path, fragile, num_samples=1, max_failures=1)
+    (trial,) = results.trials
+    assert trial.state == "FINISHED"
+    assert [report["training_iteration"] for report in trial.history] == [1, 2, 3, 4]
+    assert (trial.path / "starts.txt").read_text().count("report-000002.ckpt") == 2

@@ -1,0 +1,142 @@
+"""Warm gangs: nothing of one trial is seen in the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+import tunelight as tl
+from tests.integration.training import Line, LineData, trainer
+
+
+def messy(config: dict[str, Any]) -> None:
+    """Change all that a training script may change, and be stopped in the middle of an epoch."""
+    import os
+    import threading
+    import warnings
+
+    import pytorch_lightning as pl
+    import torch
+    from pytorch_lightning.callbacks import Callback
+
+    if config["kind"] == "plain":
+        state = {
+            "cwd": os.getcwd(),  # noqa: PTH109 - as scripts write it
+            "dtype": str(torch.get_default_dtype()),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "benchmark": torch.backends.cudnn.benchmark,
+            "precision": torch.get_float32_matmul_precision(),
+            "anomaly": torch.is_anomaly_enabled(),
+            "threads": torch.get_num_threads(),
+            "mine": os.environ.get("MINE", ""),
+            "grad": torch.is_grad_enabled(),
+            "children": len(_children()),
+            "trainers": _trainers(),
+        }
+        tl.report({"loss": 1.0, **state})
+        trainer(2).fit(Line(0.05), datamodule=LineData())
+        return
+    pl.seed_everything(99, workers=True)
+    os.environ["MINE"] = "left"
+    os.chdir("/")
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("medium")
+    torch.autograd.set_detect_anomaly(True)
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    torch.set_grad_enabled(True)
+    warnings.simplefilter("ignore")
+    threading.Thread(target=lambda: None).start()
+
+    class Middle(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 5:
+                tl.report({"loss": 9.0})  # a stop arrives here
+
+    report = tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
+    fit = trainer(
+        9, report, deterministic=True, precision="bf16-mixed", num_sanity_val_steps=0, benchmark=True, logger=True
+    )
+    fit.callbacks.append(Middle())  # type: ignore[attr-defined]
+    fit.fit(Line(0.05), datamodule=LineData(num_workers=1))
+
+
+def _children() -> list[Any]:
+    import psutil
+
+    return psutil.Process().children(recursive=True)
+
+
+def _trainers() -> int:
+    import gc
+
+    import pytorch_lightning as pl
+
+    gc.collect()
+    return sum(isinstance(thing, pl.Trainer) for thing in gc.get_objects())
+
+
+class StopMessy(FIFOScheduler):
+    """Stops every messy trial at its first report."""
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        return str(TrialScheduler.STOP if trial.config["kind"] == "messy" else TrialScheduler.CONTINUE)
+
+
+def _stop_messy() -> Any:
+    made: Any = StopMessy
+    return made()
+
+
+def sweep(tmp_path: Path, name: str, kinds: list[str], **kwargs: Any) -> tl.SweepResults:
+    return tl.run(
+        {"kind": tl.choice(["messy", "plain"])}, messy, metric="loss", seed=11, workers=2, max_concurrent=1,
+        baselines=[{"kind": kind} for kind in kinds], num_samples=len(kinds), storage=tmp_path, name=name,
+        scheduler=_stop_messy(), progress=False, **kwargs,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fresh(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> tl.SweepResults:
+    """The second trial of a sweep whose gangs are not re-used: a fresh gang."""
+    return sweep(tmp_path_factory.mktemp("fresh"), "fresh", ["plain", "plain"], reuse_gangs=False)
+
+
+def test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang(
+    ray4: Any, tmp_path: Path, fresh: tl.SweepResults
+) -> None:
+    messy, warm = sweep(tmp_path, "warm", ["messy", "plain"]).trials
+    assert messy.state == "STOPPED", messy.error
+    assert len(messy.history) == 1
+    cold = fresh.trials[1]
+    assert len(cold.history) == 3
+    assert _comparable(warm) == _comparable(cold)
+    first = warm.history[0]
+    assert (first["children"], first["trainers"], first["mine"], first["deterministic"]) == (0, 0, "", False)
+
+
+def _comparable(trial: tl.TrialResult) -> list[dict[str, Any]]:
+    return [{key: value for key, value in report.items() if key != "timestamp"} for report in trial.history]
+
+
+def test_the_gang_stays_the_same_over_a_sweep_and_not_without_reuse(
+    ray4: Any, tmp_path: Path, fresh: tl.SweepResults
+) -> None:
+    def pids(config: dict[str, Any]) -> None:
+        import os
+
+        tl.report({"loss": config["x"], "pid": os.getpid()})
+
+    def run(name: str, **kwargs: Any) -> set[int]:
+        results = tl.run(
+            {"x": tl.uniform(0, 1)}, pids, metric="loss", num_samples=3, workers=1, max_concurrent=1,
+            scheduler="fifo", storage=tmp_path, name=name, progress=False, **kwargs,
+        )  # fmt: skip
+        return {trial.history[0]["pid"] for trial in results.trials}
+
+    assert len(run("warm")) == 1
+    assert len(run("cold", reuse_gangs=False)) == 3

@@ -1,0 +1,76 @@
+"""Train functions that several integration tests use. They run on workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import tunelight as tl
+
+
+class Line(pl.LightningModule):
+    """A small net on fixed data; dropout makes every random number count."""
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.lr = lr
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+        )
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.log("val_loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class LineData(pl.LightningDataModule):
+    """64 points to learn from, 32 to judge by."""
+
+    def __init__(self, batch_size: int = 8, num_workers: int = 0) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+
+    def _loader(self, seed: int, count: int, shuffle: bool) -> DataLoader[Any]:
+        x = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+        data = TensorDataset(x, x.sum(1, keepdim=True))
+        persistent = self.num_workers > 0
+        return DataLoader(
+            data, self.batch_size, shuffle=shuffle, num_workers=self.num_workers, persistent_workers=persistent
+        )
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self._loader(0, 64, True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self._loader(1, 32, False)
+
+
+def trainer(epochs: int = 3, report: Any = None, **kwargs: Any) -> pl.Trainer:
+    """Return a quiet Trainer on the gang."""
+    callback = report or tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
+    settings: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"} | kwargs
+    return pl.Trainer(max_epochs=epochs, strategy=tl.RayStrategy(), callbacks=[callback], **settings)
+
+
+def plain(config: dict[str, Any]) -> None:
+    """Train three epochs and report each."""
+    trainer().fit(Line(config["lr"]), datamodule=LineData())
+
+
+def saving(config: dict[str, Any]) -> None:
+    """Train with a checkpoint at every report; note in a file what each start went on from."""
+    with Path(tl.get_context().trial_dir, "starts.txt").open("a") as log:
+        print(tl.get_context().rank, Path(tl.get_checkpoint_path() or "-").name, file=log)
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
+    trainer(config.get("epochs", 4), report).fit(Line(config["lr"]), datamodule=LineData())

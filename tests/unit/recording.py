@@ -1,0 +1,100 @@
+"""Fake Tune trials that drive a RecordCallback, as Tune's controller does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tunelight.storage import RecordCallback, SweepState
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Sweep:
+    """A RecordCallback and fake trials, called as Tune's controller calls it."""
+
+    def __init__(self, folder: Path, **sweep: Any) -> None:
+        self.clock = Clock()
+        self.folder = Path(folder)
+        told = {"metric": "loss", "mode": "min", **sweep}
+        self.callback = RecordCallback(folder, seed_of=lambda trial: int(trial) + 7, clock=self.clock, **told)
+        self.trials: list[Any] = []
+
+    @property
+    def state(self) -> SweepState:
+        return self.callback.state
+
+    def add(self, **config: Any) -> Any:
+        number = len(self.trials)
+        trial = SimpleNamespace(
+            trial_id=f"{number:05d}",
+            config=config,
+            status="PENDING",
+            path=str(self.folder / f"trial_{number:05d}"),
+            last_result={},
+            get_error=lambda: None,
+        )
+        self.trials.append(trial)
+        return trial
+
+    def call(self, name: str, *, trial: Any = None, **more: Any) -> None:
+        given = {} if trial is None else {"trial": trial}
+        getattr(self.callback, name)(iteration=1, trials=self.trials, **given, **more)
+
+    def start(self, trial: Any) -> None:
+        self.call("on_trial_start", trial=trial)
+        trial.status = "RUNNING"
+
+    def step(self) -> None:
+        self.call("on_step_begin")
+        self.call("on_step_end")
+
+    def report(self, trial: Any, number: int, loss: Any, *, done: bool = False, own: Any = None, **more: Any) -> None:
+        result = {
+            "loss": loss,
+            **more,
+            "epoch": number - 1,
+            "timestamp": 5.0,
+            "training_iteration": number,
+            "_tunelight": {"number": number, "workers": 2, "notes": [], "error": None, **(own or {})},
+            "done": done,
+            "trial_id": trial.trial_id,
+            "time_total_s": 1.5,
+            "config": trial.config,
+            "pid": 1,
+        }
+        self.call("on_trial_result", trial=trial, result=result)
+        trial.last_result = result
+
+    def fail(self, trial: Any) -> None:
+        error = {"rank": 1, "node": "n", "type_name": "ValueError", "message": "no", "traceback": "T"}
+        result = {"_tunelight": {"error": error}, "done": True, "training_iteration": 1}
+        self.call("on_trial_result", trial=trial, result=result)
+        self.complete(trial)
+
+    def end_by_itself(self, trial: Any) -> None:
+        trial.last_result["done"] = True  # as Tune does with a result that is marked as a duplicate
+        self.complete(trial)
+
+    def complete(self, trial: Any) -> None:
+        self.call("on_trial_complete", trial=trial)
+        trial.status = "TERMINATED"
+
+    def end(self) -> None:
+        self.callback.on_experiment_end(trials=self.trials)
+
+    def states(self) -> list[str]:
+        return [trial.state for trial in self.state.trials.values()]
+
+
+def lines(folder: Path) -> list[bytes]:
+    return (Path(folder) / "record.jsonl").read_bytes().splitlines()

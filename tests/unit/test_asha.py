@@ -1,0 +1,397 @@
+"""The ASHA scheduler: the paper's rule, its edges, and what it tells a gang."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.tune.schedulers.trial_scheduler import TrialScheduler
+
+from tunelight.errors import SettingsError
+from tunelight.messages import Continue, Stop
+from tunelight.schedulers import ASHA
+
+CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
+TUNE: Any = None
+"""Stands for the controller, which ASHA never asks anything."""
+
+
+class FakeHandle:
+    """An actor handle whose ``decide`` keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.decisions: list[Any] = []
+        self.decide = SimpleNamespace(remote=self.decisions.append)
+
+
+def make_trial(trial_id: str, handle: Any = None) -> Any:
+    return SimpleNamespace(trial_id=trial_id, temporary_state=SimpleNamespace(ray_actor=handle))
+
+
+def make_asha(**settings: Any) -> ASHA:
+    return ASHA(**{"metric": "loss", "mode": "min", **settings})
+
+
+def add(asha: ASHA, trial_id: str, handle: Any = None) -> Any:
+    trial = make_trial(trial_id, handle)
+    asha.on_trial_add(TUNE, trial)
+    return trial
+
+
+def report(asha: ASHA, trial: Any, t: int, value: Any) -> str:
+    return asha.on_trial_result(TUNE, trial, {"training_iteration": t, "loss": value})
+
+
+def test_the_papers_rule_by_brute_force_on_random_sequences():
+    for seed in range(30):
+        rng = random.Random(seed)
+        mode = rng.choice(["min", "max"])
+        eta, grace, max_t = rng.choice([2, 3, 4]), rng.choice([1, 2]), rng.choice([9, 30, 64])
+        asha = make_asha(mode=mode, max_t=max_t, grace_period=grace, reduction_factor=eta)
+        milestones = [grace * eta**k for k in range(10) if grace * eta**k < max_t]
+        assert asha.milestones() == milestones
+        rungs: dict[float, list[tuple[str, float]]] = {m: [] for m in milestones}
+        trials = {f"t{i}": add(asha, f"t{i}") for i in range(40)}
+        at = dict.fromkeys(trials, 0)
+        while trials:
+            name = rng.choice(list(trials))
+            at[name] += rng.choice([1, 1, 1, 2, 5])
+            value = rng.choice([rng.random(), round(rng.random(), 1), math.nan, math.inf, -math.inf])
+            worth = (value if mode == "min" else -value) if math.isfinite(value) else math.inf
+            expect = math.isfinite(value) or at[name] < milestones[0]
+            for m in milestones:
+                if at[name] < m or name in dict(rungs[m]):
+                    continue
+                rungs[m].append((name, worth))
+                order = sorted(rungs[m], key=lambda filed: filed[1])  # stable: of equals the earlier first
+                best = order[: max(1, len(order) // eta)]
+                expect = expect and (name, worth) in best
+            expect = expect or at[name] >= max_t
+            got = report(asha, trials[name], at[name], value)
+            assert got == (CONTINUE if expect else STOP), (seed, name, at[name], value)
+            if got == STOP or at[name] >= max_t:
+                del trials[name]
+
+
+def test_a_trial_alone_goes_on_to_its_end():
+    asha = make_asha(max_t=16, reduction_factor=2)
+    trial = add(asha, "a")
+    assert [report(asha, trial, t, 10.0 + t) for t in range(1, 20)] == [CONTINUE] * 19
+
+
+def test_the_second_of_two_must_beat_the_first():
+    asha = make_asha()
+    assert report(asha, add(asha, "a"), 1, 0.5) == CONTINUE
+    assert report(asha, add(asha, "b"), 1, 0.6) == STOP
+    assert report(asha, add(asha, "c"), 1, 0.4) == CONTINUE
+    assert asha.num_stopped == 1
+
+
+def test_of_equals_the_earlier_wins():
+    asha = make_asha(reduction_factor=2)
+    answers = [report(asha, add(asha, name), 1, 0.5) for name in "abcd"]
+    # n // 2 places: one for the first three, two for the fourth, and the first arrivals hold them
+    assert answers == [CONTINUE, STOP, STOP, STOP]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_nan_and_both_infinities_stop(value, mode):
+    asha = make_asha(mode=mode)
+    assert report(asha, add(asha, "first"), 1, value) == STOP
+    assert report(asha, add(asha, "second"), 1, 3.0) == CONTINUE
+
+
+def test_nan_stops_between_rungs_and_after_the_last_one():
+    asha = make_asha(max_t=8, reduction_factor=2)
+    trial, other = add(asha, "a"), add(asha, "b")
+    assert [report(asha, trial, t, 0.1) for t in (1, 2)] == [CONTINUE, CONTINUE]
+    assert report(asha, trial, 3, math.nan) == STOP
+    assert [report(asha, other, t, 0.01) for t in (1, 2, 4, 5)] == [CONTINUE] * 4
+    assert report(asha, other, 6, math.inf) == STOP
+
+
+def test_nothing_stops_within_the_grace_period():
+    asha = make_asha(grace_period=3)
+    report(asha, add(asha, "good"), 3, 0.0)
+    trial = add(asha, "bad")
+    assert [report(asha, trial, t, v) for t, v in ((1, math.nan), (2, 9.0), (3, 9.0))] == [
+        CONTINUE,
+        CONTINUE,
+        STOP,
+    ]
+
+
+def test_nan_counts_as_the_worst_of_its_rung():
+    asha = make_asha(reduction_factor=2)
+    for name in ("n1", "n2", "n3"):
+        assert report(asha, add(asha, name), 1, math.nan) == STOP
+    assert report(asha, add(asha, "a"), 1, 5.0) == CONTINUE  # 1st of 4
+    assert report(asha, add(asha, "b"), 1, 6.0) == CONTINUE  # 2nd of 5: two places
+
+
+@pytest.mark.parametrize("result", [{}, {"loss": None}, {"loss": "high"}, {"loss": [1, 2]}])
+def test_a_report_without_the_metric_decides_nothing(result):
+    asha = make_asha()
+    report(asha, add(asha, "a"), 1, 0.5)
+    trial = add(asha, "b")
+    assert asha.on_trial_result(TUNE, trial, {"training_iteration": 1, **result}) == CONTINUE
+    assert report(asha, trial, 2, 0.9) == STOP  # the first report with it is the one that is filed
+
+
+def test_a_report_without_the_time_decides_nothing():
+    asha = make_asha()
+    assert asha.on_trial_result(TUNE, add(asha, "a"), {"loss": math.nan}) == CONTINUE
+
+
+def test_skipped_milestones_are_filed_at_each_rung():
+    asha = make_asha(reduction_factor=2, max_t=16)
+    assert report(asha, add(asha, "leaps"), 5, 0.5) == CONTINUE  # past 1, 2 and 4
+    slow = add(asha, "slow")
+    assert report(asha, slow, 1, 0.4) == CONTINUE
+    assert report(asha, slow, 2, 0.45) == CONTINUE
+    assert report(asha, slow, 4, 0.6) == STOP
+    assert report(asha, add(asha, "late"), 7, 0.43) == STOP  # best at 2 and 4, not at 1
+
+
+def test_a_trial_is_filed_once_a_rung():
+    asha = make_asha(reduction_factor=2)
+    trial = add(asha, "a")
+    report(asha, trial, 1, 0.5)
+    report(asha, trial, 1, 0.1)
+    assert report(asha, add(asha, "b"), 1, 0.3) == CONTINUE
+
+
+def test_a_trial_at_max_t_is_never_stopped():
+    asha = make_asha(max_t=4, reduction_factor=2)
+    report(asha, add(asha, "good"), 3, 0.1)
+    assert report(asha, add(asha, "bad"), 4, 0.9) == CONTINUE
+    assert report(asha, add(asha, "nan"), 5, math.nan) == CONTINUE
+    assert asha.milestones() == [1, 2]
+
+
+def test_a_fractional_reduction_factor_counts_exactly():
+    asha = make_asha(reduction_factor=1.1, max_t=2)
+    for i in range(10):
+        report(asha, add(asha, f"t{i}"), 1, float(i))
+    assert report(asha, add(asha, "tenth"), 1, 8.5) == CONTINUE  # 10th of 11, and 11 / 1.1 is 10
+
+
+def test_a_last_report_that_came_with_the_end_is_filed():
+    asha = make_asha()
+    trial = add(asha, "a")
+    asha.on_trial_complete(TUNE, trial, {"training_iteration": 1, "loss": 0.1, "done": True})
+    assert report(asha, add(asha, "b"), 1, 0.2) == STOP
+
+
+def test_completing_after_a_failure_files_nothing():
+    asha = make_asha()
+    trial = add(asha, "a")
+    asha.on_trial_complete(TUNE, trial, {"training_iteration": 1, "done": True})
+    asha.on_trial_error(TUNE, trial)
+    assert "none yet" in asha.debug_string()
+
+
+def test_brackets_start_later_and_share_the_trials_by_weight():
+    asha = make_asha(brackets=3, max_t=64, reduction_factor=4)
+    assert [asha.milestones(s) for s in range(3)] == [[1, 4, 16], [4, 16], [16]]
+    for i in range(232):
+        add(asha, str(i))
+    dealt = [asha.bracket_of(str(i)) for i in range(232)]
+    weights = [4**3 / 4, 4**2 / 3, 4**1 / 2]  # the same budget each: eta^m / (m + 1)
+    for bracket, weight in enumerate(weights):
+        assert dealt.count(bracket) == pytest.approx(232 * weight / sum(weights), abs=1)
+    assert set(dealt[:8]) == {0, 1, 2}  # interleaved, not in blocks
+
+
+def test_trials_are_compared_within_their_bracket_only():
+    asha = make_asha(brackets=2, max_t=16)
+    trials = [add(asha, str(i)) for i in range(6)]
+    by_bracket = {asha.bracket_of(t.trial_id): t for t in trials}
+    assert report(asha, by_bracket[0], 4, 0.1) == CONTINUE
+    assert report(asha, by_bracket[1], 4, 0.9) == CONTINUE
+
+
+def test_the_same_reports_give_the_same_decisions():
+    def run() -> list[str]:
+        rng = random.Random(3)
+        asha = make_asha(brackets=2, reduction_factor=2)
+        trials = [add(asha, str(i)) for i in range(50)]
+        return [report(asha, t, n, rng.random()) for n in (1, 2, 4) for t in trials]
+
+    assert run() == run()
+
+
+def test_it_draws_no_random_number(monkeypatch):
+    monkeypatch.setattr(np.random, "choice", None)
+    monkeypatch.setattr(random, "random", None)
+    asha = make_asha(brackets=2)
+    assert report(asha, add(asha, "a"), 1, 0.5) == CONTINUE
+
+
+def test_save_and_restore_go_on_where_it_was(tmp_path):
+    rng = random.Random(5)
+    one = make_asha(mode="max", brackets=2, reduction_factor=3)
+    for i in range(30):
+        report(one, add(one, f"a{i}"), 1 + i % 4, rng.choice([rng.random(), math.nan]))
+    one.save(str(tmp_path / "asha"))
+    two = make_asha(mode=None, metric=None, brackets=2, reduction_factor=3)
+    two.restore(str(tmp_path / "asha"))
+    assert two.debug_string() == one.debug_string()
+    for i in range(30):
+        value, t = rng.random(), 1 + i % 4
+        assert report(one, add(one, f"b{i}"), t, value) == report(two, add(two, f"b{i}"), t, value)
+    assert two.num_stopped == one.num_stopped
+    assert [p.name for p in tmp_path.iterdir()] == ["asha"]
+
+
+def test_restoring_under_other_settings_is_an_error(tmp_path):
+    make_asha(reduction_factor=3).save(str(tmp_path / "asha"))
+    with pytest.raises(SettingsError, match=r"reduction_factor=4 \(saved: 3\)"):
+        make_asha().restore(str(tmp_path / "asha"))
+
+
+def test_a_trial_that_comes_back_after_an_error_keeps_its_filings():
+    asha = make_asha(brackets=2)
+    trial = add(asha, "a")
+    bracket = asha.bracket_of("a")
+    report(asha, trial, 1, 0.5)
+    asha.on_trial_error(TUNE, trial)
+    asha.on_trial_add(TUNE, trial)
+    assert asha.bracket_of("a") == bracket
+    assert report(asha, trial, 1, 0.9) == CONTINUE  # decided at this rung before
+    assert "1 filed" in asha.debug_string()
+
+
+def test_metric_and_mode_may_come_from_tune():
+    asha = ASHA()
+    assert asha.set_search_properties("loss", "max")
+    assert (asha.metric, asha.mode) == ("loss", "max")
+    assert report(asha, add(asha, "a"), 1, 0.5) == CONTINUE
+    assert report(asha, add(asha, "b"), 1, 0.4) == STOP
+    assert asha.set_search_properties("loss", None)
+    assert not asha.set_search_properties("acc", None)
+    assert not asha.set_search_properties(None, "min")
+    assert ASHA(mode="min").set_search_properties(None, None)
+
+
+def test_a_trial_without_metric_or_mode_is_an_error():
+    with pytest.raises(SettingsError, match="needs a metric and a mode"):
+        add(ASHA(metric="loss"), "a")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "minimum"}, "'min' or 'max', and is 'minimum'"),
+        ({"grace_period": 9, "max_t": 8}, "at most max_t, and is 9 with max_t=8"),
+        ({"grace_period": 0}, "grace_period must be a number above 0"),
+        ({"max_t": math.inf}, "max_t must be a number above 0, and is inf"),
+        ({"max_t": "8"}, "max_t must be"),
+        ({"reduction_factor": 1}, "above 1"),
+        ({"brackets": 0}, "at least 1, and is 0"),
+        ({"brackets": 1.5}, "whole number"),
+        ({"brackets": 4, "max_t": 16}, "at most 3 brackets"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_value(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        make_asha(**settings)
+
+
+def test_it_takes_one_result_at_a_time():
+    assert make_asha().supports_buffered_results is False
+
+
+def test_a_gang_is_told_how_far_it_may_run():
+    asha, handle = make_asha(max_t=16, reduction_factor=2), FakeHandle()
+    trial = add(asha, "a", handle)
+    assert asha.initial_decision() == Continue(until=1)
+    for t in range(1, 13):
+        report(asha, trial, t, 0.5)
+    assert handle.decisions == [Continue(2), Continue(4), Continue(8), Continue(None)]
+
+
+def test_a_gang_is_not_told_what_it_knows_already():
+    asha, handle = make_asha(grace_period=4), FakeHandle()
+    trial = add(asha, "a", handle)
+    assert asha.initial_decision() == Continue(until=4)
+    report(asha, trial, 1, 0.5)
+    report(asha, trial, 2, 0.5)
+    assert handle.decisions == []
+
+
+def test_a_later_bracket_runs_on_from_its_first_report():
+    asha = make_asha(brackets=2)
+    trials = [add(asha, str(i), FakeHandle()) for i in range(8)]
+    late = next(t for t in trials if asha.bracket_of(t.trial_id) == 1)
+    report(asha, late, 1, 0.5)
+    assert late.temporary_state.ray_actor.decisions == [Continue(until=4)]
+
+
+def test_a_restarted_trials_new_gang_is_told_anew():
+    asha = make_asha()
+    trial = add(asha, "a", FakeHandle())
+    report(asha, trial, 1, 0.5)
+    asha.on_trial_error(TUNE, trial)
+    trial.temporary_state.ray_actor = FakeHandle()
+    asha.on_trial_add(TUNE, trial)
+    report(asha, trial, 1, 0.5)
+    assert trial.temporary_state.ray_actor.decisions == [Continue(until=4)]
+
+
+def test_a_stop_is_sent_to_the_gang_at_once():
+    asha, handle = make_asha(), FakeHandle()
+    assert report(asha, add(asha, "a", handle), 1, math.nan) == STOP
+    assert handle.decisions == [Stop("asha")]
+
+
+def test_with_another_time_the_gang_always_asks():
+    asha, handle = make_asha(time_attr="seconds"), FakeHandle()
+    trial = add(asha, "a", handle)
+    assert asha.initial_decision() == Continue(until=1)
+    for t in (1, 5, 20):
+        assert asha.on_trial_result(TUNE, trial, {"seconds": t, "loss": 1.0}) == CONTINUE
+    assert handle.decisions == []
+    assert asha.on_trial_result(TUNE, trial, {"seconds": 21, "loss": math.nan}) == STOP
+    assert handle.decisions == [Stop("asha")]
+
+
+def test_fractional_milestones_are_told_as_whole_reports():
+    asha, handle = make_asha(reduction_factor=1.5, max_t=4), FakeHandle()
+    trial = add(asha, "a", handle)
+    assert asha.milestones() == [1, 1.5, 2.25, 3.375]
+    report(asha, trial, 1, 0.5)
+    report(asha, trial, 2, 0.5)
+    assert handle.decisions == [Continue(2), Continue(3)]
+
+
+def _dead() -> Any:
+    def fail(decision: Any) -> None:
+        raise RuntimeError("the actor died")
+
+    return SimpleNamespace(decide=SimpleNamespace(remote=fail))
+
+
+@pytest.mark.parametrize("handle", [None, object(), _dead()])
+def test_an_actor_that_is_missing_or_dead_never_raises(handle):
+    asha = make_asha()
+    trial = add(asha, "a", handle)
+    assert report(asha, trial, 1, 0.5) == CONTINUE
+    assert report(asha, trial, 2, math.nan) == STOP
+    assert report(asha, make_trial("never added"), 1, math.nan) == CONTINUE
+
+
+def test_debug_string_names_each_rung_and_its_cutoff():
+    asha = make_asha(mode="max", max_t=8)
+    for i, acc in enumerate((0.5, 0.9)):
+        report(asha, add(asha, str(i)), 1, acc)
+    assert asha.debug_string().splitlines() == [
+        "Using ASHA: num_stopped=0",
+        "Bracket 0: 1: 2 filed, cutoff 0.9 | 4: none yet",
+    ]
+    assert "no rung below max_t" in make_asha(max_t=1).debug_string()

@@ -1,0 +1,134 @@
+"""The report callbacks: which metrics, at which hooks, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+
+from tests.fakes import MemoryControl
+from tunelight import session
+from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+from tunelight.errors import MetricError, SettingsError, StrategyError
+from tunelight.messages import Place, Task
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Iterator[list[Any]]:
+    """Events of a trial of one rank that needs no answers."""
+    events: list[Any] = []
+    task = Task("00000", str(tmp_path), {}, b"", 1, ".", every=2)
+    mailbox = session.Mailbox(None)
+    session.set_current(session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, mailbox))
+    yield events
+    session.set_current(None)
+
+
+def trainer(**logged: float) -> Any:
+    return SimpleNamespace(
+        sanity_checking=False,
+        callback_metrics=logged,
+        current_epoch=4,
+        global_step=50,
+        save_checkpoint=lambda path: Path(path).write_text("weights"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ({"loss": "val_loss"}, {"loss": 0.5}),
+        (["val_loss"], {"val_loss": 0.5}),
+        ("val_loss", {"val_loss": 0.5}),
+        (None, {"val_loss": 0.5, "val_acc": 0.9}),
+    ],
+)
+def test_metrics_may_be_a_dict_a_list_a_name_or_all(reports: list[Any], metrics: Any, expected: Any) -> None:
+    TuneReportCallback(metrics).on_validation_end(trainer(val_loss=0.5, val_acc=0.9), None)  # type: ignore[arg-type]
+    (report,) = reports
+    assert report.metrics == expected
+    assert (report.epoch, report.step) == (4, 50)
+
+
+@pytest.mark.parametrize("on", ["train_epoch_end", "on_train_epoch_end"])
+def test_a_hook_may_be_named_with_or_without_on(reports: list[Any], on: str) -> None:
+    callback = TuneReportCallback(on=on)
+    callback.on_validation_end(trainer(a=1), None)  # type: ignore[arg-type]
+    assert reports == []
+    callback.on_train_epoch_end(trainer(a=1), None)  # type: ignore[arg-type]
+    assert len(reports) == 1
+
+
+def test_the_last_epoch_is_the_one_that_was_trained(reports: list[Any]) -> None:
+    callback = TuneReportCallback(on="fit_end")
+    callback.on_fit_end(trainer(a=1), None)  # type: ignore[arg-type]
+    assert reports[0].epoch == 3  # current_epoch is 4 by then: four epochs are complete
+
+
+def test_a_list_of_hooks_reports_at_each(reports: list[Any]) -> None:
+    callback = TuneReportCallback(on=["train_end", "validation_end"])
+    callback.on_validation_end(trainer(a=1), None)  # type: ignore[arg-type]
+    callback.on_train_end(trainer(a=1), None)  # type: ignore[arg-type]
+    assert [report.number for report in reports] == [1, 2]
+
+
+def test_an_unknown_hook_gets_a_guess() -> None:
+    with pytest.raises(SettingsError, match="Did you mean 'on_validation_end'"):
+        TuneReportCallback(on="validaton_end")
+
+
+def test_sanity_checking_is_never_reported(reports: list[Any]) -> None:
+    one = trainer(a=1)
+    one.sanity_checking = True
+    TuneReportCallback().on_validation_end(one, None)  # type: ignore[arg-type]
+    assert reports == []
+
+
+def test_every_n_leaves_reports_out(reports: list[Any]) -> None:
+    callback = TuneReportCallback(every_n=3)
+    for _ in range(7):
+        callback.on_validation_end(trainer(a=1), None)  # type: ignore[arg-type]
+    assert len(reports) == 2
+    with pytest.raises(SettingsError, match="1 or more"):
+        TuneReportCallback(every_n=0)
+
+
+def test_a_name_that_was_not_logged_lists_those_that_were(reports: list[Any]) -> None:
+    with pytest.raises(MetricError, match=r"'val_los'.*val_acc, val_loss.*Did you mean 'val_loss'"):
+        TuneReportCallback("val_los").on_validation_end(trainer(val_loss=1, val_acc=2), None)  # type: ignore[arg-type]
+
+
+def test_checkpoints_are_written_at_every_nth_report(reports: list[Any]) -> None:
+    callback = TuneReportCheckpointCallback()
+    for _ in range(4):
+        callback.on_validation_end(trainer(a=1), None)  # type: ignore[arg-type]
+    assert [report.checkpoint is not None for report in reports] == [False, True, False, True]
+
+
+def test_a_callback_survives_pickling_with_its_hooks(reports: list[Any]) -> None:
+    callback = pickle.loads(pickle.dumps(TuneReportCallback("a", on="train_end")))
+    callback.on_train_end(trainer(a=1), None)
+    assert len(reports) == 1
+
+
+def test_two_callbacks_of_one_trainer_keep_states_apart() -> None:
+    assert TuneReportCallback("a").state_key != TuneReportCallback("b").state_key
+
+
+def test_a_lightning_pytorch_trainer_is_explained(reports: list[Any]) -> None:
+    other = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})()
+    with pytest.raises(StrategyError, match=r"lightning\.pytorch is another copy"):
+        TuneReportCallback().setup(other, None, "fit")  # type: ignore[arg-type]
+
+
+def test_a_trainer_without_our_strategy_is_refused_in_a_gang(reports: list[Any]) -> None:
+    lone = pl.Trainer(logger=False, accelerator="cpu", enable_checkpointing=False, barebones=False)
+    current = session.get_context()
+    current.world_size = 2
+    with pytest.raises(StrategyError, match=r"strategy=tunelight\.RayStrategy\(\)"):
+        TuneReportCallback().setup(lone, None, "fit")  # type: ignore[arg-type]

@@ -1,0 +1,178 @@
+"""The doors between rooms (table and reader: tests/doors.py), and how long a file may be."""
+
+from __future__ import annotations
+
+import graphlib
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tests.doors import PACKAGE, every_import, forced, modules, read_imports, room_of, target
+
+ROOT = PACKAGE.parent
+
+BROUGHT_BY_USERS = {"IPython": "only a notebook has it, and brings its own"}
+"""Libraries that are used where they are and missed nowhere: no dependency."""
+
+LONGEST_FILE = 400
+LONG_FILES: dict[str, str] = {}
+"""Files that are longer, each with a reason that a reader would accept."""
+
+
+# --- the package ------------------------------------------------------------------------------------------
+
+
+def test_no_door_is_forced():
+    known = modules()
+    said = [forced(module, found, known) for module, found in every_import()]
+    sentences = dict.fromkeys(sentence for sentence in said if sentence)
+    assert not sentences, "\n".join(sentences)
+
+
+def test_no_module_imports_itself_round_a_corner():
+    known = modules()
+    graph: dict[str, set[str]] = {module: set() for module in known}
+    for module, found in every_import():
+        inside = target(found.name, known)
+        if inside is not None and inside != module:
+            graph[module].add(inside)
+    try:
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail("modules import each other in a circle: " + " <- ".join(error.args[1]))
+
+
+def test_no_room_imports_itself_round_a_corner():
+    known = modules()
+    graph: dict[str, set[str]] = {}
+    for module, found in every_import():
+        inside = target(found.name, known)
+        if inside is not None and room_of(inside) != room_of(module):
+            graph.setdefault(room_of(module), set()).add(room_of(inside))
+    try:
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail("rooms import each other in a circle: " + " <- ".join(error.args[1]))
+
+
+def test_every_library_is_installed_with_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [
+        *project["dependencies"],
+        *(line for name in extras if name not in {"dev", "docs"} for line in extras[name]),
+    ]
+    declared = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in wanted}
+    distributions = importlib.metadata.packages_distributions()
+    for module, found in every_import():
+        library = room_of(found.name)
+        if library in {"tunelight", *sys.stdlib_module_names, *BROUGHT_BY_USERS}:
+            continue
+        sources = {name.lower().replace("_", "-") for name in distributions.get(library, [library])}
+        assert sources & declared, f"{module} imports {library}, which pyproject.toml does not depend on"
+
+
+@pytest.mark.parametrize("folder", ["tunelight", "tests", "benchmarks", "examples"])
+def test_files_stay_short(folder):
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")
+    }
+    long = {path: length for path, length in lengths.items() if length > LONGEST_FILE}
+    unexplained = {path: length for path, length in long.items() if path not in LONG_FILES}
+    assert not unexplained, f"more than {LONGEST_FILE} lines, and no reason in LONG_FILES: {unexplained}"
+    stale = [path for path in LONG_FILES if path.startswith(f"{folder}/") and path not in long]
+    assert not stale, f"in LONG_FILES, but not longer than {LONGEST_FILE} lines: {stale}"
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import tunelight", "torch pytorch_lightning ray.tune"),
+        ("import tunelight.session", "torch pytorch_lightning ray numpy"),
+        ("import tunelight.trainable", "torch pytorch_lightning"),
+        ("import tunelight.gang.gang", "torch pytorch_lightning ray.tune"),
+        ("import tunelight.sweep", "torch pytorch_lightning"),
+    ],
+)
+def test_importing_a_room_stays_cheap(statement, unwanted):
+    look = f"{statement}; import sys; print(*sorted({set(unwanted.split())!r} & sys.modules.keys()))"
+    run = subprocess.run(
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [], f"`{statement}` imports {run.stdout.strip()} as well"
+
+
+# --- the judge itself -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import torch.nn", [("torch.nn", False)]),
+        ("def f():\n    from torch import nn", [("torch.nn", True)]),
+        ("class A:\n    async def f(self):\n        import torch", [("torch", True)]),
+        ("if TYPE_CHECKING:\n    import torch\nelse:\n    import ray", [("ray", False)]),
+        ("if typing.TYPE_CHECKING:\n    import torch", []),
+        ("try:\n    import torch\nexcept ImportError:\n    pass", [("torch", False)]),
+        ("from .worker import A", [("tunelight.gang.worker.A", False)]),
+        ("from .. import errors", [("tunelight.errors", False)]),
+        ("m = importlib.import_module('torch')", [("torch", False)]),
+        ("def f():\n    return __import__('torch')", [("torch", True)]),
+        ("import ray\nray.tune.Tuner()", [("ray", False), ("ray.tune.Tuner", False)]),
+        ("import ray\nray.get(x)", [("ray", False)]),
+    ],
+)
+def test_every_kind_of_import_is_read(source, expected):
+    assert [(found.name, found.late) for found in read_imports(source, "tunelight.gang")] == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "sentence"),
+    [
+        (
+            "session",
+            "import ray",
+            "forces the door from session to ray: session may import no third-party library",
+        ),
+        ("session", "from tunelight.gang.worker import A", "from session to gang.worker"),
+        ("gang.gang", "def f():\n    import torch", "forces the door from gang to torch"),
+        ("gang.worker", "import torch", "gang.worker may import torch only inside a function"),
+        ("gang.worker", "from ray import tune", "from gang.worker to ray.tune"),
+        (
+            "gang.worker",
+            "import ray\ndef f():\n    ray.tune.report({})",
+            "from gang.worker to ray.tune.report",
+        ),
+        ("storage", "from ray.tune import Tuner", "from storage to ray.tune.Tuner"),
+        ("storage", "import ray", "from storage to ray"),
+        ("schedulers.asha", "from tunelight import ASHA", "imports the front door"),
+        ("attic", "import os", "the room 'attic' has no entry in DOORS"),
+    ],
+)
+def test_a_forced_door_is_named(module, source, sentence):
+    known = dict.fromkeys(("", "errors", "session", "gang", "gang.gang", "gang.worker", "schedulers"), PACKAGE)
+    said = [forced(module, found, known) for found in read_imports(source)]
+    assert any(sentence in line for line in said if line), said
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("errors", "from tunelight.messages import WorkerError"),
+        ("gang.gang", "import ray\nfrom ray.util.placement_group import PlacementGroup"),
+        ("gang.gang", "from tunelight.gang.worker import GangWorker"),
+        ("gang.worker", "def f():\n    import torch.distributed as dist"),
+        ("storage", "from ray.tune import Callback"),
+        ("schedulers.asha", "from ray.tune.schedulers.trial_scheduler import TrialScheduler"),
+        ("trainable", "import ray\nfrom ray import tune"),
+    ],
+)
+def test_an_open_door_lets_pass(module, source):
+    known = dict.fromkeys(("", "messages", "gang", "gang.worker"), PACKAGE)
+    said = [forced(module, found, known) for found in read_imports(source)]
+    assert set(said) == {None}

@@ -1,0 +1,18 @@
+"""The fake gang keeps the contract that the real one keeps in tests/integration/test_gang.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract import GangContract
+from tests.fakes import FakeGang
+from tunelight.gang.gang import GangSpec
+
+
+class TestFakeGang(GangContract):
+    @pytest.fixture
+    def gang(self) -> Iterator[FakeGang]:
+        with FakeGang.form(GangSpec(workers=1)) as gang:
+            yield gang

@@ -1,0 +1,396 @@
+"""What a person sees while a sweep runs: table, lines, notebook, and how often."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import pickle
+import sys
+import threading
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tunelight.reporting import progress
+from tunelight.reporting.progress import ProgressCallback, compact, elapsed
+from tunelight.reporting.views import MAX_ROWS, LinesView, NotebookView, TerminalView, choose_view
+from tunelight.storage import SweepState, apply
+
+
+class Screen(io.StringIO):
+    """A stream that says of itself whether it is a terminal."""
+
+    def __init__(self, tty: bool) -> None:
+        super().__init__()
+        self.tty = tty
+
+    def isatty(self) -> bool:
+        return self.tty
+
+
+class Sweep:
+    """A sweep that never ran: what Tune would call, in the order in which it calls it."""
+
+    def __init__(self, tty: bool = False, height: int = 40, **settings: Any) -> None:
+        self.now = 1_000_000.0
+        self.state = SweepState()
+        self.state.sweep.update(name="digits", metric="loss", mode="min")
+        self.state.started = self.now
+        self.screen = Screen(tty)
+        console = Console(file=self.screen, force_terminal=tty, width=100, height=height, color_system=None)
+        settings = {"total": 20, "console": console, **settings}
+        self.callback = ProgressCallback(self.state, clock=lambda: self.now, **settings)
+
+    def line(self, kind: str, **fields: Any) -> None:
+        apply(self.state, {"kind": kind, "time": self.now, **fields})
+
+    def start(self, trial: str, config: dict[str, Any] | None = None) -> None:
+        self.line("trial", trial=trial, index=len(self.state.trials), config=config or {}, folder=f"trial_{trial}")
+        self.line("state", trial=trial, state="RUNNING")
+        self.callback.on_trial_start(1, [], SimpleNamespace(trial_id=trial))
+
+    def report(self, trial: str, n: int, loss: Any, epoch: int | None = -1, **metrics: Any) -> None:
+        when = {"training_iteration": n, "epoch": n - 1 if epoch == -1 else epoch, "timestamp": self.now}
+        self.line("report", trial=trial, metrics={"loss": loss, **metrics}, decision="CONTINUE", workers=2, **when)
+        self.callback.on_trial_result(1, [], SimpleNamespace(trial_id=trial), {})
+
+    def end(self, trial: str, state: str = "FINISHED", error: dict[str, Any] | None = None) -> None:
+        self.line("state", trial=trial, state=state, error=error)
+        self.callback.on_trial_complete(1, [], SimpleNamespace(trial_id=trial))
+
+    def step(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        self.callback.on_step_end(1, [])
+
+    def read(self) -> str:
+        text = self.screen.getvalue()
+        self.screen.seek(0)
+        self.screen.truncate()
+        return text
+
+
+WORKER_ERROR = {
+    "rank": 1,
+    "node": "n",
+    "type_name": "ValueError",
+    "message": "bad\n  shape",
+    "traceback": "Traceback",
+}
+
+
+def test_without_a_terminal_each_end_is_one_line():
+    sweep = Sweep()
+    sweep.start("00003")
+    sweep.report("00003", 1, 0.0987)
+    sweep.end("00003")
+    sweep.start("00007")
+    for n in range(1, 5):
+        sweep.report("00007", n, 0.1234 + 1 / n)
+        sweep.step(1)
+    sweep.end("00007", "STOPPED")
+    assert sweep.read().splitlines() == [
+        "trial 00003 finished after 1 epoch  loss=0.0987  (best 0.0987 by 00003)  1/20 done",
+        "trial 00007 stopped after 4 epochs  loss=0.3734  (best 0.0987 by 00003)  2/20 done",
+    ]
+
+
+def test_reports_without_an_epoch_are_counted_themselves():
+    sweep = Sweep(total=None)
+    sweep.start("9f_00000")
+    sweep.report("9f_00000", 1, 0.5, epoch=None)
+    sweep.report("9f_00000", 2, math.nan, epoch=None)
+    sweep.end("9f_00000")
+    assert sweep.read() == "trial 00000 finished after 2 reports  loss=0.5  (best 0.5 by 00000)  1 done\n"
+
+
+def test_a_failed_trial_says_which_rank_and_why():
+    sweep = Sweep()
+    sweep.start("00000")
+    sweep.end("00000", "ERROR", WORKER_ERROR)
+    assert sweep.read().splitlines() == [
+        "trial 00000 failed: rank 1: ValueError: bad shape (traceback: trial_00000/log.txt)",
+        "trial 00000 failed before its first report  1/20 done",
+    ]
+
+
+def test_a_failure_that_tune_saw_is_said_once_and_shortened():
+    sweep = Sweep()
+    sweep.start("00000")
+    error = {"type_name": "TuneError", "message": "x" * 1000, "traceback": ""}
+    sweep.line("state", trial="00000", state="ERROR", error=error)
+    sweep.callback.on_trial_error(1, [], SimpleNamespace(trial_id="00000"))
+    sweep.callback.on_trial_complete(1, [], SimpleNamespace(trial_id="00000"))
+    first, second = sweep.read().splitlines()
+    assert first == f"trial 00000 failed: TuneError: {'x' * 300}..."
+    assert "1/20 done" in second
+
+
+def test_each_warning_is_said_once():
+    sweep = Sweep()
+    sweep.start("00000")
+    sweep.start("00001")
+    for trial in ("00000", "00001"):
+        sweep.line("note", trial=trial, text="val_loss is logged without sync_dist [x]")
+        sweep.report(trial, 1, 0.5)
+    sweep.line("note", trial=None, text="the cluster may grow")
+    sweep.report("00000", 2, 0.5)
+    assert sweep.read().splitlines() == [
+        "trial 00000: val_loss is logged without sync_dist [x]",
+        "the cluster may grow",
+    ]
+
+
+def test_notes_of_an_earlier_run_are_not_said_again():
+    state = SweepState(notes=[(None, "old")])
+    screen = Screen(tty=False)
+    callback = ProgressCallback(state, console=Console(file=screen))
+    callback.on_trial_result(1, [], SimpleNamespace(trial_id="a"), {})
+    assert screen.getvalue() == ""
+
+
+def test_the_table_shows_each_trial_and_the_best_so_far():
+    sweep = Sweep(tty=True)
+    sweep.start("00000", {"lr": 0.0123456789, "hidden": 64, "model": {"act": "relu"}})
+    sweep.report("00000", 1, 0.123456)
+    sweep.report("00000", 2, 0.5)
+    sweep.start("00001")
+    sweep.now += 65
+    sweep.step()
+    text = sweep.read()
+    row = next(line for line in text.splitlines() if "00000" in line and "RUNNING" in line)
+    assert row.replace("│", " ").split() == ["00000", "RUNNING", "2", "2", "0.5", "0.1235", "1m", "05s"]
+    assert "digits  0/20 done, 2 running  1m 05s" in text
+    assert "best loss=0.1235 by trial 00000 at epoch 1: lr=0.01235, hidden=64, model.act=relu" in text
+    assert "│ 00001 │ RUNNING │       - │     - │" in text
+
+
+def test_a_last_value_that_is_nan_is_shown_as_it_is():
+    sweep = Sweep(tty=True)
+    sweep.start("00000")
+    sweep.report("00000", 1, math.nan)
+    sweep.step()
+    assert " nan " in sweep.read()
+
+
+def test_running_trials_come_first_then_those_that_ended_last():
+    sweep = Sweep(tty=True)
+    for i in range(30):
+        sweep.start(f"{i:05d}")
+        if i < 28:
+            sweep.end(f"{i:05d}", "STOPPED")
+    sweep.step(1)
+    shown = [line.replace("│", " ").split()[0] for line in sweep.read().splitlines() if "│ 000" in line]
+    assert shown == ["00028", "00029", *(f"{i:05d}" for i in range(27, 17, -1))]
+
+
+def test_more_running_trials_than_rows_are_counted():
+    sweep = Sweep(tty=True)
+    for i in range(30):
+        sweep.start(f"{i:05d}")
+    sweep.step()
+    text = sweep.read()
+    assert text.count("RUNNING") == MAX_ROWS
+    assert "+ 18" in text
+
+
+def test_a_low_terminal_gets_fewer_rows():
+    sweep = Sweep(tty=True, height=12)
+    for i in range(30):
+        sweep.start(f"{i:05d}")
+    sweep.step()
+    assert sweep.read().count("RUNNING") == 4
+
+
+def count_draws(sweep: Sweep, monkeypatch: Any) -> list[float]:
+    drawn: list[float] = []
+    monkeypatch.setattr(progress, "choose_view", lambda console: SimpleNamespace(
+        animated=True, draw=lambda make: drawn.append(sweep.now), say=lambda *a: None, close=lambda: None
+    ))  # fmt: skip
+    return drawn
+
+
+def test_it_redraws_at_most_four_times_a_second(monkeypatch):
+    sweep = Sweep()
+    drawn = count_draws(sweep, monkeypatch)
+    sweep.start("00000")
+    sweep.report("00000", 0, 0.5)
+    assert drawn == []  # a report alone draws nothing
+    for n in range(1, 1001):
+        sweep.report("00000", n, 0.5)
+        sweep.step(0.01)
+    assert 36 <= len(drawn) <= 41
+
+
+def test_it_redraws_once_a_second_when_only_time_passes(monkeypatch):
+    sweep = Sweep()
+    drawn = count_draws(sweep, monkeypatch)
+    for _ in range(100):
+        sweep.step(0.1)
+    assert 9 <= len(drawn) <= 11
+
+
+def test_what_is_said_stays_above_the_table():
+    sweep = Sweep(tty=True)
+    sweep.start("00000")
+    sweep.step()
+    sweep.read()
+    sweep.end("00000", "ERROR", WORKER_ERROR)
+    text = sweep.read()
+    assert text.index("rank 1: ValueError") < text.index("digits")
+    assert "before its first report" not in text  # the table says it
+
+
+def test_at_the_end_it_says_in_one_paragraph_how_it_went():
+    sweep = Sweep(tty=True)
+    for trial, state in (
+        ("00000", "FINISHED"),
+        ("00001", "STOPPED"),
+        ("00002", "STOPPED"),
+        ("00003", "ERROR"),
+    ):
+        sweep.start(trial, {"lr": 0.5, "drop": None})
+        if state != "ERROR":
+            sweep.report(trial, 1, 0.25)
+        sweep.end(trial, state, WORKER_ERROR if state == "ERROR" else None)
+    sweep.start("00004")
+    sweep.report("00004", 1, 0.5)
+    sweep.line("state", trial="00004", state="INTERRUPTED")
+    sweep.now += 83
+    sweep.callback.on_experiment_end([])
+    text = sweep.read()
+    assert "│ 00004 │ INTERRUPTED │" in text
+    last = text.splitlines()[-1]
+    assert last.endswith(
+        "Sweep digits ended after 1m 23s: 5 trials (1 finished, 2 stopped early, 1 failed, 1 interrupted). "
+        "Best loss=0.25 by trial 00000 at epoch 1: lr=0.5, drop=None"
+    )
+    sweep.callback.close()
+    assert sweep.read() == ""
+
+
+def test_a_sweep_that_reported_nothing_says_so():
+    sweep = Sweep()
+    sweep.callback.close()
+    assert sweep.read() == "Sweep digits ended after 0s: 0 trials. No loss was reported\n"
+
+
+def test_the_terminal_is_given_back():
+    sweep = Sweep(tty=True)
+    sweep.start("00000")
+    out = sys.stdout
+    sweep.step()
+    sweep.callback.close()
+    assert sys.stdout is out
+    assert sweep.read().rindex("\x1b[?25h") > 0  # the cursor is shown again
+
+
+def test_with_progress_false_nothing_is_shown():
+    sweep = Sweep(progress=False)
+    sweep.start("00000")
+    sweep.line("note", trial=None, text="note")
+    sweep.report("00000", 1, 0.5)
+    sweep.step(1)
+    sweep.end("00000", "ERROR", WORKER_ERROR)
+    sweep.callback.on_experiment_end([])
+    assert sweep.read() == ""
+
+
+def test_tune_may_say_how_many_trials_there_will_be():
+    sweep = Sweep(total=None)
+    sweep.callback.setup(total_num_samples=7)
+    sweep.start("00000")
+    sweep.end("00000")
+    assert sweep.read().endswith("1/7 done\n")
+
+
+def test_it_starts_no_thread():
+    before = threading.active_count()
+    sweep = Sweep(tty=True)
+    sweep.start("00000")
+    sweep.step()
+    assert threading.active_count() == before
+    sweep.callback.close()
+
+
+def test_a_broken_stream_never_ends_the_sweep(caplog):
+    sweep = Sweep()
+    sweep.start("00000")
+    sweep.screen.close()
+    with caplog.at_level(logging.WARNING, logger="tunelight"):
+        sweep.end("00000")
+        sweep.callback.on_experiment_end([])
+    assert len(caplog.records) == 1
+
+
+def test_a_pickled_copy_is_silent():
+    sweep = Sweep(tty=True)
+    sweep.start("00000")
+    sweep.step()
+    sweep.callback._clock = float  # a lambda is what pickle minds here
+    copy = pickle.loads(pickle.dumps(sweep.callback))
+    sweep.read()
+    copy.on_step_end(1, [])
+    copy.on_experiment_end([])
+    assert sweep.read() == ""
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A fake IPython: what is displayed, and each update of it."""
+    shown: list[Any] = []
+    kernel = type("ZMQInteractiveShell", (), {})()
+    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.get_ipython = lambda: kernel  # type: ignore[attr-defined]
+
+    def show(table: Any, display_id: bool) -> Any:
+        shown.append(("new", table))
+        return SimpleNamespace(update=lambda table: shown.append(("update", table)))
+
+    display.display = show  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    return shown
+
+
+def test_a_notebook_gets_one_table_that_is_updated(notebook, capsys):
+    sweep = Sweep(console=None)
+    sweep.start("00000")
+    sweep.step()
+    sweep.report("00000", 1, 0.5)
+    sweep.step(1)
+    sweep.end("00000", "ERROR", WORKER_ERROR)
+    sweep.callback.close()
+    assert [kind for kind, _ in notebook] == ["new", "update", "update"]
+    assert "<pre" in notebook[-1][1]._repr_mimebundle_([], [])["text/html"]
+    assert "rank 1: ValueError" in capsys.readouterr().out
+
+
+def test_the_view_fits_where_the_program_runs(notebook, monkeypatch):
+    assert isinstance(choose_view(), NotebookView)
+    in_terminal = type("TerminalInteractiveShell", (), {})()
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: in_terminal)
+    assert not isinstance(choose_view(), NotebookView)
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert isinstance(choose_view(Console(file=Screen(tty=True), force_terminal=True)), TerminalView)
+    assert isinstance(choose_view(Console(file=Screen(tty=False), force_terminal=True)), LinesView)
+    assert isinstance(choose_view(Console(file=Screen(tty=False))), LinesView)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (True, "True"), (64, "64"), (12_345_678, "1.235e+07"), (0.000123456, "0.0001235"),
+        (math.nan, "nan"), (-math.inf, "-inf"), ("relu", "relu"),
+        ("x" * 30, "x" * 21 + "..."), ([1, 2], "[1, 2]"), (10**400, "1" + "0" * 19 + "..."),
+    ],
+)  # fmt: skip
+def test_values_are_compact(value, text):
+    assert compact(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0s"), (59, "59s"), (185, "3m 05s"), (7805, "2h 10m")])
+def test_durations_read_as_a_person_says_them(seconds, text):
+    assert elapsed(seconds) == text

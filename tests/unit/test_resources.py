@@ -1,0 +1,71 @@
+"""Reservations: two spellings, one meaning; and whether a cluster could ever hold one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunelight.errors import ResourceError, SettingsError
+from tunelight.resources import check_fits, get_tune_resources, reserve
+
+
+def test_the_two_spellings_are_one_reservation() -> None:
+    assert reserve(workers=4) == reserve(resources_per_trial={"extra_cpu": 4})
+    assert reserve(workers=4, gpus_per_worker=1) == reserve(
+        gpus_per_worker=1, resources_per_trial={"extra_cpu": 4, "extra_gpu": 4}
+    )
+
+
+def test_the_head_holds_nothing_unless_asked() -> None:
+    assert reserve(workers=2).bundles == [{"CPU": 1.0}, {"CPU": 1.0}]
+    old = reserve(workers=2, resources_per_trial={"cpu": 1, "extra_cpu": 2})
+    assert old.bundles == [{"CPU": 1.0}] * 3
+    assert (reserve(workers=2).first_bundle, old.first_bundle) == (0, 1)
+
+
+def test_no_word_means_one_worker() -> None:
+    assert reserve().workers == 1
+
+
+def test_workers_come_from_gpus_first() -> None:
+    words = {"extra_cpu": 8, "extra_gpu": 2}
+    assert reserve(cpus_per_worker=4, gpus_per_worker=1, resources_per_trial=words).workers == 2
+
+
+def test_a_contradiction_says_how() -> None:
+    with pytest.raises(SettingsError, match=r"extra_cpu=4.*workers=3.*hold 3 together"):
+        reserve(workers=3, resources_per_trial={"extra_cpu": 4})
+
+
+def test_a_remainder_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="no multiple"):
+        reserve(cpus_per_worker=2, resources_per_trial={"extra_cpu": 5})
+
+
+def test_a_misspelt_word_gets_a_guess() -> None:
+    with pytest.raises(SettingsError, match="Did you mean 'extra_cpu'"):
+        reserve(resources_per_trial={"extracpu": 4})
+
+
+def test_fractions_are_fine() -> None:
+    assert reserve(workers=2, cpus_per_worker=0.5).bundles == [{"CPU": 0.5}] * 2
+
+
+def test_tune_resources_for_plain_tune() -> None:
+    factory = get_tune_resources(2, 3, use_gpu=True, resources_per_worker={"tpu_slice": 1})
+    assert factory.bundles == [{"CPU": 3.0, "GPU": 1.0, "tpu_slice": 1.0}] * 2
+    with pytest.raises(SettingsError, match="1 or more"):
+        get_tune_resources(0)
+
+
+def test_a_gang_that_fits_over_two_nodes_fits() -> None:
+    check_fits(reserve(workers=4, cpus_per_worker=2), [{"CPU": 4}, {"CPU": 5}])
+
+
+def test_a_gang_that_can_never_fit_says_the_numbers() -> None:
+    with pytest.raises(ResourceError, match=r"5 CPU \(there are 4\)"):
+        check_fits(reserve(workers=5), [{"CPU": 4}])
+
+
+def test_the_sum_may_fit_where_no_node_holds_a_worker() -> None:
+    with pytest.raises(ResourceError, match="largest has 2 CPU"):
+        check_fits(reserve(workers=1, cpus_per_worker=3), [{"CPU": 2}, {"CPU": 2}])

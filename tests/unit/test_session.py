@@ -1,0 +1,175 @@
+"""The session: reports, decisions that every rank hears, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes import MemoryControl
+from tunelight import checkpoints, session
+from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
+from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Task
+
+
+class Ranks:
+    """Sessions of one trial that share a control channel, as threads would be ranks."""
+
+    def __init__(self, folder: Path, size: int = 2, **task: Any) -> None:
+        self.events: list[Any] = []
+        self.mailboxes = [session.Mailbox(task.get("until", 1)) for _ in range(size)]
+        control = MemoryControl()
+        settings = Task("00000", str(folder), {}, b"", 1, ".", **task)
+        self.sessions = [
+            session.Session(settings, Place(rank, size, rank, size, 0, "x"), control, self.events.append, box)
+            for rank, box in enumerate(self.mailboxes)
+        ]
+
+    def report(self, metrics: dict[str, Any], **kwargs: Any) -> list[BaseException | None]:
+        """Report on all ranks at once; return what each raised."""
+        raised: list[BaseException | None] = [None] * len(self.sessions)
+
+        def one(rank: int) -> None:
+            try:
+                self.sessions[rank].report(metrics, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - TrialStopped is one
+                raised[rank] = error
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(self.sessions))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        return raised
+
+
+def test_a_report_goes_out_once_from_rank_0(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, until=None)
+    assert ranks.report({"loss": 0.5}) == [None, None]
+    assert [(event.number, event.metrics) for event in ranks.events] == [(1, {"loss": 0.5})]
+
+
+def test_a_stop_is_raised_on_every_rank_at_the_same_report(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path)
+    ranks.mailboxes[0].put(Stop("asha"))
+    assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped, TrialStopped]
+    assert [s.number for s in ranks.sessions] == [1, 1]
+
+
+def test_a_stop_that_training_code_swallowed_is_raised_again(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1)
+    ranks.mailboxes[0].put(Stop())
+    ranks.report({"loss": 1})
+    with pytest.raises(TrialStopped):
+        ranks.sessions[0].report({"loss": 1})
+
+
+def test_reports_below_until_need_no_answer_and_the_next_one_waits(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, until=3)
+    assert ranks.report({"loss": 1}) == [None, None]
+    assert ranks.report({"loss": 1}) == [None, None]
+    threading.Timer(0.2, ranks.mailboxes[0].put, [Continue(until=9)]).start()
+    assert ranks.report({"loss": 1}) == [None, None]
+    assert ranks.report({"loss": 1}) == [None, None]
+
+
+def test_a_save_writes_a_checkpoint_on_all_ranks_and_waits_on(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, metric="loss")
+    called: list[str] = []
+
+    def write(path: str) -> None:
+        called.append(path)
+        Path(path).write_text("weights")
+
+    for one in ranks.sessions:
+        one.writer = write
+    ranks.mailboxes[0].put(Save())
+    ranks.mailboxes[0].put(Stop("paused"))
+    raised = ranks.report({"loss": 0.25})
+    assert [type(error) for error in raised] == [TrialStopped, TrialStopped]
+    assert len(called) == 2
+    saved = next(event for event in ranks.events if isinstance(event, Saved))
+    assert saved.checkpoint is not None
+    assert saved.checkpoint.value == 0.25
+    assert checkpoints.find(tmp_path) == [saved.checkpoint]
+
+
+def test_an_abort_frees_ranks_that_wait(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path)
+    for box in ranks.mailboxes:
+        threading.Timer(0.2, box.abort, ["rank 1 failed"]).start()
+    assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped, TrialStopped]
+
+
+def test_no_answer_in_time_says_what_was_waited_for() -> None:
+    with pytest.raises(GangError, match="decision on report 4"):
+        session.Mailbox(1).take(4, 0.05)
+
+
+def test_a_missing_metric_names_those_that_were_reported(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None, metric="loss")
+    (error,) = ranks.report({"los": 1, "acc": 2})
+    assert isinstance(error, MetricError)
+    assert "'loss'" in str(error)
+    assert "acc, los" in str(error)
+    assert "Did you mean 'los'?" in str(error)
+
+
+def test_a_checkpoint_file_is_moved_into_the_trial_and_described(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.ckpt"
+    mine.write_text("weights")
+    ranks = Ranks(tmp_path, until=None)
+    assert ranks.report({"loss": 1}, checkpoint=str(mine), epoch=3) == [None, None]
+    info = ranks.events[0].checkpoint
+    assert Path(info.path).read_text() == "weights"
+    assert (info.number, info.epoch, info.size) == (1, 3, 7)
+    assert not mine.exists()
+
+
+def test_numbers_continue_after_a_restart(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None, number=5)
+    ranks.report({"loss": 1})
+    assert ranks.events[0].number == 6
+
+
+def test_only_the_fit_that_wrote_a_checkpoint_gets_it(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1))
+    (one,) = ranks.sessions
+    one.fit = 0
+    assert one.checkpoint_for_fit() is None
+    one.fit = 1
+    assert one.checkpoint_for_fit() == "x.ckpt"
+
+
+def test_a_note_travels_once(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None)
+    for _ in range(2):
+        ranks.sessions[0].note("mind this")
+        ranks.report({"loss": 1})
+    assert [event.notes for event in ranks.events if isinstance(event, Report)] == [("mind this",), ()]
+
+
+def test_a_train_function_without_a_report_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MetricError, match="without a report"):
+        Ranks(tmp_path, size=1).sessions[0].check_finished()
+
+
+def test_outside_of_a_trial_the_context_says_so() -> None:
+    with pytest.raises(ContextError, match=r"tunelight\.run"):
+        session.get_context()
+
+
+class _Tensor:
+    shape = (1,)
+
+    @staticmethod
+    def item() -> float:
+        return 0.125
+
+
+def test_one_element_tensors_are_read_as_numbers(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None)
+    ranks.report({"loss": _Tensor()})
+    assert ranks.events[0].metrics == {"loss": 0.125}

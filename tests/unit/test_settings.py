@@ -1,0 +1,205 @@
+"""Settings: each wrong value is an error that says what was wanted, before Ray starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+
+import cloudpickle
+import numpy as np
+import pytest
+from ray import tune
+
+import tunelight as tl
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, TunelightError
+from tunelight.settings import NAMES, Checkpoints, Settings, check_names, check_train
+
+SPACE = tl.SearchSpace({"lr": {"uniform": [0, 1]}})
+PARTS = tl.SearchSpace({"model.lr": {"uniform": [0, 1]}})
+
+
+def train(config):
+    """Do nothing."""
+
+
+class NoRay:
+    """A scheduler of somebody else's, as far as settings look at it."""
+
+    def __init__(self, grace: int, time_attr: str = "training_iteration") -> None:
+        self._grace_period = grace
+        self._time_attr = time_attr
+
+
+# --- values -----------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_valid():
+    settings = Settings()
+    assert (settings.mode, settings.num_samples, settings.workers) == ("min", 10, None)
+    assert settings.checkpoints == Checkpoints(keep=1, every=1)
+
+
+def test_the_names_are_those_of_run():
+    import inspect
+
+    told = set(inspect.signature(tl.run).parameters) - {"search_space"}
+    assert told == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mode": "minimum"}, r"mode must be 'min' .* or 'max', not 'minimum'\. Did you mean 'min'"),
+        ({"workers": 0}, "workers must be a whole number of 1 or more, not 0"),
+        ({"workers": 1.5}, "workers must be a whole number"),
+        ({"workers": True}, "workers must be a whole number"),
+        ({"workers": (1, 4)}, r"workers=\(1, 4\).*later version.*workers=2"),
+        ({"num_samples": 0}, "num_samples must be a whole number of 1 or more"),
+        ({"max_epochs": 0}, "max_epochs must be a whole number of 1 or more"),
+        ({"max_failures": -2}, "max_failures must be a whole number of -1 or more"),
+        ({"max_concurrent": 0}, "max_concurrent"),
+        ({"cpus_per_worker": 0}, "cpus_per_worker must be more than 0, not 0"),
+        ({"cpus_per_worker": float("nan")}, "cpus_per_worker must be a number"),
+        ({"gpus_per_worker": -1}, "gpus_per_worker must be 0 or more"),
+        ({"backend": "horovod"}, "backend='horovod' comes with a later version"),
+        ({"backend": "dpp"}, "no backend 'dpp'. Did you mean 'ddp'"),
+        ({"resume": True}, "resume=True comes with a later version"),
+        ({"reuse_gangs": "no"}, "reuse_gangs must be true or false, not 'no'"),
+        ({"trainer_args": ["x"]}, "trainer_args must be a dict"),
+        ({"metric": 3}, "metric must be text"),
+        ({"seed": -1}, "seed must be a whole number of 0"),
+        ({"storage": None}, "storage must be the path"),
+        ({"checkpoints": 3}, "checkpoints must be Checkpoints"),
+        ({"checkpoints": {"kep": 1}}, "checkpoints has no 'kep'. Did you mean 'keep'"),
+        ({"checkpoints": {"keep": 0}}, "checkpoints: keep must be a whole number of 1"),
+        ({"baselines": {"lr": 1}}, "baselines must be a list"),
+        ({"baselines": [3]}, r"baselines\[0\] must be a configuration"),
+        ({"callbacks": tune.Callback()}, "callbacks must be a list"),
+        ({"callbacks": [3]}, "callbacks takes objects of ray.tune.Callback, and 3"),
+        ({"time_budget": "2 weeks"}, "time_budget must be seconds.*'2 weeks'"),
+        ({"time_budget": 0}, "time_budget must be more than 0"),
+        ({"time_budget": timedelta(0)}, "time_budget must be more than 0"),
+    ],
+)
+def test_a_wrong_value_says_what_was_wanted(given, message):
+    with pytest.raises(SettingsError, match=message):
+        Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(90, 90), (0.5, 0.5), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1h 30m", 5400), ("1.5h", 5400),
+     ("1d", 86400), (timedelta(minutes=1), 60), (None, None)],
+)  # fmt: skip
+def test_a_time_budget_in_seconds(given, seconds):
+    assert Settings(time_budget=given).budget_s == seconds
+
+
+def test_checkpoints_in_every_spelling():
+    assert Settings(checkpoints={"keep": 3}).checkpoints == Checkpoints(keep=3, every=1)  # type: ignore[arg-type]
+    assert Settings(checkpoints=None).checkpoints is None
+    assert Settings(checkpoints=False).checkpoints is None  # type: ignore[arg-type]
+
+
+def test_numpy_numbers_are_numbers():
+    settings = Settings(num_samples=np.int64(3), cpus_per_worker=np.float32(0.5))  # type: ignore[arg-type]
+    assert type(settings.num_samples) is int
+    assert type(settings.cpus_per_worker) is float
+
+
+def test_settings_can_be_replaced_and_pickled():
+    settings = replace(Settings(callbacks=[tune.Callback()], time_budget="2h"), seed=3)
+    assert cloudpickle.loads(cloudpickle.dumps(replace(settings, callbacks=()))).seed == 3
+
+
+def test_an_unknown_name_gets_a_guess():
+    with pytest.raises(SettingsError, match=r"no setting 'num_sample'. Did you mean 'num_samples'"):
+        check_names(["num_sample"])
+    with pytest.raises(SettingsError, match="Did you mean 'workers'"):
+        tl.SearchSpace({"lr": {"uniform": [0, 1]}}, worker=2)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [{"name": "asha", "grace_period": 9}, NoRay(9), tl.SearchSpace],
+    ids=["mapping", "object", "none"],
+)
+def test_a_grace_that_no_trial_outlives_is_an_error(scheduler):
+    if scheduler is tl.SearchSpace:
+        Settings(scheduler=scheduler, max_epochs=8)
+        return
+    with pytest.raises(SettingsError, match=r"grace_period=9 is larger than max_epochs=8"):
+        Settings(scheduler=scheduler, max_epochs=8)
+    Settings(scheduler=scheduler, max_epochs=9)
+    Settings(scheduler=scheduler)
+
+
+def test_a_grace_in_other_units_is_not_compared():
+    Settings(scheduler=NoRay(600, "time_total_s"), max_epochs=8)
+
+
+def test_the_grace_of_our_own_asha_is_seen():
+    from tunelight.schedulers import ASHA
+
+    with pytest.raises(SettingsError, match="grace_period=9"):
+        Settings(scheduler=ASHA(metric="loss", mode="min", max_t=20, grace_period=9), max_epochs=8)
+
+
+def test_a_lightning_callback_is_sent_to_the_trainer():
+    module = "pytorch_lightning.callbacks"
+    lightning = type("Mine", (), {"__module__": module, "on_validation_end": lambda *_: None})
+    for given in (lightning, lightning()):
+        with pytest.raises(SettingsError, match=r"Mine, a Lightning callback.*Trainer.*trainer_args"):
+            Settings(callbacks=[given])
+
+
+def test_callbacks_by_class_object_and_path():
+    given = [tune.Callback, tune.Callback(), "ray.tune:Callback"]
+    assert all(isinstance(callback, tune.Callback) for callback in Settings(callbacks=given).callbacks)
+
+
+# --- settings against each other --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"metric": "loss"}, "nothing to train"),
+        ({"metric": "loss", "train": train, "model": train}, "Both train and model="),
+        ({"metric": "loss", "train": train, "data": train}, "data= is given without model="),
+        ({"metric": "loss", "train": train, "trainer_args": {}}, "trainer_args= is given without model="),
+        ({"train": train}, r"No metric.*metric='val_loss'"),
+        ({"train": train, "metric": "loss", "baselines": [{"lrr": 1}]}, r"'lrr'.* Did you mean 'lr'"),
+    ],
+)
+def test_what_contradicts_says_how(given, message):
+    with pytest.raises(SettingsError, match=message):
+        Settings(**given).check(SPACE)
+
+
+def test_what_fits_together_is_silent():
+    Settings(train=train, metric="loss", baselines=[{"lr": 0.5}]).check(SPACE)
+    Settings(model=lambda lr: lr, metric="loss").check(PARTS)
+
+
+def test_a_model_needs_keys_that_name_their_part():
+    with pytest.raises(SpaceError, match=r"lr: with model=.*Did you mean 'model.lr'"):
+        Settings(model=train, metric="loss").check(SPACE)
+
+
+def test_settings_import_what_they_name():
+    assert Settings(train="tunelight.settings:check_train").train is check_train
+
+
+def test_settings_import_neither_ray_nor_torch():
+    code = (
+        "import sys, tunelight.settings as s; s.Settings(train=lambda config: None); "
+        "sys.exit(bool({'ray', 'torch', 'pytorch_lightning'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_error_is_one_of_ours():
+    assert all(issubclass(error, TunelightError) for error in (SettingsError, ImportPathError, SpaceError))

@@ -1,0 +1,225 @@
+"""The code that a sweep trains: import paths, kinds of functions and classes, what can be pickled."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from tunelight.errors import ImportPathError, TrainFunctionError
+from tunelight.settings import (
+    Settings,
+    check_model,
+    check_picklable,
+    check_train,
+    import_path,
+    load_object,
+)
+
+
+def train(config):
+    """Do nothing."""
+
+
+def lightning_class(name: str, module: str = "pytorch_lightning.core") -> type:
+    base = type(name, (), {"__module__": module})
+    return type("Mine", (base,), {})
+
+
+# --- import paths -----------------------------------------------------------------------------------------
+
+
+def test_both_spellings_of_an_import_path():
+    assert load_object("tunelight.settings:Settings") is Settings
+    assert load_object("tunelight.settings.Settings") is Settings
+    assert load_object("tunelight.settings:Settings.check") is Settings.check
+    assert import_path(Settings.check) == "tunelight.settings.values:Settings.check"
+    assert import_path(3) == "builtins:int"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("digits", "no import path. Write package.module:Name"),
+        ("tunelight.digits:", "no import path"),
+        ("tunelite.digits:X", "no module 'tunelite'"),
+        ("tunelight.setings:X", "no module 'setings' in 'tunelight'. Did you mean 'settings'"),
+        (
+            "tunelight.settings:Setings",
+            "module 'tunelight.settings' has no 'Setings'. Did you mean 'Settings'",
+        ),
+        ("tunelight.settings:Settings.chek", "class 'Settings' has no 'chek'. Did you mean 'check'"),
+    ],
+)
+def test_an_import_path_that_fails_says_which_part(path, message):
+    with pytest.raises(ImportPathError, match=message):
+        load_object(path)
+
+
+def test_a_module_that_raises_is_no_missing_module(tmp_path, monkeypatch):
+    (tmp_path / "raising_module.py").write_text("import not_installed_anywhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportPathError, match=r"was found, but raised ModuleNotFoundError.*not_installed_anywhere"):
+        load_object("raising_module:X")
+
+
+# --- the train function -----------------------------------------------------------------------------------
+
+
+async def coroutine(config):
+    """Never run."""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: None, r"<lambda>\(\) cannot be called so"),
+        (lambda config, extra: None, r"<lambda>\(config, extra\) cannot be called so.*'extra'"),
+        (lambda config, *, lr: None, r"'lr'"),
+        (3, "must be a function of one configuration.*not 3"),
+        (dict, "not the class dict"),
+        (lightning_class("LightningModule"), "Did you mean model=Mine"),
+        (coroutine, "async or generator"),
+    ],
+)
+def test_a_train_function_of_the_wrong_kind(given, message):
+    with pytest.raises(TrainFunctionError, match=message):
+        check_train(given)
+
+
+class Trains:
+    def __call__(self, config):
+        """Do nothing."""
+
+    def method(self, config):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [train, lambda config, extra=1: None, lambda *args: None, Trains(), Trains().method,
+     functools.partial(lambda config, data: None, data=1)],
+)  # fmt: skip
+def test_anything_that_one_argument_fills_is_a_train_function(given):
+    check_train(given)
+
+
+def _other(name: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.Trainer = type("Trainer", (), {"__module__": f"{name}.trainer"})  # type: ignore[attr-defined]
+    return module
+
+
+def _uses(source: str, **variables: Any) -> Any:
+    exec(source, variables)
+    return variables["train"]
+
+
+OTHER = _other("lightning.pytorch")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (_uses("def train(config): pl.Trainer()", pl=OTHER), "lightning.pytorch"),
+        (_uses("def train(config): L.Trainer()", L=_other("lightning")), "lightning"),
+        (_uses("def train(config): Trainer()", Trainer=OTHER.Trainer), "lightning.pytorch.trainer.Trainer"),
+        (_uses("def train(config): (lambda: Trainer())()", Trainer=OTHER.Trainer), "Trainer"),
+        (_uses("def train(config): Model()", Model=type("M", (OTHER.Trainer,), {})), "Trainer"),
+        (_uses("def train(config): import lightning.pytorch as pl"), "lightning.pytorch"),
+        (_uses("def train(config): from lightning.pytorch import Trainer"), "lightning.pytorch"),
+        (_uses("def help(): pl.Trainer()\ndef train(config): help()", pl=OTHER), "lightning.pytorch"),
+        (_uses("def make(x):\n def train(c): x()\n return train\ntrain = make(T)", T=OTHER.Trainer), "Tra"),
+        (functools.partial(lambda config, x: None, x=OTHER.Trainer()), "Trainer"),
+    ],
+)  # fmt: skip
+def test_the_other_lightning_is_refused(given, found):
+    with pytest.raises(TrainFunctionError, match=rf"{found}.*import pytorch_lightning as pl"):
+        check_train(given)
+
+
+def test_our_lightning_is_welcome():
+    check_train(_uses("def train(config): pl.Trainer(); import pytorch_lightning", pl=_other("pytorch_lightning")))
+    check_train(_uses("def train(config): f.run()", f=_other("lightning_fabric")))
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (
+            lightning_class("LightningModule", "lightning.pytorch.core"),
+            None,
+            "model uses lightning.pytorch.core",
+        ),
+        (
+            lightning_class("LightningModule"),
+            lightning_class("X", "lightning.pytorch"),
+            "data uses lightning",
+        ),
+        (lightning_class("LightningModule")(), None, "model= must be a LightningModule class.*not an object"),
+        (lightning_class("LightningModule"), 3, "data= must be a LightningDataModule class"),
+        (dict, None, "model=dict is no LightningModule"),
+        (lightning_class("LightningModule"), lightning_class("LightningModule"), "no LightningDataModule"),
+    ],
+)
+def test_a_model_that_cannot_be_built_on_workers(model, data, message):
+    with pytest.raises(TrainFunctionError, match=message):
+        check_model(model, data)
+
+
+def test_a_model_by_class_and_by_function():
+    check_model(lightning_class("LightningModule"), lightning_class("LightningDataModule"))
+    check_model(lambda lr: None)
+
+
+# --- pickling ---------------------------------------------------------------------------------------------
+
+
+class Holder:
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+def _closing_over(value: Any) -> Any:
+    def closure(config):
+        return value
+
+    return closure
+
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        (_closing_over(LOCK), "closure variable 'value', an object of _thread:lock"),
+        (_uses("def train(config): lock.acquire()", lock=LOCK), "global variable 'lock', an object"),
+        (_uses("def train(config): (lambda: lock)()", lock=LOCK), "global variable 'lock'"),
+        (_closing_over(Holder(db=Holder(lock=LOCK))), "'value', attribute 'db', attribute 'lock', an object"),
+        (_closing_over({"a": [1, LOCK]}), "'value', item 'a', item 1, an object"),
+        (_uses("def train(config, lock=lock): pass", lock=LOCK), "default value of 'lock'"),
+        (functools.partial(_closing_over(1), lock=LOCK), "argument 'lock'"),
+        (Holder(lock=LOCK), "attribute 'lock'"),
+        (LOCK, "It, an object of _thread:lock"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_pickled_is_named(given, where, capfd):
+    with pytest.raises(TrainFunctionError, match="(?i)" + where):
+        check_picklable(given, "train")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_can_be_pickled_is_pickled():
+    assert cloudpickle.loads(check_picklable(_closing_over(3), "train"))({}) == 3
+
+
+def test_a_loop_of_objects_ends():
+    holder = Holder(lock=LOCK)
+    holder.__dict__ = {"me": holder, **holder.__dict__}
+    with pytest.raises(TrainFunctionError, match="attribute 'lock'"):
+        check_picklable(holder, "train")

@@ -1,0 +1,369 @@
+"""Search spaces: declared, loaded with the line of every error, sampled, described."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from ray import tune
+
+import tunelight as tl
+from tunelight.errors import ImportPathError, SettingsError, SpaceError
+from tunelight.settings import Checkpoints, Settings, check_model
+
+ROOT = Path(__file__).parents[2]
+ALL = {
+    "a": tune.choice([1, "b", 2.5]),
+    "b": tune.uniform(0, 1),
+    "c": tune.quniform(0, 1, 0.25),
+    "d": tune.loguniform(1e-4, 1e-1),
+    "e": tune.qloguniform(0.5, 8, 0.5),
+    "f": tune.randint(1, 9),
+    "g": tune.qrandint(2, 8, 2),
+    "h": tune.lograndint(1, 99),
+    "i": tune.qlograndint(8, 64, 8),
+    "j": tune.randn(1, 2),
+    "k": tune.qrandn(0, 1, 0.5),
+    "l": tune.grid_search([1, 2, 3]),
+}
+
+
+def rng(seed: int = 0) -> np.random.RandomState:
+    return np.random.RandomState(seed)
+
+
+def twice(config: dict[str, Any]) -> Any:
+    return 2 * config["x"]
+
+
+@pytest.fixture
+def load(tmp_path):
+    def write(text: str, name: str = "space.yaml") -> tl.SearchSpace:
+        path = tmp_path / name
+        path.write_text(text)
+        return tl.SearchSpace.load(path)
+
+    return write
+
+
+# --- declaring --------------------------------------------------------------------------------------------
+
+
+def test_the_domains_are_ray_tunes_own():
+    import tunelight.space as room
+
+    for name in set(room.__all__) - {"SearchSpace"}:
+        assert getattr(tl, name) is getattr(tune, "grid_search" if name == "grid" else name)
+    with pytest.raises(AttributeError, match="Did you mean 'loguniform'"):
+        _ = room.logunifrom
+
+
+@pytest.mark.parametrize(
+    ("domains", "message"),
+    [
+        ({}, "search space is empty"),
+        ({"model": {}}, "model: a domain is one name"),
+        ([1], r"maps keys to domains; \[1\]"),
+        ({"lr": 0.1}, r"lr: 0.1 is a value that is no domain.*tl.choice\(\[0.1\]\)"),
+        (
+            {"model": {"lr": tune.uniform(0, 1), "hidden": 64}},
+            "model.hidden: 64 is a value that is no domain",
+        ),
+        ({"lr": [1, 2]}, "lr: .* no domain"),
+        ({1: tune.uniform(0, 1)}, "1: a key of a search space must be text"),
+        ({"lr": tune.uniform(1, 0)}, "lr: uniform's lower bound must be below"),
+        ({"lr": tune.uniform(1, 1)}, "lr: uniform's lower bound must be below"),
+        ({"lr": {"randint": [0.5, 3]}}, "lr: randint's lower must be a whole number, not 0.5"),
+        ({"lr": tune.choice([])}, "lr: choice takes a list of one value or more"),
+        ({"lr": tune.grid_search([])}, "lr: grid_search takes a list of one value or more"),
+        ({"lr": tune.qrandint(11, 14, 10)}, "lr: no value can be drawn"),
+        ({"lr": {"logunifrom": [1, 2]}}, "lr: there is no domain 'logunifrom'. Did you mean 'loguniform'"),
+        ({"a.b": tune.randn(), "a": {"b": tune.randn()}}, "a.b: this key is there twice"),
+    ],
+)
+def test_what_is_no_space_names_the_key(domains, message):
+    with pytest.raises(SpaceError, match=message):
+        tl.SearchSpace(domains)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"uniform": [1]}, r"uniform takes 2 arguments \(lower, upper\), not 1"),
+        ({"uniform": [1, 2, 3]}, "uniform takes 2 arguments .*, not 3"),
+        ({"qrandint": [1]}, "qrandint takes 2 to 3 arguments"),
+        ({"uniform": {"lower": 0, "uper": 1}}, "uniform takes no 'uper'. Did you mean 'upper'"),
+        ({"uniform": ["1e-4", 1]}, "uniform's lower must be a number, not '1e-4'"),
+        ({"uniform": [0, float("inf")]}, "uniform's upper must be a number, not inf"),
+        ({"loguniform": [0, 1]}, "loguniform's bounds must be more than 0, not 0"),
+        ({"lograndint": [-1, 3]}, "lograndint's bounds must be more than 0"),
+        ({"quniform": [0, 1, 0]}, "quniform's q must be more than 0"),
+        ({"quniform": [0.1, 1, 0.25]}, "Ray Tune refuses quniform"),
+        ({"randn": [0, 0]}, "randn's sd must be more than 0"),
+        ({"choice": 3}, "choice takes a list of one value or more, not 3"),
+        ({"choice": [1], "uniform": [0, 1]}, "a domain is one name"),
+        ({"sample_from": 3}, "sample_from takes a function"),
+    ],
+)
+def test_a_wrong_description_says_what_is_wrong(spec, message):
+    with pytest.raises(SpaceError, match=f"lr: {message}"):
+        tl.SearchSpace({"lr": spec})
+
+
+def test_a_description_is_the_domain_itself():
+    described = tl.SearchSpace({"lr": {"loguniform": {"lower": 1e-4, "upper": 0.1}}, "n": {"randn": []}})
+    assert described.describe() == {"lr": {"loguniform": [1e-4, 0.1]}, "n": {"randn": [0.0, 1.0]}}
+
+
+def test_settings_ride_along():
+    space = tl.SearchSpace({"lr": tune.uniform(0, 1)}, metric="loss", checkpoints={"keep": 2})
+    assert space.settings == {"metric": "loss", "checkpoints": Checkpoints(keep=2)}
+    with pytest.raises(SettingsError, match="mode must be"):
+        tl.SearchSpace({"lr": tune.uniform(0, 1)}, mode="least")
+
+
+def test_a_space_of_anything(tmp_path):
+    space = tl.SearchSpace(ALL)
+    assert tl.SearchSpace.of(space) is space
+    assert list(tl.SearchSpace.of(ALL).domains) == list(ALL)
+    path = tmp_path / "s.yaml"
+    path.write_text("space: {lr: {uniform: [0, 1]}}")
+    assert tl.SearchSpace.of(str(path)).source == tl.SearchSpace.of(path).source == path
+    with pytest.raises(SpaceError, match="not 3"):
+        tl.SearchSpace.of(3)  # type: ignore[arg-type]
+
+
+# --- sampling ---------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_draw_depends_on_the_generator_alone(seed):
+    space = tl.SearchSpace(ALL)
+    first, second = space.sample(rng(seed)), space.sample(rng(seed))
+    assert first == second
+    assert list(first) == list(ALL)
+    assert 1e-4 <= first["d"] <= 1e-1
+    assert first["g"] in (2, 4, 6, 8)
+
+
+def test_values_are_plain_python():
+    assert json.loads(json.dumps(tl.SearchSpace(ALL).sample(rng()))).keys() == ALL.keys()
+
+
+def test_a_grid_is_walked_through_once():
+    space = tl.SearchSpace({"a": tune.grid_search([1, 2]), "b": tune.choice("xy"), "c": tl.grid([3, 4, 5])})
+    assert space.grid_size == 6
+    points = [space.sample(rng(), index) for index in range(6)]
+    assert [(p["a"], p["c"]) for p in points] == [(1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5)]
+    assert list(points[0]) == ["a", "b", "c"]
+    assert tl.SearchSpace(ALL | {"l": tune.choice([1])}).grid_size == 1
+
+
+def test_a_grid_domain_of_ray_is_a_grid():
+    from ray.tune.search.sample import Categorical
+
+    assert tl.SearchSpace({"a": Categorical([1, 2]).grid()}).grid_size == 2
+
+
+def test_functions_see_what_was_drawn():
+    space = tl.SearchSpace({"y": tune.sample_from(twice), "x": tune.randint(1, 9), "z": {"sample_from": lambda: 5}})
+    config = space.sample(rng())
+    assert list(config) == ["y", "x", "z"]
+    assert (config["y"], config["z"]) == (2 * config["x"], 5)
+
+
+def test_the_train_function_gets_what_was_written():
+    nested = tl.SearchSpace({"model": {"lr": tune.choice([1]), "opt.eps": tune.choice([2])}, "n": tune.choice([3])})
+    assert list(nested.domains) == ["model.lr", "model.opt.eps", "n"]
+    assert nested.sample(rng()) == {"model": {"lr": 1, "opt.eps": 2}, "n": 3}
+    assert tl.SearchSpace({"model.lr": tune.choice([1])}).sample(rng()) == {"model.lr": 1}
+
+
+# --- describing -------------------------------------------------------------------------------------------
+
+
+def test_a_description_is_read_back(load):
+    written = tl.SearchSpace(ALL | {"m": {"n": tune.sample_from(twice)}})
+    told = json.loads(json.dumps(written.describe()))
+    assert told["d"] == {"loguniform": [1e-4, 0.1]}
+    assert told["m"]["n"] == {"sample_from": f"{__name__}:twice"}
+    assert told["l"] == {"grid_search": [1, 2, 3]}
+    assert tl.SearchSpace(told).describe() == told
+    assert load(yaml.safe_dump({"space": told})).describe() == told
+
+
+def test_choices_that_are_no_plain_data_are_described():
+    space = tl.SearchSpace({"a": tune.choice([np.int64(1), Settings, (1, None), np.float64(0.5)])})
+    assert space.describe() == {"a": {"choice": [1, "tunelight.settings.values:Settings", [1, None], 0.5]}}
+
+
+# --- YAML -------------------------------------------------------------------------------------------------
+
+GOOD = """\
+space:
+  model.lr: {loguniform: [1e-4, 1e-1]}
+  model.hidden: {choice: [32, 64, 128]}
+metric: val_loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4), ("1E5", 1e5), ("-.5", -0.5), ("1.", 1.0), (".inf", float("inf")), ("12", 12),
+        ("0x10", 16), ("0o17", 15), ("010", 10), ("no", "no"), ("true", True), ("12:30", "12:30"),
+        ("2020-01-01", "2020-01-01"), ("~", None), ("'1'", "1"), ("1_000", "1_000"), ("1e", "1e"), ("+3", 3),
+    ],
+)  # fmt: skip
+def test_scalars_are_read_by_yaml_1_2(load, text, value):
+    (read,) = load(f"space: {{a: {{choice: [{text}]}}}}").domains["a"].categories
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_a_file_is_a_whole_sweep(load):
+    space = load(
+        GOOD + "mode: max\nworkers: 2\nscheduler: {name: asha, grace_period: 1}\ncheckpoints: {keep: 2}\n"
+        "train: tunelight.settings:check_train\ntime_budget: 2h\nseed: 0x7\n"
+    )
+    assert space.settings["checkpoints"] == Checkpoints(keep=2)
+    assert space.settings["train"].__name__ == "check_train"
+    assert Settings(**space.settings).budget_s == 7200
+    assert space.domains["model.lr"].lower == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "error", "message"),
+    [
+        (GOOD + "num_sample: 3", 5, SettingsError, "no key 'num_sample'. Did you mean 'num_samples'"),
+        ("spaces: {}\n", 1, SettingsError, "Did you mean 'space'"),
+        (GOOD + "model.layers: {randint: [1, 3]}", 5, SpaceError, "must stand under `space:`"),
+        (GOOD + "metric: other", 5, SpaceError, "'metric' is there twice, first in line 4"),
+        ("space:\n  a: {randn: []}\n  b: {randn: []}\n  a: {}", 4, SpaceError, "'a' is there twice.*line 2"),
+        (GOOD + "mode: least", 5, SettingsError, "mode must be"),
+        (GOOD + "workers: two", 5, SettingsError, "workers must be a whole number"),
+        (GOOD + "checkpoints:\n  every: 1\n  kep: 1", 7, SettingsError, "Did you mean 'keep'"),
+        (GOOD + "progress: no", 5, SettingsError, "progress must be true or false, not 'no'"),
+        (GOOD + "max_epochs: 2\nscheduler: {name: asha, grace_period: 3}", 6, SettingsError, "larger than"),
+        (GOOD + "model: tunelight.settings:Nil", 5, ImportPathError, "has no 'Nil'"),
+        (GOOD + "callbacks: [nowhere_at_all:X]", 5, ImportPathError, "no module 'nowhere_at_all'"),
+        ("space:\n  lr: {sample_from: nowhere_at_all:f}", 2, ImportPathError, "lr: .*no module"),
+        ("space:\n  lr: {unifrom: [0, 1]}", 2, SpaceError, "no domain 'unifrom'. Did you mean 'uniform'"),
+        ("space:\n  n:\n    lr: {uniform: [0, 1]}\n    x: {loguniform: [0, 1]}", 4, SpaceError, "n.x: log"),
+        ("space:\n  a: {randn: []}\n  lr: {uniform: [0]}", 3, SpaceError, "uniform takes 2 arguments"),
+        ("space:\n  lr: {uniform: [1, 0]}", 2, SpaceError, "lower bound must be below"),
+        ("space:\n  lr: 0.1", 2, SpaceError, r"lr: 0.1 is a value that is no domain.*\{choice: \[0.1\]\}"),
+        ("metric: a\nspace: {}", 2, SpaceError, "search space is empty"),
+        ("metric: a\nspace:", 2, SpaceError, "maps keys to domains"),
+        ("metric: a", 1, SpaceError, "holds no `space:`"),
+        ("- 1", 1, SpaceError, "holds `space:` and settings"),
+        ("", 1, SpaceError, "holds `space:` and settings"),
+        ("space:\n  a: {choice: [1}", 2, SpaceError, "no valid YAML"),
+        ("space:\n  a: {choice: [!!python/object:os.system x]}", 2, SpaceError, "no valid YAML"),
+        ("space: {a: {randn: []}}\n---\nb: 1", 2, SpaceError, "no valid YAML"),
+    ],
+)  # fmt: skip
+def test_an_error_in_a_file_names_the_line(load, text, line, error, message):
+    with pytest.raises(error, match=rf"space\.yaml:{line}: .*{message}"):
+        load(text)
+
+
+def test_an_anchor_is_read_and_one_that_holds_itself_ends(load):
+    space = load("space:\n  a: &lr {uniform: [0, 1]}\n  b: *lr\n")
+    assert list(space.domains) == ["a", "b"]
+    with pytest.raises(SpaceError, match=r"space\.yaml:2: a"):
+        load("space:\n  a: &a [*a]\n")
+
+
+def test_a_missing_file_gets_a_guess(load, tmp_path):
+    load(GOOD)
+    with pytest.raises(SpaceError, match=r"no search space file .*spaces\.yaml.*Did you mean 'space.yaml'"):
+        tl.SearchSpace.load(tmp_path / "spaces.yaml")
+
+
+def test_a_module_beside_the_file_is_found(load, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_the_space.py").write_text("def train(config): pass")
+    space = load(GOOD + "train: beside_the_space:train")
+    assert space.settings["train"].__module__ == "beside_the_space"
+    assert str(tmp_path) in sys.path, "workers are handed the driver's path"
+
+
+def test_the_path_is_left_as_it_was(load):
+    before = list(sys.path)
+    load(GOOD)
+    with pytest.raises(ImportPathError):
+        load(GOOD + "train: nowhere_at_all:train")
+    assert sys.path == before
+
+
+# --- a model= sweep's keys --------------------------------------------------------------------------------
+
+
+def model(lr: float, hidden: int = 3) -> None:
+    """Build nothing."""
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("lr", r"begin with model\., data\. or trainer\..*Did you mean 'model.lr'"),
+        ("modle.lr", "Did you mean 'model'"),
+        ("data.size", "there is no data="),
+        ("model.hiden", "model takes no argument 'hiden'. Did you mean 'hidden'.*lr, hidden"),
+    ],
+)
+def test_keys_name_their_part(load, key, message):
+    space = load(f"space:\n  {key}: {{uniform: [0, 1]}}")
+    with pytest.raises(SpaceError, match=rf"space\.yaml:2: {key}: .*{message}"):
+        space.check_parts(model, None)
+
+
+def test_keys_that_fit_are_silent():
+    keys = ("model.lr", "data.size", "trainer.gradient_clip_val")
+    tl.SearchSpace({key: tune.uniform(0, 1) for key in keys}).check_parts(model, lambda **_: None)
+
+
+# --- baselines --------------------------------------------------------------------------------------------
+
+
+def test_a_baseline_is_written_like_the_space():
+    space = tl.SearchSpace({"model": {"lr": tune.uniform(0, 1)}, "n": tune.choice([{"a": 1}])})
+    space.check_baselines([{"model": {"lr": 0.5}, "n": {"a": 1}}, {"model": {"lr": 0.1}, "n": 2}])
+    with pytest.raises(SettingsError, match=r"baselines\[0\] holds 'model.lr'.*written as \{'model': \{'lr'"):
+        space.check_baselines([{"model.lr": 0.5}])
+    with pytest.raises(SettingsError, match=r"baselines\[1\] holds 'model.lrr'.*Did you mean 'model.lr'"):
+        space.check_baselines([{"model": {"lr": 0.1}, "n": 2}, {"model": {"lrr": 0.5}}])
+    with pytest.raises(SettingsError, match=r"baselines\[0\] says nothing of model.lr: a baseline is a whole"):
+        space.check_baselines([{"n": 2}])
+
+
+# --- what is shipped --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "searchspaces").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_space_is_a_whole_sweep(path):
+    space = tl.SearchSpace.load(path)
+    settings = Settings(**space.settings)
+    settings.check(space)
+    check_model(settings.model, settings.data)
+    assert (settings.metric, settings.mode, settings.workers, settings.max_epochs) == (
+        "val_loss",
+        "min",
+        2,
+        8,
+    )
+    settings.model(**{k.removeprefix("model."): v for k, v in space.sample(rng()).items() if k.startswith("model.")})
+
+
+def test_the_room_is_imported_without_ray():
+    code = "import sys, tunelight.space; sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,101 @@
+"""storage: a sweep's folder, made and claimed, and ``sweep.yaml`` in it."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+
+import numpy as np
+import pytest
+import yaml
+
+from tunelight import storage
+from tunelight.errors import SettingsError, StorageError
+from tunelight.storage import create_sweep_folder, read_record
+
+# The folder
+
+
+def test_new_folder_is_made_with_its_parents(tmp_path):
+    folder = create_sweep_folder(tmp_path / "runs" / "digits", "first")
+    assert folder == tmp_path / "runs" / "digits" / "first"
+    assert read_record(folder).trials == {}
+
+
+def test_unnamed_sweeps_get_readable_names_that_differ(tmp_path):
+    names = [create_sweep_folder(tmp_path, default="<train>").name for _ in range(3)]
+    assert re.fullmatch(r"train-\d{8}-\d{6}", names[0])
+    assert len(set(names)) == 3
+
+
+def test_existing_sweep_is_not_overwritten_and_a_free_name_is_offered(tmp_path):
+    create_sweep_folder(tmp_path, "s")
+    create_sweep_folder(tmp_path, "s-2")
+    with pytest.raises(StorageError, match=r"exists already.*name='s-3'"):
+        create_sweep_folder(tmp_path, "s")
+
+
+def test_overwrite_replaces_a_sweep_but_no_other_folder(tmp_path):
+    (create_sweep_folder(tmp_path, "s") / "old").touch()
+    assert not (create_sweep_folder(tmp_path, "s", overwrite=True) / "old").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(StorageError, match="exists already"):
+        create_sweep_folder(tmp_path, "mine", overwrite=True)
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_storage_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot be written.*storage="):
+        create_sweep_folder(tmp_path / "file", "s")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/abs", "a\\b"])
+def test_name_must_be_one_folder_name(tmp_path, name):
+    with pytest.raises(SettingsError, match="one folder name"):
+        create_sweep_folder(tmp_path, name)
+
+
+def test_remote_storage_is_refused():
+    with pytest.raises(SettingsError, match="local folder"):
+        create_sweep_folder("s3://bucket/x", "s")
+
+
+# sweep.yaml
+
+
+def test_sweep_file_reads_back_numbers_as_numbers(tmp_path):
+    told = {"lr": 1e-05, "tiny": np.float64(3e-30), "big": 1e22, "text": "1e-4", "bad": math.inf, "n": 3}
+    storage.write_sweep_file(tmp_path, told)
+    assert storage.read_sweep_file(tmp_path) == {**told, "tiny": 3e-30}
+    assert "1.0e-05" in (tmp_path / "sweep.yaml").read_text()
+
+
+def test_missing_sweep_file_is_empty_and_a_broken_one_an_error(tmp_path):
+    assert storage.read_sweep_file(tmp_path) == {}
+    (tmp_path / "sweep.yaml").write_text("a: [1")
+    with pytest.raises(StorageError, match=r"sweep\.yaml cannot be read"):
+        storage.read_sweep_file(tmp_path)
+    (tmp_path / "sweep.yaml").write_text("- 1")
+    with pytest.raises(StorageError, match="must hold a mapping"):
+        storage.read_sweep_file(tmp_path)
+
+
+def test_atomic_write_leaves_the_old_file_and_no_draft_when_it_fails(tmp_path, monkeypatch):
+    path = tmp_path / "x.yaml"
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(StorageError, match=r"Could not write .*full"):
+        storage.write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_versions_name_what_is_installed():
+    found = storage.versions()
+    assert list(found) == ["python", "torch", "pytorch-lightning", "ray", "tunelight"]
+    assert found["ray"]
+    assert yaml.safe_load(storage.to_yaml(found)) == found

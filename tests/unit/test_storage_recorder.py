@@ -1,0 +1,323 @@
+"""storage: what Tune's callbacks become in the record, in the live view, and when the disk is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.recording import Sweep, lines
+from tunelight import storage
+from tunelight.errors import StorageError
+from tunelight.storage import Record, RecordCallback, read_record
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    made = Sweep(tmp_path)
+    yield made
+    made.callback.close()
+
+
+# What Tune's callbacks become
+
+
+def test_reader_replays_what_the_writer_holds(sweep):
+    first, second = sweep.add(lr=np.float32(0.5), n=np.int64(3)), sweep.add(path=Path("x"))
+    sweep.step()
+    for trial in (first, second):
+        sweep.start(trial)
+    sweep.report(first, 1, np.float32(0.25), own={"notes": ["mind this"]})
+    sweep.report(second, 1, 0.5, done=True)
+    sweep.complete(second)
+    sweep.end_by_itself(first)
+    sweep.end()
+    assert read_record(sweep.folder) == sweep.state
+
+
+def test_trial_is_recorded_with_config_seed_and_relative_folder(sweep):
+    sweep.add(lr=0.1)
+    sweep.step()
+    trial = sweep.state.trials["00000"]
+    assert (trial.index, trial.config, trial.seed, trial.folder) == (0, {"lr": 0.1}, 7, "trial_00000")
+    assert trial.state == "PENDING"
+
+
+def test_config_is_kept_as_it_was_when_the_trial_was_made(sweep):
+    trial = sweep.add(lr=0.1)
+    sweep.step()
+    trial.config["lr"] = 9
+    assert sweep.state.trials["00000"].config == {"lr": 0.1}
+
+
+def test_only_metrics_are_metrics(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5, acc=0.9)
+    assert sweep.state.trials["00000"].history == [
+        {"loss": 0.5, "acc": 0.9, "epoch": 0, "training_iteration": 1, "timestamp": 5.0}
+    ]
+
+
+def test_reports_are_written_to_the_trials_folder_too(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    sweep.report(trial, 2, 0.4)
+    written = (sweep.folder / "trial_00000" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in written] == sweep.state.trials["00000"].history
+
+
+def test_trial_that_ends_by_itself_is_finished(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    sweep.end_by_itself(trial)
+    assert sweep.states() == ["FINISHED"]
+
+
+def test_trial_that_the_scheduler_stops_is_stopped(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5, done=True)
+    sweep.complete(trial)
+    assert sweep.states() == ["STOPPED"]
+    assert sweep.state.trials["00000"].decision == "STOP"
+
+
+def test_trial_that_is_stopped_while_paused_is_stopped(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    trial.status = "PAUSED"
+    sweep.step()
+    sweep.complete(trial)
+    assert sweep.states() == ["STOPPED"]
+
+
+def test_resumed_trial_with_nothing_left_to_do_adds_no_report(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    result = {"done": True, "training_iteration": 1, "_tunelight": {"error": None}, "time_total_s": 1.0}
+    sweep.callback.on_trial_result(iteration=1, trials=sweep.trials, trial=trial, result=result)
+    trial.last_result = result
+    sweep.complete(trial)
+    assert sweep.states() == ["FINISHED"]
+    assert len(sweep.state.trials["00000"].history) == 1
+
+
+def test_failure_result_is_an_error_and_no_report(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    sweep.fail(trial)
+    read = read_record(sweep.folder).trials["00000"]
+    assert (read.state, len(read.history)) == ("ERROR", 1)
+    assert (read.error or {})["rank"] == 1
+
+
+def test_failure_that_tune_sees_is_an_error_once(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    trial.get_error = lambda: "Failure # 1\nRayActorError: The actor died\n"
+    for _ in range(2):
+        sweep.call("on_trial_error", trial=trial)
+    error = sweep.state.trials["00000"].error
+    assert error["message"] == "RayActorError: The actor died"
+    assert sweep.state.counts["ERROR"] == 1
+
+
+def test_error_text_that_cannot_be_read_does_not_raise(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    trial.get_error = lambda: 1 / 0
+    sweep.call("on_trial_error", trial=trial)
+    assert "division by zero" in sweep.state.trials["00000"].error["message"]
+
+
+def test_recovered_trial_waits_then_runs_again_without_error(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.call("on_trial_recover", trial=trial)
+    assert sweep.states() == ["PENDING"]
+    sweep.start(trial)
+    assert sweep.states() == ["RUNNING"]
+    assert "will be started again" in sweep.state.notes[0][1]
+
+
+def test_pause_is_seen_at_the_end_of_the_step_and_left_out_of_the_seconds(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.clock.now += 2
+    trial.status = "PAUSED"
+    sweep.step()
+    assert sweep.states() == ["PAUSED"]
+    sweep.clock.now += 100
+    sweep.start(trial)
+    sweep.clock.now += 3
+    sweep.complete(trial)
+    assert sweep.state.trials["00000"].seconds == 5
+
+
+def test_what_is_unfinished_at_the_end_was_interrupted(sweep):
+    running, waiting, stopped = sweep.add(), sweep.add(), sweep.add()
+    for trial in (running, stopped):
+        sweep.start(trial)
+    sweep.report(stopped, 1, 0.5, done=True)
+    running.status = waiting.status = "TERMINATED"  # a time budget: Tune says nothing more
+    sweep.end()
+    assert sweep.states() == ["INTERRUPTED", "INTERRUPTED", "STOPPED"]
+    assert read_record(sweep.folder).ended == "interrupted"
+
+
+@pytest.mark.parametrize(("budget_s", "ended"), [(50.0, "time budget"), (None, "interrupted"), (500.0, "interrupted")])
+def test_an_end_by_time_budget_is_told_from_an_interruption(tmp_path, budget_s, ended):
+    sweep = Sweep(tmp_path, budget_s=budget_s)
+    sweep.start(sweep.add(lr=0.1))
+    sweep.clock.now += 100
+    sweep.end()
+    assert read_record(tmp_path).ended == ended
+
+
+def test_the_reason_of_the_end_is_recorded_once(sweep):
+    sweep.end()
+    sweep.callback.close("something else")
+    assert read_record(sweep.folder).ended == "finished"
+    assert sum(b'"kind":"end"' in line for line in lines(sweep.folder)) == 1
+
+
+def test_checkpoints_are_relative_inside_the_sweep_and_recorded_once(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    inside = {"path": str(sweep.folder / "trial_00000/checkpoints/report-000001.ckpt"), "number": 1}
+    for number in (1, 2):
+        sweep.report(trial, number, 0.5, own={"checkpoint": {**inside, "value": 0.5, "epoch": 0}})
+    sweep.report(trial, 3, 0.5, own={"checkpoint": {"path": "/elsewhere/x.ckpt", "number": 3}})
+    found = sweep.state.trials["00000"].checkpoints
+    assert [known["path"] for known in found] == [
+        "trial_00000/checkpoints/report-000001.ckpt",
+        "/elsewhere/x.ckpt",
+    ]
+    assert found[0]["training_iteration"] == 1
+
+
+# The live view
+
+
+def test_live_view_counts_and_knows_the_best(sweep):
+    first, second = sweep.add(), sweep.add()
+    for trial in (first, second):
+        sweep.start(trial)
+    sweep.report(second, 1, 0.3)
+    sweep.report(first, 1, 0.5)
+    state = sweep.state
+    assert (state.best.value, state.best.trial) == (0.3, "00001")
+    assert state.counts["RUNNING"] == 2
+    assert [trial.history[-1]["loss"] for trial in state.live.values()] == [0.5, 0.3]
+    assert state.trials["00000"].workers == 2
+    sweep.complete(second)
+    assert list(state.live) == ["00000"]
+    assert (state.counts["RUNNING"], sum(state.counts.values())) == (1, 2)
+
+
+def test_nan_is_never_best_and_of_equals_the_lower_index_is(sweep):
+    trials = [sweep.add() for _ in range(3)]
+    for trial in trials:
+        sweep.start(trial)
+    sweep.report(trials[0], 1, math.nan)
+    assert not sweep.state.best
+    for trial in reversed(trials):
+        sweep.report(trial, 2, 0.5)
+    best = sweep.state.best
+    assert best is not None
+    assert (best.trial, best.training_iteration) == ("00000", 2)
+
+
+def test_best_is_the_largest_in_mode_max(tmp_path):
+    sweep = Sweep(tmp_path, metric="acc", mode="max")
+    trial = sweep.add()
+    sweep.start(trial)
+    for number, acc in enumerate((0.1, 0.9, 0.9, 0.5), start=1):
+        sweep.report(trial, number, 1.0, acc=acc)
+    sweep.callback.close()
+    assert sweep.state.trials["00000"].best == 1
+
+
+@pytest.mark.parametrize("value", [None, "text", True, math.nan])
+def test_what_is_no_number_is_no_metric_value(value):
+    assert storage.metric_value({"loss": value}, "loss") is None
+
+
+def test_nested_metric_is_found_by_its_path():
+    assert storage.metric_value({"val": {"loss": 2}}, "val/loss") == 2.0
+
+
+# When the disk does not take it
+
+
+def test_failing_writes_are_kept_said_once_and_written_later(sweep, monkeypatch, caplog):
+    trial = sweep.add()
+    sweep.start(trial)
+    write = os.write
+
+    def full(_file, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    sweep.report(trial, 1, 0.5)
+    sweep.report(trial, 2, 0.4)
+    assert len([entry for entry in caplog.records if "No space left" in entry.message]) == 1
+    assert sweep.state.best.value == 0.4
+    assert read_record(sweep.folder).trials["00000"].history == []
+    monkeypatch.setattr(os, "write", write)
+    sweep.report(trial, 3, 0.3)
+    assert read_record(sweep.folder) == sweep.state
+
+
+def test_a_partial_write_goes_on_where_it_broke_off(sweep, monkeypatch):
+    trial = sweep.add()
+    sweep.start(trial)
+    write, budget = os.write, [70]
+
+    def nearly_full(file, data):
+        if not budget[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = write(file, data[: budget[0]])
+        budget[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "write", nearly_full)
+    sweep.report(trial, 1, 0.5)
+    assert read_record(sweep.folder).trials["00000"].history == []
+    budget[0] = 10**9
+    sweep.report(trial, 2, 0.4)
+    assert read_record(sweep.folder) == sweep.state
+
+
+def test_lines_that_never_could_be_written_are_said_at_close(tmp_path, monkeypatch, caplog):
+    record = Record.open(tmp_path)
+    monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "bad")))
+    record.append("note", text="lost")
+    record.close()
+    assert "lacks its last" in caplog.text
+
+
+def test_record_that_cannot_be_opened_is_a_storage_error(tmp_path):
+    (tmp_path / "record.jsonl").mkdir()
+    with pytest.raises(StorageError, match=r"record\.jsonl"):
+        RecordCallback(tmp_path, metric="loss")
+
+
+def test_callback_can_be_pickled_as_tune_does(sweep):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    sweep.start(sweep.add())
+    sweep.report(sweep.trials[0], 1, 0.5)
+    copy = pickle.loads(cloudpickle.dumps(sweep.callback))
+    assert copy.state == sweep.state

@@ -1,0 +1,237 @@
+"""TensorBoard's files, read back by TensorBoard's own readers."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+
+from tunelight.reporting.tensorboard import TensorBoardCallback
+from tunelight.storage import SweepState, apply
+
+
+class Sweep:
+    """A sweep that never ran: what Tune would call, in the order in which it calls it."""
+
+    def __init__(self, folder: Path, metric: str | None = "loss", mode: str = "min") -> None:
+        self.now = 1_000_000.0
+        self.folder = folder
+        self.state = SweepState()
+        self.state.sweep.update(metric=metric, mode=mode)
+        self.callback = TensorBoardCallback(folder, self.state, clock=lambda: self.now)
+
+    def line(self, kind: str, **fields: Any) -> None:
+        apply(self.state, {"kind": kind, "time": self.now, **fields})
+
+    def start(self, trial: str, config: dict[str, Any] | None = None) -> None:
+        self.line("trial", trial=trial, index=len(self.state.trials), config=config or {}, folder=f"trial_{trial}")
+        self.line("state", trial=trial, state="RUNNING")
+        self.callback.on_trial_start(1, [], fake(trial))
+
+    def report(self, trial: str, n: int, **metrics: Any) -> None:
+        self.now += 1
+        when = {"training_iteration": n, "epoch": n - 1, "timestamp": self.now}
+        self.line("report", trial=trial, metrics=metrics, decision="CONTINUE", **when)
+        self.callback.on_trial_result(1, [], fake(trial), {})
+
+    def end(self, trial: str, state: str = "FINISHED") -> None:
+        self.line("state", trial=trial, state=state, error={} if state == "ERROR" else None)
+        self.callback.on_trial_complete(1, [], fake(trial))
+
+    def read(self, trial: str) -> EventAccumulator:
+        events = EventAccumulator(str(self.folder / f"trial_{trial}"))
+        events.Reload()
+        return events
+
+    def scalars(self, trial: str, tag: str) -> list[tuple[int, float]]:
+        return [(event.step, event.value) for event in self.read(trial).Scalars(tag)]
+
+    def hparams(self, trial: str) -> dict[str, Any]:
+        content = self.read(trial).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+        values = metadata.parse_session_start_info_plugin_data(content).hparams
+        return {key: getattr(values[key], values[key].WhichOneof("kind")) for key in values}
+
+
+def fake(trial_id: str) -> Any:
+    return SimpleNamespace(trial_id=trial_id)
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    made = Sweep(tmp_path)
+    yield made
+    made.callback.close()
+
+
+def test_each_numeric_metric_is_a_scalar_of_its_own_name(sweep):
+    sweep.start("00000")
+    sweep.report("00000", 1, loss=0.5, acc=0.25, val={"f1": 2}, label="x", ok=True, series=[1, 2], _private=1)
+    sweep.report("00000", 2, loss=0.25, acc=0.75)
+    sweep.end("00000")
+    assert sweep.scalars("00000", "loss") == [(1, 0.5), (2, 0.25)]
+    assert sweep.scalars("00000", "acc") == [(1, 0.25), (2, 0.75)]
+    assert sweep.scalars("00000", "val/f1") == [(1, 2.0)]
+    assert set(sweep.read("00000").Tags()["scalars"]) == {"loss", "loss/best", "acc", "val/f1", "ok"}
+    assert [event.wall_time for event in sweep.read("00000").Scalars("acc")] == [1_000_001.0, 1_000_002.0]
+
+
+def test_the_best_value_so_far_is_a_scalar_beside_the_metric(sweep):
+    sweep.start("a")
+    for n, loss in enumerate((math.nan, 0.5, 0.75, 0.25), start=1):
+        sweep.report("a", n, loss=loss)
+    sweep.end("a")
+    assert sweep.scalars("a", "loss/best") == [(2, 0.5), (3, 0.5), (4, 0.25)]
+    assert [step for step, _ in sweep.scalars("a", "loss")] == [1, 2, 3, 4]
+
+
+def test_a_metric_called_best_of_another_is_not_overwritten(sweep):
+    sweep.start("a")
+    sweep.report("a", 1, **{"loss": 0.5, "loss/best": 7.0})
+    sweep.end("a")
+    assert sweep.scalars("a", "loss/best") == [(1, 7.0)]
+
+
+def test_a_sweep_without_a_metric_writes_what_was_reported(tmp_path):
+    sweep = Sweep(tmp_path, metric=None)
+    sweep.start("a")
+    sweep.report("a", 1, acc=0.5)
+    sweep.end("a")
+    assert sweep.read("a").Tags()["scalars"] == ["acc"]
+
+
+def test_a_configuration_survives_with_every_type(sweep):
+    config = {
+        "lr": 0.125, "hidden": 64, "norm": True, "act": "relu", "drop": None, "layers": [1, 2],
+        "nan": math.nan, "model": {"depth": 3, "empty": {}}, "huge": 10**400, "_private": 1,
+    }  # fmt: skip
+    sweep.start("a", config)
+    assert sweep.hparams("a") == {
+        "lr": 0.125, "hidden": 64.0, "norm": True, "act": "relu", "drop": "None", "layers": "[1, 2]",
+        "nan": "nan", "model.depth": 3.0, "model.empty": "{}", "huge": str(10**400),
+    }  # fmt: skip
+
+
+def test_a_trial_that_runs_can_be_read_already(sweep):
+    sweep.start("a", {"lr": 0.5})
+    sweep.report("a", 1, loss=0.5)
+    sweep.now += 2
+    sweep.report("a", 2, loss=0.25)
+    assert sweep.hparams("a") == {"lr": 0.5}
+    assert sweep.scalars("a", "loss") == [(1, 0.5), (2, 0.25)]
+
+
+def table_of(folder: Path) -> dict[str, tuple[dict[str, Any], dict[str, float], int]]:
+    """Return what the HPARAMS tab would list: run -> (hyperparameters, metrics, status)."""
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins import base_plugin
+    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+
+    runs = plugin_event_multiplexer.EventMultiplexer()
+    runs.AddRunsFromDirectory(str(folder))
+    runs.Reload()
+    provider = data_provider.MultiplexerDataProvider(runs, str(folder))
+    context = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    request = api_pb2.ListSessionGroupsRequest(
+        slice_size=100, allowed_statuses=[0, 1, 2, 3], aggregation_type=api_pb2.AGGREGATION_AVG
+    )
+    found = list_session_groups.Handler(RequestContext(), context, "", request).run()
+    return {
+        group.name: (
+            {key: getattr(value, value.WhichOneof("kind")) for key, value in group.hparams.items()},
+            {value.name.tag: value.value for value in group.metric_values},
+            group.sessions[0].status,
+        )
+        for group in found.session_groups
+    }
+
+
+def test_the_hparams_tab_lists_every_trial_with_its_best_value(sweep):
+    for trial, state, opt in (("a", "FINISHED", "sgd"), ("b", "STOPPED", None), ("c", "ERROR", "adam")):
+        sweep.start(trial, {"opt": opt, f"only_{trial}": 1})
+        sweep.report(trial, 1, loss=0.25)
+        sweep.report(trial, 2, loss=0.5)
+        sweep.end(trial, state)
+    sweep.start("d", {"opt": "sgd"})
+    sweep.end("d", "ERROR")
+    sweep.start("e", {"opt": "sgd"})
+    sweep.callback.on_experiment_end([])
+    table = table_of(sweep.folder)
+    assert table["trial_a"] == ({"opt": "sgd", "only_a": 1.0}, {"loss": 0.5, "loss/best": 0.25}, 1)
+    assert table["trial_b"] == ({"opt": "None", "only_b": 1.0}, {"loss": 0.5, "loss/best": 0.25}, 1)
+    assert table["trial_c"] == ({"opt": "adam", "only_c": 1.0}, {"loss": 0.5, "loss/best": 0.25}, 2)
+    assert table["trial_d"] == ({"opt": "sgd"}, {}, 2)
+    assert table["trial_e"] == ({"opt": "sgd"}, {}, 0)
+
+
+def test_a_failure_that_tune_saw_ends_the_file(sweep):
+    sweep.start("a")
+    sweep.line("state", trial="a", state="ERROR", error={})
+    sweep.callback.on_trial_error(1, [], fake("a"))
+    content = sweep.read("a").SummaryMetadata(metadata.SESSION_END_INFO_TAG).plugin_data.content
+    assert metadata.parse_session_end_info_plugin_data(content).status == 2
+
+
+def test_a_trial_that_starts_again_keeps_its_first_file(sweep):
+    sweep.start("a")
+    sweep.report("a", 1, loss=0.5)
+    sweep.end("a", "ERROR")
+    sweep.now -= 1  # both files are opened within the same second
+    sweep.line("state", trial="a", state="RUNNING")
+    sweep.callback.on_trial_start(1, [], fake("a"))
+    sweep.report("a", 2, loss=0.25)
+    sweep.end("a")
+    assert len(list((sweep.folder / "trial_a").iterdir())) == 2
+    assert sorted(sweep.scalars("a", "loss")) == [(1, 0.5), (2, 0.25)]
+
+
+def test_a_sweep_taken_up_again_writes_only_what_is_new(sweep):
+    sweep.start("a")
+    sweep.report("a", 1, loss=0.5)
+    sweep.callback.close()
+    sweep.callback = TensorBoardCallback(sweep.folder, sweep.state, clock=lambda: sweep.now + 60)
+    sweep.report("a", 2, loss=0.25)
+    sweep.end("a")
+    assert sweep.scalars("a", "loss") == [(1, 0.5), (2, 0.25)]
+
+
+def test_it_never_raises_and_warns_once(tmp_path, caplog):
+    (tmp_path / "file").write_text("no folder")
+    sweep = Sweep(tmp_path / "file")
+    with caplog.at_level(logging.WARNING, logger="tunelight"):
+        sweep.start("a")
+        sweep.report("a", 1, loss=0.5)
+        sweep.end("a")
+        sweep.callback.on_experiment_end([])
+    assert len(caplog.records) == 1
+    assert "TensorBoardCallback failed; the sweep goes on" in caplog.text
+
+
+def test_a_trial_that_the_live_view_does_not_know_is_left_out(sweep):
+    sweep.callback.on_trial_start(1, [], fake("unknown"))
+    sweep.callback.on_trial_complete(1, [], fake("unknown"))
+    assert list(sweep.folder.iterdir()) == []
+
+
+def test_it_can_be_pickled_while_files_are_open(tmp_path):
+    state = SweepState()
+    apply(state, {"kind": "trial", "time": 0.0, "trial": "a", "index": 0, "config": {}, "folder": "trial_a"})
+    callback = TensorBoardCallback(tmp_path, state)
+    callback.on_trial_start(1, [], fake("a"))
+    pickle.loads(pickle.dumps(callback)).close()
+    callback.close()
+
+
+def test_it_starts_no_thread(sweep):
+    before = threading.active_count()
+    sweep.start("a")
+    assert threading.active_count() == before
+    sweep.callback.close()
