@@ -1,0 +1,50 @@
+"""Rows b and c: tunelight, with FIFO or its own ASHA."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from workload import Job, run_peer, train_one
+
+import tunelight as tl
+from tunelight.schedulers import ASHA
+
+
+def sweep(job: Job, args: argparse.Namespace) -> None:
+    """Run the configurations as one sweep, one trial at a time, Ray's start included."""
+    space = {
+        "index": tl.choice(list(range(len(job.configs)))),
+        "lr": tl.loguniform(1e-4, 1e-1),
+        "hidden": tl.choice(sorted({config["hidden"] for config in job.configs})),
+    }
+
+    def train(config: dict[str, Any]) -> None:
+        report = tl.TuneReportCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
+        rank = tl.get_context().rank
+        train_one(job, dict(config), rank=rank, reporters=[report], strategy=tl.RayStrategy())
+
+    asha = ASHA(max_t=job.epochs, grace_period=job.grace_period, reduction_factor=job.reduction_factor)
+    tl.run(
+        space,
+        train,
+        metric="loss",
+        mode="min",
+        num_samples=len(job.configs),
+        baselines=job.configs,
+        scheduler=asha if args.scheduler == "asha" else "fifo",
+        workers=job.ranks,
+        max_concurrent=1,
+        address="local",
+        storage=str(Path(job.folder) / "storage"),
+        name="turnaround",
+        seed=7,
+        progress=False,
+    )
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser()
+    options.add_argument("--scheduler", choices=["fifo", "asha"], default="fifo")
+    run_peer(sweep, options)

@@ -1,0 +1,153 @@
+"""What every peer of turnaround.py trains, and how each of them writes down when.
+
+All peers call :func:`train_one` with their own strategy: model, data, Trainer settings, seeds, thread count
+and callbacks are the same for all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+THREADS = 1
+"""Threads of torch in every worker of every peer."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One peer's work. ``repeats`` makes an epoch longer; ``folder`` takes its events and storage."""
+
+    configs: list[dict[str, Any]]
+    epochs: int
+    ranks: int
+    repeats: int
+    grace_period: int
+    reduction_factor: int
+    folder: str
+
+    @classmethod
+    def load(cls, path: str | Path) -> Job:
+        """Read a job that :meth:`save` wrote."""
+        return cls(**json.loads(Path(path).read_text()))
+
+    def save(self, path: Path) -> None:
+        """Write the job as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+
+def make_configs(trials: int, seed: int, hidden: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Return ``trials`` configurations, the same for the same seed; ``index`` says which is which."""
+    rng = random.Random(seed)
+    return [{"index": index, "lr": 10 ** rng.uniform(-4, -1), "hidden": rng.choice(hidden)} for index in range(trials)]
+
+
+def write_event(folder: str | Path, rank: int, trial: int, event: str, **fields: Any) -> None:
+    """Append what happened on ``rank`` to that rank's file; one short write, safe from any process."""
+    line = {"trial": trial, "event": event, "time": time.time(), "pid": os.getpid(), **fields}
+    with (Path(folder) / f"events-{rank}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def train_one(  # one trial, in whatever process the peer calls it
+    job: Job,
+    config: dict[str, Any],
+    *,
+    rank: int = 0,
+    reporters: Iterable[Any] = (),
+    prepare: Callable[[Any], Any] | None = None,
+    **trainer_args: Any,
+) -> Any:
+    """Train one configuration and return its Trainer. Runs on: each worker (driver where the peer spawns).
+
+    ``reporters`` are the peer's own callbacks that report; ``prepare`` is applied to the Trainer.
+    """
+    import pytorch_lightning as pl
+    import torch
+    from lightning_parts import Reported, Timeline, build_data
+
+    from tunelight.digits import DigitsClassifier
+
+    trial = config["index"]
+    write_event(job.folder, rank, trial, "enter")
+    try:
+        torch.set_num_threads(THREADS)
+        pl.seed_everything(1000 + trial, verbose=False)
+        trainer = pl.Trainer(
+            max_epochs=job.epochs,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[Timeline(job.folder, trial), *reporters, Reported(job.folder, trial)],
+            **trainer_args,
+        )
+        if prepare is not None:
+            trainer = prepare(trainer)
+        model = DigitsClassifier(lr=config["lr"], hidden=config["hidden"])
+        trainer.fit(model, datamodule=build_data(job.repeats))
+    finally:
+        write_event(job.folder, rank, trial, "exit")
+    return trainer
+
+
+def collect(folder: str | Path) -> list[dict[str, Any]]:
+    """Return one dict a trial from the events of all ranks, in the order in which the trials started."""
+    trials: dict[int, dict[str, Any]] = {}
+    for path in sorted(Path(folder).glob("events-*.jsonl")):
+        rank = int(path.stem.split("-")[1])
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            trial = trials.setdefault(
+                event["trial"],
+                {
+                    "trial": event["trial"],
+                    "threads": {},
+                    "pids": {},
+                    "validated": [],
+                    "reported": [],
+                    "loss": [],
+                },
+            )
+            _note(trial, rank, event)
+    for trial in trials.values():
+        trial["epochs"] = len(trial["validated"])
+        # A peer may kill a trial that it stops: then its last word is its end.
+        trial["end"] = trial.get("exit") or max([trial["enter"], *trial["validated"]])
+        trial["first_report"] = (trial["reported"] or trial["validated"] or [None])[0]
+    return sorted(trials.values(), key=lambda trial: trial.get("enter", 0.0))
+
+
+def _note(trial: dict[str, Any], rank: int, event: dict[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "setup":
+        trial["threads"][str(rank)] = event["threads"]
+        trial["omp"] = event["omp"]
+        trial["pids"][str(rank)] = event["pid"]
+    elif rank == 0 and kind in {"enter", "first_batch", "exit"}:
+        trial[kind] = event["time"]
+    elif rank == 0:
+        trial[kind].append(event["time"])
+        if kind == "validated":
+            trial["loss"].append(event["loss"])
+            trial["acc"] = max(trial.get("acc", 0.0), event["acc"])
+
+
+def run_peer(run: Callable[[Job, argparse.Namespace], None], parser: argparse.ArgumentParser | None = None) -> None:
+    """Run a peer from its command line: do the job, then write what was measured to ``--out``."""
+    parser = parser or argparse.ArgumentParser()
+    parser.add_argument("--config-file", required=True, help="the job, as JSON")
+    parser.add_argument("--out", required=True, help="where to write the measurements, as JSON")
+    args = parser.parse_args()
+    job = Job.load(args.config_file)
+    called = time.time()
+    run(job, args)
+    done = time.time()
+    Path(args.out).write_text(json.dumps({"called": called, "done": done, "trials": collect(job.folder)}, indent=1))
