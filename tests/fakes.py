@@ -62,7 +62,7 @@ class FakeGang:
 
     @property
     def running(self) -> bool:
-        return not self._ended
+        return bool(self._buffer) or not self._ended
 
     def heal(self) -> None:
         if self.unfit is not None:
@@ -144,4 +144,5 @@ class FakeGang:
         if self.running:
             self._mailbox.abort("closed")
         self._ended = True
+        self._buffer = []
         self.unfit = self.unfit or "it was closed"

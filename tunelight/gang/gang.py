@@ -167,14 +167,15 @@ class Gang:
                 ray.kill(worker)
         self._workers = []
         self._polls = {}
+        self._buffer.clear()
         self.unfit = self.unfit or "it was closed"
 
     # -- one trial
 
     @property
     def running(self) -> bool:
-        """True while a trial has not ended on every rank."""
-        return self.trials > 0 and len(self._ended) < len(self._workers)
+        """True while a trial has not ended on every rank, or has left events to read."""
+        return bool(self._buffer) or (self.trials > 0 and len(self._ended) < len(self._workers))
 
     @property
     def locations(self) -> list[Location]:
@@ -279,7 +280,7 @@ class Gang:
         self.answer(Save())
         kept: deque[Event] = deque()
         try:
-            while self.running or self._buffer:
+            while self.running:
                 event = self.next_event()
                 if isinstance(event, Saved):
                     return event

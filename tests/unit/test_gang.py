@@ -1,0 +1,26 @@
+"""The head's side of a gang, without the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tunelight.gang import gang as gangs
+from tunelight.gang.gang import Gang, GangSpec
+from tunelight.messages import Ended, Event, Report
+
+
+def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 has ended; one poll of rank 0 then brings its last report and its end at once."""
+    monkeypatch.setattr(gangs.ray, "get", lambda poll: poll)
+    gang = Gang(GangSpec(workers=2), None)
+    gang.trials = 1
+    gang._workers = [object(), object()]
+    last: list[Event] = [Report(3, {"loss": 1.0}), Ended(0)]
+    gang._take(1, [Ended(1)])
+    gang._take(0, last)
+    read: list[Any] = []
+    while gang.running:
+        read.append(gang.next_event(0))
+    assert read == [Ended(1), *last]
