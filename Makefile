@@ -5,20 +5,22 @@ PYTHON ?= $(shell for p in python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
+HOROVOD_STAMP := $(VENV)/.tunelight-horovod
 BENCHMARKS := turnaround leak
 TESTS := tests/unit tests/integration tests/chaos
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-full unit lint format bench bench-short docs clean distclean
+.PHONY: help setup horovod demo test test-full unit lint format bench bench-short docs clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
-	@echo "make test       set up, then lint, the benchmarks' short modes and all tests but the slow ones"
+	@echo "make test       set up, Horovod too, then lint, the benchmarks' short modes and all tests but the slow ones"
 	@echo "make test-full  the same with whole benchmarks and the slow tests"
 	@echo "make unit       the unit tests only (no Ray)"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
+	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
 	@echo "make bench      the benchmarks, printing their tables"
 	@echo "make docs       the reference of the public names, into build/docs"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
@@ -37,14 +39,22 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP)
 
+# Built once for each torch and Python, and taken from the wheel cache from then on. After setup, for setup may bring
+# another torch; the demo does without it, and so without a compiler.
+$(HOROVOD_STAMP): $(STAMP) scripts/build_horovod.sh
+	scripts/build_horovod.sh $(BIN)/python
+	@touch $@
+
+horovod: $(HOROVOD_STAMP)
+
 demo: setup
 	$(BIN)/python examples/digits_asha.py --storage runs --export best.yaml
 
 # The tests come last, so that pytest's closing line is the last thing that a green run prints.
-test: setup lint bench-short
+test: setup horovod lint bench-short
 	$(BIN)/python -m pytest -m "not slow" $(TESTS)
 
-test-full: setup lint bench
+test-full: setup horovod lint bench
 	$(BIN)/python -m pytest $(TESTS)
 
 unit: setup

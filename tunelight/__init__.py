@@ -11,6 +11,8 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Checkpoints": "tunelight.settings",
+    "HorovodRayStrategy": "tunelight.strategies",
+    "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
     "SearchSpace": "tunelight.space",
     "SweepResults": "tunelight.results",
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.space import SearchSpace
-    from tunelight.strategies import RayStrategy
+    from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.sweep import run
     from tunelight.trainable import gang_trainable
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError
@@ -36,9 +36,9 @@ def connected(settings: Settings, reservation: Reservation) -> Iterator[None]:
     environment = dict(os.environ)
     try:
         if ours:
-            _init_ray(settings)
+            _init_ray(settings.address, settings.runtime_env, settings.verbose)
         _refuse_client()
-        _check_cluster(reservation)
+        check_cluster(reservation)
         yield
     finally:
         if ours:
@@ -46,6 +46,14 @@ def connected(settings: Settings, reservation: Reservation) -> Iterator[None]:
                 ray.shutdown()
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
+
+
+def use_ray() -> None:
+    """Use the Ray that is there, or RAY_ADDRESS; else start a local one, which ends with this process."""
+    import ray  # noqa: PLC0415
+
+    if not ray.is_initialized():
+        _init_ray(None, None, 0)
 
 
 @contextlib.contextmanager
@@ -71,16 +79,16 @@ def _refuse_client() -> None:
         )
 
 
-def _init_ray(settings: Settings) -> None:
+def _init_ray(address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int) -> None:
     import ray  # noqa: PLC0415
 
     common: dict[str, Any] = {
-        "runtime_env": dict(settings.runtime_env) if settings.runtime_env else None,
-        "log_to_driver": settings.verbose > 0,
-        "logging_level": logging.INFO if settings.verbose > 1 else logging.ERROR,
+        "runtime_env": dict(runtime_env) if runtime_env else None,
+        "log_to_driver": verbose > 0,
+        "logging_level": logging.INFO if verbose > 1 else logging.ERROR,
     }
-    address = settings.address or os.environ.get("RAY_ADDRESS")
-    with quiet(settings.verbose):
+    address = address or os.environ.get("RAY_ADDRESS")
+    with quiet(verbose):
         if address and address != "local":
             ray.init(address=address, **common)
         else:
@@ -93,13 +101,16 @@ def _init_ray(settings: Settings) -> None:
             )
 
 
-def _check_cluster(reservation: Reservation) -> None:
-    """Refuse a gang that this cluster can never hold; where it may grow, warn and wait."""
+def check_cluster(reservation: Reservation, *, who: str = "A trial", spread: bool = False) -> None:
+    """Refuse a gang that this cluster can never hold; where it may grow, warn and wait.
+
+    ``spread`` wants each bundle on a node of its own. Raises: ResourceError.
+    """
     import ray  # noqa: PLC0415
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     try:
-        check_fits(reservation, nodes)
+        check_fits(reservation, nodes, who=who, spread=spread)
     except ResourceError as error:
         if not _may_grow():
             raise

@@ -60,8 +60,8 @@ class NoResultError(TunelightError, RuntimeError):
     """A result was asked for that the sweep does not have (no trial reported, say)."""
 
 
-class TrialError(TunelightError, RuntimeError):
-    """A trial failed on one of its workers; ``error`` says on which, and holds the traceback."""
+class WorkerFailedError(TunelightError, RuntimeError):
+    """Training failed on a worker; ``error`` says on which rank and node, and holds the traceback."""
 
     def __init__(self, error: WorkerError) -> None:
         super().__init__(error)
@@ -69,6 +69,10 @@ class TrialError(TunelightError, RuntimeError):
 
     def __str__(self) -> str:
         return str(self.error)
+
+
+class TrialError(WorkerFailedError):
+    """A trial failed on one of its workers."""
 
 
 class GangError(TunelightError, RuntimeError):
@@ -80,6 +84,12 @@ class TrialStopped(BaseException):
 
     It is a BaseException so that ``except Exception`` in training code does not swallow it.
     """
+
+
+HOW_TO_GET_HOROVOD = (
+    "Horovod is not installed. In tunelight's repository, `make horovod` builds it; elsewhere, see CONTRIBUTING.md: "
+    "it builds from source with a C++17 compiler and cmake, for PyTorch with gloo."
+)
 
 
 def guess(name: Any, valid: Iterable[str]) -> str:

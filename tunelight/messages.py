@@ -102,6 +102,14 @@ class WorkerError:
 
 
 @dataclass(frozen=True, slots=True)
+class Terminal:
+    """What the driver's terminal is like, for the progress bars of rank 0."""
+
+    tty: bool = False
+    columns: int = 80
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One trial, as it is handed to every rank of a gang.
 
@@ -113,7 +121,8 @@ class Task:
     trial_dir: str
     config: dict[str, Any]
     train: Any
-    seed: int
+    seed: int | None
+    """Set on every rank before the train function starts (None: it sets its own)."""
     cwd: str
     serial: int = 0
     """Counts what this gang has started, so that no word of one trial is heard in another."""
@@ -124,6 +133,14 @@ class Task:
     resume: CheckpointInfo | None = None
     every: int = 1
     verbose: int = 0
+    terminal: Terminal | None = None
+    """Where the ranks' output goes as it happens; None sends it to the trial's log."""
+    job: bool = False
+    """True for a job that stands alone: it hands in a result of its own and need not report."""
+    heard: bool = True
+    """False where nobody wants the reports of a job."""
+    backend: str = "ddp"
+    """How the gang meets: ``ddp``, ``sharded`` or ``horovod``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +153,10 @@ class Place:
     local_world_size: int
     node_rank: int
     interface: str
+    gpus: tuple[str, ...] = ()
+    """The GPUs of all ranks on this node, in PCI order: what CUDA_VISIBLE_DEVICES is to hold."""
+    gpu: int | None = None
+    """Which of them is this rank's own (the first, if it has several)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +170,23 @@ class Ended:
     """What the trial left that could not be cleaned (live threads, say)."""
 
 
-Event = Report | Saved | Ended
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a rank printed, ready to be written; ``error`` is for standard error."""
+
+    text: str
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a job hands in on one rank: a value, or a reference to one in Ray's object store."""
+
+    rank: int
+    value: Any
+
+
+Event = Report | Saved | Text | Output | Ended
 
 RESULT_KEY = "_tunelight"
 """Under this key a Tune result carries what is tunelight's own (see ``GangTrainable.step``)."""

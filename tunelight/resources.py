@@ -151,20 +151,27 @@ def get_tune_resources(
     return Reservation(num_workers, cpus, gpus, head_cpus=num_cpus_head, resources_per_worker=custom).factory()
 
 
-def check_fits(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> None:
-    """Raise ResourceError unless a cluster of ``nodes`` (resources by name, each) could ever hold the gang."""
+def check_fits(
+    reservation: Reservation, nodes: Sequence[Mapping[str, float]], *, who: str = "A trial", spread: bool = False
+) -> None:
+    """Raise ResourceError unless a cluster of ``nodes`` (resources by name, each) could ever hold the gang.
+
+    ``who`` needs it, for the message; ``spread`` wants each bundle on a node of its own.
+    """
     free = [dict(node) for node in nodes]
     for bundle in sorted(reservation.bundles, key=lambda bundle: -sum(bundle.values())):
         for node in sorted(free, key=lambda node: sum(node.get(name, 0) for name in bundle)):
             if all(node.get(name, 0) + 1e-9 >= amount for name, amount in bundle.items()):
                 for name, amount in bundle.items():
                     node[name] -= amount
+                if spread:
+                    free.remove(node)
                 break
         else:
-            raise ResourceError(_misfit(reservation, nodes))
+            raise ResourceError(_misfit(reservation, nodes, who, "a node for each worker, " if spread else ""))
 
 
-def _misfit(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> str:
+def _misfit(reservation: Reservation, nodes: Sequence[Mapping[str, float]], who: str, spread: str) -> str:
     wanted: dict[str, float] = {}
     for bundle in reservation.bundles:
         for name, amount in bundle.items():
@@ -174,7 +181,7 @@ def _misfit(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> s
     )
     largest = ", ".join(f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}" for name in wanted)
     return (
-        f"A trial needs {reservation}: together {total}. This cluster of {len(nodes)} node"
-        f"{'' if len(nodes) == 1 else 's'} (the largest has {largest}) can never hold it, so no trial would "
-        "start. Lower workers=, cpus_per_worker= or gpus_per_worker=, or add nodes."
+        f"{who} needs {reservation}: {spread}together {total}. This cluster of {len(nodes)} node"
+        f"{'' if len(nodes) == 1 else 's'} (the largest has {largest}) can never hold it, so nothing would "
+        "start. Ask for fewer workers, or for less CPUs or GPUs for each, or add nodes."
     )

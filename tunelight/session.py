@@ -24,6 +24,7 @@ from tunelight.messages import (
     Continue,
     Decision,
     Event,
+    Output,
     Place,
     Report,
     Save,
@@ -120,11 +121,13 @@ class Session:
     def __init__(
         self, task: Task, place: Place, control: Control, post: Callable[[Event], None], mailbox: Mailbox
     ) -> None:
+        self.place = place
         self.rank = place.rank
         self.world_size = place.world_size
         self.local_rank = place.local_rank
         self.local_world_size = place.local_world_size
         self.node_rank = place.node_rank
+        self.gpu = place.gpu
         self.trial_id = task.trial_id
         self.trial_dir = task.trial_dir
         self.config = task.config
@@ -134,6 +137,9 @@ class Session:
         self.metric = task.metric
         self.verbose = task.verbose
         self.every = task.every
+        self.job = task.job
+        self.backend = task.backend
+        self._heard = task.heard
         self.reports = 0
         """Reports of this start alone."""
         self.fit = -1
@@ -175,6 +181,8 @@ class Session:
         Raises: TrialStopped (on every rank, at the same report) when the trial ends here; MetricError when
             the sweep's metric is not among those of the first report.
         """
+        if not self._heard:
+            return
         if self._stopped is not None:
             raise TrialStopped(self._stopped.reason)
         self.number += 1
@@ -276,6 +284,10 @@ class Session:
                 f"Could not write checkpoint {info.path}: {error}. Is the disk full, or the folder gone?"
             ) from error
 
+    def hand_in(self, value: Any) -> None:
+        """Send the head what a job made on this rank: a value, or a reference to one in Ray's object store."""
+        self._post(Output(self.rank, value))
+
     def checkpoint_for_fit(self) -> str | None:
         """Return the checkpoint that the fit now starting should go on from, if there is one."""
         if self.resume is not None and self.resume.fit == max(self.fit, 0):
@@ -286,7 +298,7 @@ class Session:
         """Raise if the train function returned without having done its part."""
         if self.rank == 0 and self.world_size > 1:
             self._control.say(self._turn + 1, _ENDED)  # a rank that would report once more learns why it can't
-        if self.reports == 0 and self.number == 0:
+        if self.reports == 0 and self.number == 0 and not self.job:
             if self.rank > 0:
                 raise MetricError(
                     f"The train function returned on rank {self.rank} without a report. Every rank has to report: "

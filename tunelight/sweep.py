@@ -58,7 +58,7 @@ def run(
     cpus_per_worker: float = UNSET,
     gpus_per_worker: float = UNSET,
     resources_per_trial: Mapping[str, Any] | None = UNSET,
-    backend: Literal["ddp"] = UNSET,
+    backend: Literal["ddp", "horovod", "sharded"] = UNSET,
     reuse_gangs: bool = UNSET,
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
@@ -94,7 +94,7 @@ def run(
         workers: workers of a trial (None: from ``resources_per_trial``, else 1).
         cpus_per_worker, gpus_per_worker: what each worker holds (1, 0); fractions are allowed.
         resources_per_trial: the same in Tune's old words: {"cpu": head, "extra_cpu": all workers together}.
-        backend: how workers meet ("ddp").
+        backend: how workers meet: "ddp", "horovod" or "sharded"; train's strategy has to be of that kind ("ddp").
         reuse_gangs: keep workers warm from trial to trial (True).
         checkpoints: Checkpoints(keep=1, every=1): how many of the best to keep beside the last; None: write none
             in a ``model=`` sweep.

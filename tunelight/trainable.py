@@ -344,7 +344,7 @@ def gang_trainable(
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
     resources_per_trial: Mapping[str, Any] | None = None,
-    backend: Literal["ddp"] = "ddp",
+    backend: Literal["ddp", "horovod", "sharded"] = "ddp",
     metric: str | None = None,
     mode: Literal["min", "max"] = "min",
     keep: int = 1,
@@ -355,7 +355,7 @@ def gang_trainable(
     Args:
         train: the train function; it runs on every worker, with the trial's config.
         workers, cpus_per_worker, gpus_per_worker, resources_per_trial: the reservation, as in ``tunelight.run``.
-        backend: how the workers meet.
+        backend: how the workers meet, as in ``tunelight.run``.
         metric, mode, keep: how many of the best checkpoints to keep beside the last, judged by what.
         seed: of the sweep; each trial's seed follows from it and its number.
 

@@ -21,7 +21,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunelight.errors import GangError
-from tunelight.gang.placement import arrange
+from tunelight.gang.placement import arrange, layout
 from tunelight.gang.rendezvous import JOIN_LIMIT_S, Meeting
 from tunelight.gang.worker import CONCURRENCY, GangWorker, Location
 from tunelight.messages import Decision, Ended, Event, Report, Saved, Stop, Task, WorkerError
@@ -42,7 +42,8 @@ _CALL_LIMIT_S = 30.0
 class GangSpec:
     """What a gang is made of: its workers and what each holds.
 
-    ``first_bundle`` is the index of worker 0's bundle (1 where the head has one of its own).
+    ``first_bundle`` is the index of worker 0's bundle (1 where the head has one of its own);
+    ``backend`` is ``ddp``, ``sharded`` or ``horovod``.
     """
 
     workers: int
@@ -52,12 +53,17 @@ class GangSpec:
     runtime_env: dict[str, Any] | None = None
     backend: str = "ddp"
     first_bundle: int = 0
+    workers_per_bundle: int = 1
+    init_hook: bytes | None = None
+    """Pickled; called without arguments on every worker before the gang first meets."""
     cwd: str = "."
     sys_path: tuple[str, ...] = ()
 
     @property
     def collectives(self) -> str:
-        """The process group's backend: nccl where each rank has a GPU of its own, else gloo."""
+        """How ranks reach one another: Horovod; or nccl where each rank has a GPU of its own, else gloo."""
+        if self.backend == "horovod":
+            return "horovod"
         return "nccl" if self.gpus_per_worker >= 1 else "gloo"
 
 
@@ -73,6 +79,8 @@ class Gang:
         """Trials started on this gang; from the second on it is warm."""
         self.unfit: str | None = None
         """Why no other trial may run here, once that is so."""
+        self.late: list[Event] = []
+        """What came while the last failed trial was brought to its end."""
         self._group = group
         self._workers: list[Any] = []
         self._locations: list[Location] = []
@@ -120,7 +128,7 @@ class Gang:
             }
             if self._group is not None:
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_bundle_index=spec.first_bundle + index
+                    self._group, placement_group_bundle_index=spec.first_bundle + index // spec.workers_per_bundle
                 )
             started.append(actor.options(**options).remote(spec.sys_path, spec.cwd))
         self._workers = started
@@ -132,13 +140,19 @@ class Gang:
         self._workers = [started[index] for index, _ in order]
         self._locations = [locations[index] for index, _ in order]
         self._places = [place for _, place in order]
+        if spec.init_hook is not None:
+            self._gather(
+                [worker.prepare.remote(spec.init_hook) for worker in self._workers], START_LIMIT_S, "its init_hook"
+            )
 
     def _meet(self) -> None:
-        interface = self._places[0].interface
-        (port,) = self._gather(
-            [self._workers[0].host.remote(interface)], _CALL_LIMIT_S, f"rank 0 to listen on {interface}"
+        interface, nodes = self._places[0].interface, layout(self._places)
+        ((port, group_port),) = self._gather(
+            [self._workers[0].host.remote(interface, self.spec.collectives, nodes)],
+            _CALL_LIMIT_S,
+            f"rank 0 to listen on {interface}",
         )
-        meeting = Meeting(interface, port, self.spec.collectives)
+        meeting = Meeting(interface, port, self.spec.collectives, nodes, group_port)
         self._gather(
             [worker.join.remote(meeting, place) for worker, place in zip(self._workers, self._places, strict=True)],
             JOIN_LIMIT_S,
@@ -159,6 +173,10 @@ class Gang:
                 self.unfit = f"rank {[bool(one) for one in left].index(True)} left {'; '.join(sum(left, ()))}"
                 raise GangError(f"The gang cannot be used again: {self.unfit}.")
             self._meet()
+
+    def check_alive(self, limit_s: float) -> None:
+        """Ask every worker for a sign of life. Raises: GangError."""
+        self._gather([worker.locate.remote() for worker in self._workers], limit_s, "a sign of life")
 
     def close(self) -> None:
         """End the workers. Safe to call more than once, and on a gang that never got up."""
@@ -187,7 +205,7 @@ class Gang:
         self.trials += 1
         self._buffer.clear()
         self._ended = {}
-        task = replace(task, serial=self.trials)
+        task = replace(task, serial=self.trials, backend=self.spec.backend)
         for worker in self._workers:
             worker.start.remote(task)  # a worker that died shows in its poll
         self._polls = {}
@@ -312,8 +330,7 @@ class Gang:
         for rank, worker in enumerate(self._workers):
             if rank not in self._ended:
                 worker.abort.remote(self.trials, f"rank {first.rank} failed")
-        for _ in self._until_ended(FAIL_LIMIT_S):
-            pass
+        self.late = self._until_ended(FAIL_LIMIT_S)
         self._kill_slow(f"did not end within {FAIL_LIMIT_S:.0f} s of the failure of rank {first.rank}")
         errors = [ended.error for ended in self._ended.values() if ended.error is not None]
         return min([first, *errors], key=_blame)

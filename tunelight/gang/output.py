@@ -1,4 +1,4 @@
-"""What a trial prints: every line goes to the trial's log, prefixed with its rank."""
+"""What ranks print: to the trial's log, or as it happens to the driver; each line with its rank before it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
+
+from tunelight.messages import Terminal, Text
 
 LOG = "log.txt"
 
@@ -84,12 +87,86 @@ class TrialOutput:
         self._rank = rank
         self._verbose = verbose
 
-    def __enter__(self) -> RankLog:
+    def __enter__(self) -> TrialOutput:
         self._saved = (sys.stdout, sys.stderr)
         self._log = RankLog(self._path, self._rank, self._saved[0] if self._verbose else None)
         sys.stdout = sys.stderr = self._log
-        return self._log
+        return self
 
     def __exit__(self, *_: object) -> None:
         sys.stdout, sys.stderr = self._saved
         self._log.finish()
+
+
+class RankStream(io.TextIOBase):
+    """A text stream that posts what a rank prints: whole lines with the rank before them, a bar as it is drawn.
+
+    A progress bar rewrites its line, which its carriage returns and escapes tell. Thread-safe.
+    """
+
+    def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None], *, error: bool) -> None:
+        self._prefix = f"[{rank}] "
+        self._tty = terminal.tty
+        self._post = post
+        self._error = error
+        self._part = ""
+        self._drawing = False
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        """Take text."""
+        with self._lock:
+            if "\r" in text or "\x1b" in text or (self._drawing and not text.strip()):
+                self._finish_line()
+                self._drawing = not text.endswith("\n")
+                self._post(Text(text, self._error))
+            else:
+                *lines, self._part = (self._part + text).split("\n")
+                if lines:
+                    start = "\n" if self._drawing else ""
+                    self._drawing = False
+                    self._post(Text(start + "".join(f"{self._prefix}{line}\n" for line in lines), self._error))
+        return len(text)
+
+    def _finish_line(self) -> None:
+        if self._part:
+            self._post(Text(f"{self._prefix}{self._part}\n", self._error))
+            self._part = ""
+
+    def flush(self) -> None:
+        """Do nothing: whole lines are on their way already."""
+
+    def isatty(self) -> bool:
+        """Tell whether the driver's own stream is a terminal."""
+        return self._tty
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Return the encoding that text will have."""
+        return "utf-8"
+
+    def finish(self) -> None:
+        """Post what has no line end yet."""
+        with self._lock:
+            self._finish_line()
+
+
+class JobOutput:
+    """Sends this process's standard output and error to the driver while a job runs."""
+
+    def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None]) -> None:
+        self._streams = [RankStream(rank, terminal, post, error=error) for error in (False, True)]
+
+    def __enter__(self) -> JobOutput:
+        self._saved = (sys.stdout, sys.stderr)
+        sys.stdout, sys.stderr = self._streams
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout, sys.stderr = self._saved
+        for stream in self._streams:
+            stream.finish()

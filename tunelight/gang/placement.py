@@ -22,6 +22,7 @@ def arrange(locations: Sequence[Location], head_node: str | None = None) -> list
     placed: list[tuple[int, Place]] = []
     for node_rank, node in enumerate(nodes):
         here = [index for index, location in enumerate(locations) if location.node_id == node]
+        gpus = visible_gpus([locations[index].gpus for index in here])
         for local_rank, index in enumerate(here):
             place = Place(
                 rank=len(placed),
@@ -30,6 +31,20 @@ def arrange(locations: Sequence[Location], head_node: str | None = None) -> list
                 local_world_size=len(here),
                 node_rank=node_rank,
                 interface=LOOPBACK if alone else locations[index].address,
+                gpus=gpus,
+                gpu=gpus.index(locations[index].gpus[0]) if locations[index].gpus else None,
             )
             placed.append((index, place))
     return placed
+
+
+def visible_gpus(held: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the GPUs of a node's ranks, each once: numbers in PCI order, then names (UUIDs, MIG) in theirs."""
+    each = dict.fromkeys(gpu for gpus in held for gpu in gpus)
+    return tuple(sorted(each, key=lambda gpu: (not gpu.isdecimal(), int(gpu) if gpu.isdecimal() else 0, gpu)))
+
+
+def layout(places: Sequence[Place]) -> tuple[int, ...]:
+    """Return how many ranks each node has, in node order."""
+    nodes = [place.node_rank for place in places]
+    return tuple(nodes.count(node) for node in dict.fromkeys(nodes))

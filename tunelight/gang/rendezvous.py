@@ -1,4 +1,4 @@
-"""How the ranks of a gang meet: one store on the gang's interface, and a backend's process group on it.
+"""How the ranks of a gang meet: a store on the gang's interface, and beside it a backend for collectives.
 
 A meeting can be left and held again in the same processes (after a failed trial, say): each one is on a
 fresh store. Nothing listens beyond the gang's own interface.
@@ -6,12 +6,11 @@ fresh store. Nothing listens beyond the gang's own interface.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
@@ -24,17 +23,21 @@ LOOPBACK = "127.0.0.1"
 JOIN_LIMIT_S = 120.0
 """How long ranks wait for one another when they meet."""
 _CLAIM_LIMIT_S = 1.0
-COLLECTIVE_LIMIT_S = 1800.0
-"""How long a collective may take before its ranks give up (torch's own default)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where and as what a rank joins: the store's address, and the backend (``gloo`` or ``nccl``)."""
+    """Where and as what a rank joins.
+
+    ``backend`` is ``gloo``, ``nccl`` or ``horovod``; ``host`` and ``port`` are the store's; ``group_port`` is
+    that of the backend's own rendezvous, where it has one. ``layout`` counts the ranks of each node.
+    """
 
     host: str
     port: int
     backend: str
+    layout: tuple[int, ...] = ()
+    group_port: int = 0
 
 
 def interface_name(address: str) -> str | None:
@@ -45,17 +48,50 @@ def interface_name(address: str) -> str | None:
     return None
 
 
+class Group(Protocol):
+    """What a backend does for the ranks of a gang. Runs on: worker."""
+
+    def host(self, address: str, layout: tuple[int, ...]) -> int:
+        """Open what the ranks need to find one another on ``address``; return its port, or 0. Runs on: rank 0."""
+
+    def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
+        """Meet the other ranks."""
+
+    def leave(self) -> None:
+        """Leave the group. Peers that wait in a collective of it are freed, with an error."""
+
+    def close(self) -> None:
+        """Drop what ``host`` opened."""
+
+    def tidy(self) -> None:
+        """Drop what a trial made beside the gang's own group."""
+
+    def lost_peer(self, error: BaseException) -> bool:
+        """Tell whether an error only says that another rank is gone."""
+
+
+def group_for(backend: str) -> Group:
+    """Return the backend's side of this rank."""
+    if backend == "horovod":
+        from tunelight.gang.horovod import HorovodGroup  # noqa: PLC0415 - it is there in Horovod's gangs only
+
+        return HorovodGroup()
+    from tunelight.gang.torch_group import TorchGroup  # noqa: PLC0415 - as above
+
+    return TorchGroup()
+
+
 class Rendezvous:
     """One rank's side of its gang's meetings. Runs on: worker."""
 
     def __init__(self) -> None:
         self._server: dist.TCPStore | None = None
         self._control: dist.TCPStore | None = None
-        self._joined = False
+        self._group: Group | None = None
         self._last: StoreControl | None = None
 
-    def host(self, address: str) -> int:
-        """Open a fresh store that listens on ``address`` alone; return its port. Runs on: rank 0."""
+    def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
+        """Open a fresh store, and what the backend needs, on ``address`` alone; return the ports. Runs on: rank 0."""
         import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
 
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
@@ -71,26 +107,21 @@ class Rendezvous:
                 timeout=timedelta(seconds=JOIN_LIMIT_S),
                 master_listen_fd=listener.detach(),
             )
-        return port
+        self._group = group_for(backend)
+        return port, self._group.host(address, layout)
 
     def join(self, meeting: Meeting, place: Place) -> None:
-        """Meet the other ranks: connect to the store, then build the process group."""
-        import torch.distributed as dist  # noqa: PLC0415
-
+        """Meet the other ranks: connect to the store, then to one another by the backend's own way."""
         interface = interface_name(place.interface)
         if interface is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = meeting.host, str(meeting.port)
         store = self._server or self._connect(meeting)
         self._control = self._connect(meeting)
-        dist.init_process_group(
-            meeting.backend,
-            store=dist.PrefixStore("group", store),
-            rank=place.rank,
-            world_size=place.world_size,
-            timeout=timedelta(seconds=COLLECTIVE_LIMIT_S),
-        )
-        self._joined = True
+        if self._group is None:
+            self._group = group_for(meeting.backend)
+        self._group.join(meeting, place, store)
 
     def _connect(self, meeting: Meeting) -> dist.TCPStore:
         import torch.distributed as dist  # noqa: PLC0415
@@ -99,17 +130,15 @@ class Rendezvous:
 
     def leave(self) -> None:
         """Leave the group. Peers that wait in a collective of it are freed, with an error."""
-        import torch.distributed as dist  # noqa: PLC0415
-
-        if self._joined and dist.is_initialized():
-            with contextlib.suppress(Exception):  # a group that is broken already has nothing to lose
-                dist.destroy_process_group()
-        self._joined = False
+        if self._group is not None:
+            self._group.leave()
 
     def close(self) -> None:
         """Leave, and drop the store."""
         self.leave()
-        self._control = self._server = self._last = None
+        if self._group is not None:
+            self._group.close()
+        self._control = self._server = self._last = self._group = None
 
     def control(self, name: str) -> StoreControl:
         """Return the channel for rank 0's word in one trial; what the last one left in the store goes."""
@@ -121,15 +150,15 @@ class Rendezvous:
         return self._last
 
     def tidy(self) -> None:
-        """Destroy the groups that a trial made beside the gang's own."""
-        import torch.distributed as dist  # noqa: PLC0415
-        from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415
+        """Drop what a trial made beside the gang's own group."""
+        if self._group is not None:
+            self._group.tidy()
 
-        if not (self._joined and dist.is_initialized()):
-            return
-        for group in [group for group in c10d._world.pg_map if group is not dist.group.WORLD]:
-            with contextlib.suppress(Exception):
-                dist.destroy_process_group(group)
+    def lost_peer(self, error: BaseException) -> bool:
+        """Tell whether an error only says that another rank is gone: never the cause while there is another."""
+        import torch.distributed as dist  # noqa: PLC0415
+
+        return isinstance(error, dist.DistError) or (self._group is not None and self._group.lost_peer(error))
 
 
 class StoreControl:

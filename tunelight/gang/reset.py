@@ -27,7 +27,7 @@ _DAEMON_THREADS_LEFT = 16
 """Idle daemon threads of libraries (a progress bar's monitor) are tolerated up to here."""
 
 
-def _torch_flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+def torch_flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """Return (read, write) pairs for torch's process-wide settings."""
     import torch  # noqa: PLC0415 - the head imports this package too
 
@@ -67,7 +67,7 @@ class CleanState:
     """The state of this process before its first trial, and the way back to it. Runs on: worker."""
 
     def __init__(self) -> None:
-        self._flags = [(read, write, read()) for read, write in _torch_flags()]
+        self._flags = [(read, write, read()) for read, write in torch_flags()]
         self._environ = dict(os.environ)
         self._filters = list(warnings.filters)
         self._levels = {name: logging.getLogger(name).level for name in self._loggers()}
@@ -84,14 +84,15 @@ class CleanState:
     def _loggers() -> list[str]:
         return ["", "pytorch_lightning", "lightning", "lightning.pytorch", "lightning.fabric", "torch"]
 
-    def begin(self, seed: int, cwd: str, environ: dict[str, str]) -> None:
-        """Start a trial: remember what runs already, seed every generator, set the trial's environment."""
+    def begin(self, seed: int | None, cwd: str, environ: dict[str, str]) -> None:
+        """Start a trial: remember what runs already, seed every generator (if told), set the environment."""
         self._threads = set(threading.enumerate())
         self._children = {child.pid for child in _children()}
         os.environ.update(environ)
         with suppress(OSError):  # another node need not have the driver's folder
             os.chdir(cwd)
-        _seed(seed)
+        if seed is not None:
+            _seed(seed)
 
     def restore(self) -> tuple[str, ...]:
         """End a trial: put everything back; return what could not be (it makes the worker unfit)."""

@@ -16,7 +16,7 @@ import ray
 
 from tunelight import session as sessions
 from tunelight.errors import TrainFunctionError, TrialStopped
-from tunelight.gang.output import TrialOutput
+from tunelight.gang.output import JobOutput, TrialOutput
 from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
 from tunelight.imports import collector_resting
@@ -51,6 +51,8 @@ class Location:
     address: str
     pid: int
     hostname: str
+    gpus: tuple[str, ...] = ()
+    """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
 
 
 class TrialBox:
@@ -93,15 +95,26 @@ class GangWorker:
             address=ray.util.get_node_ip_address(),
             pid=os.getpid(),
             hostname=os.uname().nodename,
+            gpus=tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])),
         )
 
-    def host(self, address: str) -> int:
-        """Open the gang's store on ``address``; return its port. Runs on: rank 0."""
-        return self._rendezvous.host(address)
+    def prepare(self, hook: bytes) -> None:
+        """Run the user's hook, before the gang first meets."""
+        with collector_resting():
+            _load(hook)()
+        self._clean = CleanState()  # what the hook did is there for every trial
+
+    def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
+        """Open the gang's store, and the backend's own, on ``address``; return their ports. Runs on: rank 0."""
+        return self._rendezvous.host(address, backend, layout)
 
     def join(self, meeting: Meeting, place: Place) -> None:
         """Meet the other ranks, as ``place``."""
         self._place = place
+        if place.gpus:
+            # All GPUs of a node's ranks, so that they can reach one another; CUDA has not been used yet.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
+            os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         self._rendezvous.join(meeting, place)
         self._clean.remember_environment()
 
@@ -153,7 +166,7 @@ class GangWorker:
         ended: Ended | None = None
         self._left = ()
         try:
-            with TrialOutput(task.trial_dir, self._rank, task.verbose):
+            with self._output(task, post):
                 ended = self._train(task, mailbox, post)
                 if ended.error is not None:
                     post(ended)  # the peers are to be ended soon: cleaning up can wait, and ``leave`` waits for it
@@ -165,6 +178,11 @@ class GangWorker:
             self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
             if ended is None or ended.error is None:
                 post(Ended(self._rank, error=self._describe(error, secondary=False), left_behind=self._left))
+
+    def _output(self, task: Task, post: Callable[[Event], None]) -> JobOutput | TrialOutput:
+        if task.terminal is not None:
+            return JobOutput(self._rank, task.terminal, post)
+        return TrialOutput(task.trial_dir, self._rank, task.verbose)
 
     def _train(self, task: Task, mailbox: sessions.Mailbox, post: Callable[[Event], None]) -> Ended:
         assert self._place is not None  # noqa: S101 - join comes before start
@@ -179,17 +197,18 @@ class GangWorker:
         except TrialStopped:
             return Ended(self._rank, stopped=True)
         except BaseException as error:  # noqa: BLE001 - SystemExit too is the trial's failure, not ours
-            return Ended(self._rank, error=self._fail(error, control))
+            return Ended(self._rank, error=self._fail(error, control, job=task.job))
         finally:
             sessions.set_current(None)
         return Ended(self._rank)
 
-    def _fail(self, error: BaseException, control: StoreControl) -> WorkerError:
+    def _fail(self, error: BaseException, control: StoreControl, *, job: bool) -> WorkerError:
         """Describe a failure, and free the peers that wait for this rank in a collective."""
         first = control.failed_first(self._rank)
         self._rendezvous.leave()
-        described = self._describe(error, secondary=first != self._rank or _is_lost_peer(error))
-        sys.stderr.write(described.traceback)  # the trial's log: a person looks there first
+        described = self._describe(error, secondary=first != self._rank or self._rendezvous.lost_peer(error))
+        if not job:  # a job's driver raises it
+            sys.stderr.write(described.traceback)  # the trial's log: a person looks there first
         return described
 
     def _describe(self, error: BaseException, *, secondary: bool) -> WorkerError:
@@ -205,7 +224,12 @@ class GangWorker:
 
 
 def _trial_environment(task: Task) -> dict[str, str]:
-    """Return what Lightning reads as Trainer defaults: its files go to the trial's folder."""
+    """Return what Lightning reads as Trainer defaults: its files go to the trial's folder.
+
+    A job's Trainer is made already, on the driver; it only wants to know how wide its terminal is.
+    """
+    if task.job:
+        return {} if task.terminal is None else {"COLUMNS": str(task.terminal.columns)}
     quiet = (
         {}
         if task.verbose
@@ -216,7 +240,7 @@ def _trial_environment(task: Task) -> dict[str, str]:
     return {"PL_TRAINER_DEFAULT_ROOT_DIR": task.trial_dir, **quiet}
 
 
-def _load(train: Any) -> Callable[[dict[str, Any]], object]:
+def _load(train: Any) -> Callable[..., object]:
     """Unpickle the train function, anew for every trial, so that what it captured is as it was sent."""
     import cloudpickle  # noqa: PLC0415
 
@@ -228,15 +252,6 @@ def _load(train: Any) -> Callable[[dict[str, Any]], object]:
             f"The train function needs module {error.name!r}, which this worker cannot import. Pass "
             "runtime_env={'working_dir': '.'} to tunelight.run, or install the module on every node."
         ) from error
-
-
-def _is_lost_peer(error: BaseException) -> bool:
-    """Tell whether an error only says that another rank is gone: never the cause while there is another."""
-    import torch.distributed as dist  # noqa: PLC0415
-
-    return isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "Connection closed", "NCCL"))
-    )
 
 
 def _add_paths(paths: tuple[str, ...]) -> None:

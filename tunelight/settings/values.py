@@ -9,16 +9,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from importlib.util import find_spec
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, guess
 from tunelight.settings.code import load_object
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
 
-_LATER_BACKENDS = ("horovod", "sharded")
+BACKENDS = ("ddp", "horovod", "sharded")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -61,7 +62,7 @@ class Settings:
     cpus_per_worker: float = 1
     gpus_per_worker: float = 0
     resources_per_trial: Mapping[str, Any] | None = None
-    backend: Literal["ddp"] = "ddp"
+    backend: Literal["ddp", "horovod", "sharded"] = "ddp"
     reuse_gangs: bool = True
     checkpoints: Checkpoints | None = field(default_factory=Checkpoints)
     max_concurrent: int | None = None
@@ -188,11 +189,11 @@ def _workers(name: str, value: Any) -> int:
 
 
 def _backend(name: str, value: Any) -> str:
-    if value in _LATER_BACKENDS:
-        raise SettingsError(f"{name}={value!r} comes with a later version. There is 'ddp'.")
-    if value != "ddp":
-        raise SettingsError(f"There is no {name} {value!r}.{guess(value, ['ddp'])} There is 'ddp'.")
-    return "ddp"
+    if value not in BACKENDS:
+        raise SettingsError(f"There is no {name} {value!r}.{guess(value, BACKENDS)} There are: {', '.join(BACKENDS)}.")
+    if value == "horovod" and find_spec("horovod") is None:
+        raise SettingsError(f"{name}='horovod': {HOW_TO_GET_HOROVOD}")
+    return str(value)
 
 
 def _checkpoints(_name: str, value: Any) -> Checkpoints | None:

@@ -1,5 +1,7 @@
-"""Lightning strategies that train on the gang they find themselves in."""
+"""Lightning strategies that train on a gang: the one they find themselves in, or one of their own."""
 
 from tunelight.strategies.ddp import RayStrategy
+from tunelight.strategies.horovod import HorovodRayStrategy
+from tunelight.strategies.sharded import RayShardedStrategy
 
-__all__ = ["RayStrategy"]
+__all__ = ["HorovodRayStrategy", "RayShardedStrategy", "RayStrategy"]

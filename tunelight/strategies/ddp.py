@@ -2,71 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from lightning_fabric.utilities.types import ReduceOp
 from pytorch_lightning.strategies import DDPStrategy
 
-from tunelight.errors import StrategyError
-from tunelight.session import Session, current
-from tunelight.strategies.environment import GangEnvironment
-from tunelight.strategies.launcher import GangLauncher
+from tunelight.strategies.base import IDLE_TIMEOUT_S, GangStrategy, workers
+from tunelight.strategies.evaluation import ExactEvaluation
 
 
-class RayStrategy(DDPStrategy):
-    """Train with DDP on the gang that this process belongs to.
+class RayStrategy(ExactEvaluation, GangStrategy, DDPStrategy):
+    """Train with DDP on Ray workers: those of the gang that this is in, or a gang of its own.
 
     Args:
-        num_workers: the gang's size, if you want it checked; by default what the trial holds.
-        ddp_kwargs: passed to torch's ``DistributedDataParallel`` (``find_unused_parameters`` and so on).
+        num_workers: the gang's size (1 on a driver; in a trial what it has reserved, and checked if given).
+        num_cpus_per_worker: CPUs that each worker reserves.
+        use_gpu: give each worker a GPU and train on it (False).
+        init_hook: called without arguments on each worker once, before the gang meets.
+        resources_per_worker: more that each worker reserves, by name; its "CPU" and "GPU" win over the
+            arguments before (fractions too: two workers can share a GPU, by gloo then, since NCCL cannot).
+        idle_timeout_s: seconds that the workers stay warm after a job (300).
+        ddp_kwargs: for torch's ``DistributedDataParallel`` and Lightning's ``DDPStrategy``
+            (``find_unused_parameters``, ``process_group_backend`` and so on).
 
-    Runs on: worker. Raises: StrategyError outside of a gang, or when ``num_workers`` is not its size.
+    In a sweep all but ``num_workers`` and ``ddp_kwargs`` are the sweep's business. Runs on: driver, worker.
+    Raises: SettingsError; StrategyError in a gang of another size or kind.
     """
 
     strategy_name = "tunelight"
+    backend = "ddp"
 
-    def __init__(self, num_workers: int | None = None, **ddp_kwargs: Any) -> None:
-        session = current()
-        if session is None:
-            raise StrategyError(
-                "RayStrategy was made outside of a trial: it joins the gang that it finds itself in. Build "
-                "the Trainer inside the train function that you give to tunelight.run(...)."
-            )
-        if num_workers is not None and num_workers != session.world_size:
-            raise StrategyError(
-                f"RayStrategy(num_workers={num_workers}) runs in a gang of {session.world_size}: leave "
-                "num_workers out, or make it equal to workers= of the sweep."
-            )
-        super().__init__(cluster_environment=GangEnvironment(session), **ddp_kwargs)
-        self._session: Session = session
-
-    @property
-    def root_device(self) -> torch.device:
-        """Return this rank's device: the first GPU that Ray gave this worker, else the CPU."""
-        if self.parallel_devices is not None and self.parallel_devices[0].type == "cuda":
-            return torch.device("cuda", 0)
-        return torch.device("cpu")
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Return how a sampler shards: by the gang's size and this rank."""
-        return {"num_replicas": self._session.world_size, "rank": self._session.rank}
-
-    def _configure_launcher(self) -> None:
-        self._launcher = GangLauncher(self._session)
-
-    def reduce(
-        self, tensor: torch.Tensor, group: Any = None, reduce_op: ReduceOp | str | None = "mean"
-    ) -> torch.Tensor:
-        """Reduce over the ranks. Means are taken in float64, so that integer counts stay exact.
-
-        Returns a tensor of the same shape: of the same dtype if that is floating, else float32 for a mean.
-        """
-        if reduce_op not in ("mean", "avg", ReduceOp.AVG, None) or not isinstance(tensor, torch.Tensor):
-            return super().reduce(tensor, group, reduce_op)
-        if tensor.is_complex():
-            return super().reduce(tensor, group, reduce_op)
-        size = torch.distributed.get_world_size(group)
-        total = super().reduce(tensor.to(torch.float64), group, "sum")
-        return (total / size).to(tensor.dtype if tensor.is_floating_point() else torch.float32)
+    def __init__(
+        self,
+        num_workers: int | None = None,
+        num_cpus_per_worker: float = 1,
+        use_gpu: bool = False,
+        init_hook: Callable[[], object] | None = None,
+        resources_per_worker: dict[str, float] | None = None,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        **ddp_kwargs: Any,
+    ) -> None:
+        environment = self._settle(
+            num_workers,
+            lambda: workers(num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s),
+        )
+        super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)

@@ -1,20 +1,20 @@
-"""Lightning's view of a gang: ranks come from the session, processes are there already."""
+"""Lightning's view of a gang: ranks come from where a rank is placed, and processes are there already."""
 
 from __future__ import annotations
 
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-from tunelight.session import Session
+from tunelight.messages import Place
 
 
 class GangEnvironment(ClusterEnvironment):
     """Ranks and sizes of the gang; the setters do nothing, since the gang is what it is."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, place: Place) -> None:
         super().__init__()
-        self._session = session
-        rank_zero_only.rank = session.rank  # type: ignore[attr-defined]
+        self._place = place
+        rank_zero_only.rank = place.rank  # type: ignore[attr-defined]
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -38,22 +38,22 @@ class GangEnvironment(ClusterEnvironment):
 
     def world_size(self) -> int:
         """Return the gang's size."""
-        return self._session.world_size
+        return self._place.world_size
 
     def set_world_size(self, size: int) -> None:
         """Do nothing."""
 
     def global_rank(self) -> int:
         """Return this worker's rank in the gang."""
-        return self._session.rank
+        return self._place.rank
 
     def set_global_rank(self, rank: int) -> None:
         """Do nothing."""
 
     def local_rank(self) -> int:
         """Return this worker's rank on its node."""
-        return self._session.local_rank
+        return self._place.local_rank
 
     def node_rank(self) -> int:
         """Return the rank of this worker's node."""
-        return self._session.node_rank
+        return self._place.node_rank

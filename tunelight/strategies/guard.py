@@ -28,7 +28,7 @@ def _guard(session: Session) -> Callback:
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             check_strategy(trainer, session)
-            if not session.verbose:
+            if not session.verbose:  # a job's bar is drawn at the driver
                 for callback in trainer.callbacks:
                     if isinstance(callback, ProgressBar):
                         callback.disable()
@@ -39,11 +39,12 @@ def _guard(session: Session) -> Callback:
 def check_strategy(trainer: Any, session: Session) -> None:
     """Raise StrategyError unless ``trainer`` trains on the gang (any strategy does for a gang of one)."""
     from tunelight.errors import StrategyError  # noqa: PLC0415
-    from tunelight.strategies.ddp import RayStrategy  # noqa: PLC0415
+    from tunelight.strategies.base import GangStrategy  # noqa: PLC0415
 
-    if isinstance(trainer.strategy, RayStrategy) or session.world_size == 1:
+    if isinstance(trainer.strategy, GangStrategy) or session.world_size == 1:
         return
+    mine = {"horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}.get(session.backend, "RayStrategy")
     raise StrategyError(
         f"This Trainer uses {type(trainer.strategy).__name__}, so each of the gang's {session.world_size} "
-        "workers would train a model of its own. Pass strategy=tunelight.RayStrategy() to the Trainer."
+        f"workers would train a model of its own. Pass strategy=tunelight.{mine}() to the Trainer."
     )

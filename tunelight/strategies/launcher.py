@@ -24,7 +24,7 @@ from tunelight.session import Session
 
 
 class GangLauncher(_Launcher):
-    """Launches nothing: the gang's workers run already, and each calls this for itself."""
+    """Launches nothing: the gang's workers run already, and each calls this for itself. Runs on: worker."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -40,7 +40,8 @@ class GangLauncher(_Launcher):
             return function(*args, **kwargs)
         for logger in trainer.loggers:
             vars(logger).pop("finalize", None)  # a run before this one may have ended in an exception
-        _leave_hparams_to_the_sweep(trainer)
+        if not self._session.job:
+            _leave_hparams_to_the_sweep(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             self._session.fit += 1
             args, kwargs = self._resumed(function, args, kwargs)

@@ -1,0 +1,59 @@
+"""An ASHA sweep whose trials are Horovod jobs: 8 trials of scikit-learn's digits on two ranks each.
+
+python examples/digits_horovod.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytorch_lightning as pl
+
+import tunelight as tl
+from tunelight.digits import DigitsClassifier, DigitsData
+
+space = tl.SearchSpace({"lr": tl.loguniform(1e-4, 1e-1), "hidden": tl.choice([32, 64, 128])})
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train one configuration. Runs on every worker of the trial's gang."""
+    trainer = pl.Trainer(
+        max_epochs=8,
+        accelerator="cpu",
+        strategy=tl.HorovodRayStrategy(),  # joins the gang it finds itself in
+        callbacks=[tl.TuneReportCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")],
+    )
+    trainer.fit(DigitsClassifier(**config), datamodule=DigitsData())
+
+
+def main() -> None:
+    """Run the sweep and show what it found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--num-samples", type=int, default=8, help="trials in all")
+    parser.add_argument("--storage", default="runs", help="the folder that takes the sweep's folder")
+    parser.add_argument("--name", help="the sweep's name (default: a new one each time)")
+    parser.add_argument("--export", default="best_horovod.yaml", help="where the best configuration is written")
+    args = parser.parse_args()
+
+    results = tl.run(
+        space,
+        train,
+        metric="loss",
+        mode="min",
+        num_samples=args.num_samples,
+        scheduler="asha",
+        workers=2,
+        backend="horovod",
+        seed=7,
+        storage=args.storage,
+        name=args.name,
+    )
+    print(f"Best configuration: {results.best_config}")
+    print(f"Its accuracy: {results.best.metrics['acc']:.4f}")
+    results.export_best(args.export)
+    print(f"Written to {args.export}")
+
+
+if __name__ == "__main__":
+    main()

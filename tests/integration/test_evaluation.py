@@ -1,0 +1,399 @@
+"""Evaluation on 2 and 4 ranks, held against a plain Trainer in this process.
+
+One gang of each size runs all of `CASES`, in one task; each test then compares one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import pytorch_lightning as pl
+import torch
+import torchmetrics
+from pytorch_lightning.callbacks import BasePredictionWriter, Callback
+from pytorch_lightning.utilities.combined_loader import CombinedLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
+
+from tests.conftest import share_holdings
+from tunelight.errors import StrategyError
+from tunelight.gang.gang import Gang, GangSpec, driver_paths
+from tunelight.messages import Ended, Task
+from tunelight.strategies.evaluation import ExactEvaluation, interleave
+
+SIZES = (1, 3, 5, 7, 13)
+Case = Callable[[Callable[..., pl.Trainer]], Any]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+def data(size: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(size)
+    x = torch.randn(size, 4, generator=generator)
+    return TensorDataset(x, (x.sum(1) > 0).long())
+
+
+def loader(size: int, batch_size: int = 2, **options: Any) -> DataLoader[Any]:
+    return DataLoader(data(size), batch_size=batch_size, **options)
+
+
+class Model(pl.LightningModule):
+    """Logs and keeps in every way that there is."""
+
+    hits: torch.Tensor
+
+    def __init__(self, on_step: bool = False) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+        self.accuracy = torchmetrics.MeanMetric()
+        self.scores = torchmetrics.CatMetric()
+        self.register_buffer("hits", torch.zeros(2, dtype=torch.long))
+        self.losses: list[torch.Tensor] = []
+        self.seen = {"samples": 0, "batches": 0}
+        self.on_step = on_step
+        generator = torch.Generator().manual_seed(3)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+        x, y = batch
+        logits = self.net(x)
+        losses = torch.nn.functional.cross_entropy(logits, y, reduction="none")
+        right = logits.argmax(1) == y
+        self.log("mean", losses.mean(), sync_dist=True)
+        self.log("sum", losses.mean(), reduce_fx="sum", sync_dist=True)
+        self.log("worst", losses.max(), reduce_fx="max", sync_dist=True)
+        self.log("best", losses.min(), reduce_fx=torch.min, sync_dist=True)
+        self.log("count", float(len(x)), reduce_fx=torch.sum, sync_dist=True)
+        self.log("right", right.sum().float(), reduce_fx="sum", sync_dist=True)
+        if self.on_step:
+            self.log("stepped", losses.mean(), on_step=True, on_epoch=True, sync_dist=True)
+            self.all_gather(losses.mean())
+        self.accuracy(right.float().mean(), weight=len(x))
+        self.log("metric", self.accuracy, on_epoch=True)
+        self.scores.update(logits[:, 0])
+        self.hits[0] += right.sum()
+        self.hits[1] += len(x)
+        self.losses.append(losses.detach())
+        self.seen["samples"] += len(x)
+        self.seen["batches"] += 1
+        return losses
+
+    def on_validation_epoch_end(self) -> None:
+        hits = self.trainer.strategy.reduce(self.hits, reduce_op="sum").tolist()
+        self.log("hits", hits[0] / hits[1])
+        self.log("samples", float(hits[1]))
+        total = torch.stack([losses.sum() for losses in self.losses]).sum() if self.losses else torch.zeros(())
+        self.log("total", total, reduce_fx="sum", sync_dist=True)
+        self.log("batches", float(self.seen["batches"]), reduce_fx="sum", sync_dist=True)
+        scores = self.scores.compute()
+        self.log("scores", scores.sum())
+        self.log("scores_seen", float(scores.numel()))
+        self.scores.reset()
+        self.hits.zero_()
+        self.losses.clear()
+        self.seen.update(samples=0, batches=0)
+
+    test_step = validation_step
+    on_test_epoch_end = on_validation_epoch_end
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+        outputs: torch.Tensor = self.net(batch[0] if isinstance(batch, list | tuple) else batch)
+        return outputs
+
+
+def numbers(logged: Any) -> dict[str, float]:
+    return {key: float(value) for key, value in logged.items() if "step" not in key}
+
+
+@case
+def each_size(make: Callable[..., pl.Trainer]) -> Any:
+    trainer = make()
+    return {
+        (size, batch): numbers(trainer.validate(Model(), loader(size, batch), verbose=False)[0])
+        for size in SIZES
+        for batch in (2, 4)
+    }
+
+
+@case
+def when_testing(make: Callable[..., pl.Trainer]) -> Any:
+    return numbers(make().test(Model(), loader(13, 4), verbose=False)[0])
+
+
+@case
+def collectives_in_steps(make: Callable[..., pl.Trainer]) -> Any:
+    trainer = make()
+    return {size: numbers(trainer.validate(Model(True), loader(size), verbose=False)[0]) for size in SIZES}
+
+
+@case
+def two_loaders(make: Callable[..., pl.Trainer]) -> Any:
+    return [
+        numbers(make().validate(Model(True), [loader(a, 4), loader(b)], verbose=False)[n])
+        for a, b in ((13, 3), (1, 7))
+        for n in (0, 1)
+    ]
+
+
+@case
+def part_of_the_batches(make: Callable[..., pl.Trainer]) -> Any:
+    return {
+        limit: numbers(make(limit_val_batches=limit).validate(Model(), loader(13), verbose=False)[0])
+        for limit in (1, 3, 0.3, 0.5, 0.9)
+    }
+
+
+@case
+def last_batch_dropped(make: Callable[..., pl.Trainer]) -> Any:
+    return numbers(make().validate(Model(), loader(13, 4, drop_last=True), verbose=False)[0])
+
+
+class Pairs(BatchSampler):
+    """A batch sampler of the user's own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = list(self.sampler)
+        return iter([indices[:1], *(indices[n : n + 2] for n in range(1, len(indices), 2))])
+
+    def __len__(self) -> int:
+        return 1 + len(range(1, len(self.sampler), 2))  # type: ignore[arg-type]  # it is sized
+
+
+@case
+def own_batch_sampler(make: Callable[..., pl.Trainer]) -> Any:
+    class Data(pl.LightningDataModule):
+        def val_dataloader(self) -> Any:
+            whole = data(7)
+            return DataLoader(whole, batch_sampler=Pairs(torch.utils.data.SequentialSampler(whole), 2, False))
+
+    return numbers(make().validate(Model(), datamodule=Data(), verbose=False)[0])
+
+
+@case
+def shuffled(make: Callable[..., pl.Trainer]) -> Any:
+    torch.manual_seed(torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)
+    subset = DataLoader(data(13), 1, sampler=SubsetRandomSampler(range(9)))
+    logged = [make().validate(Model(), one, verbose=False)[0] for one in (loader(13, 1, shuffle=True), subset)]
+    return [numbers(one) for one in logged]
+
+
+@case
+def unbatched(make: Callable[..., pl.Trainer]) -> Any:
+    whole = data(5)
+    ready: Any = [(x[None], y[None]) for x, y in (whole[n] for n in range(5))]
+    return numbers(make().validate(Model(), DataLoader(ready, batch_size=None), verbose=False)[0])
+
+
+@case
+def smallest_of_several(make: Callable[..., pl.Trainer]) -> Any:
+    class Both(Model):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+            (x, y), (u, v) = batch
+            return super().validation_step((torch.cat([x, u]), torch.cat([y, v])), batch_idx)
+
+    both = CombinedLoader([loader(13), loader(5)], "min_size")
+    return numbers(make().validate(Both(), both, verbose=False)[0])
+
+
+@case
+def callback_logs(make: Callable[..., pl.Trainer]) -> Any:
+    class Logs(Callback):
+        def __init__(self) -> None:
+            self.means = torchmetrics.MeanMetric(sync_on_compute=False)
+            self.outputs: dict[str, list[int]] = {"sizes": []}
+
+        def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
+            pl_module.log("from_callback", outputs.mean(), sync_dist=True, on_step=True, on_epoch=True)
+            self.means.update(outputs)
+            self.outputs["sizes"].append(len(outputs))
+
+        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            pl_module.log("sizes", float(sum(self.outputs["sizes"])), reduce_fx="sum", sync_dist=True)
+            pl_module.log("weights", self.means.weight, reduce_fx="sum", sync_dist=True)
+
+    return [numbers(make(callbacks=[Logs()]).validate(Model(), loader(size), verbose=False)[0]) for size in (1, 5)]
+
+
+@case
+def forward_is_a_collective(make: Callable[..., pl.Trainer]) -> Any:
+    class Sharded(Model):
+        def forward(self, x: torch.Tensor) -> Any:
+            if torch.distributed.is_initialized():
+                torch.distributed.all_reduce(torch.ones(1))
+            return self.net(x)
+
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+            self(batch[0])
+            return super().validation_step(batch, batch_idx)
+
+    return [numbers(make().validate(Sharded(), loader(size), verbose=False)[0]) for size in (1, 5, 13)]
+
+
+@case
+def within_fit(make: Callable[..., pl.Trainer]) -> Any:
+    class Still(Model):
+        """Trains nothing but BatchNorm's statistics, on rank 0's in every world the same."""
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            batch = [part.to(self.device) for part in data(8)[:8]] if self.global_rank == 0 else batch
+            return super().training_step(batch, batch_idx)
+
+    found: list[dict[str, float]] = []
+
+    class Collect(Callback):
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            if not trainer.sanity_checking:
+                found.append(numbers(trainer.callback_metrics))
+
+    workers: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "fork"}
+    trainer = make(
+        callbacks=[Collect()], max_epochs=2, num_sanity_val_steps=2, limit_train_batches=2, val_check_interval=1
+    )
+    trainer.fit(Still(), loader(32, 4), [loader(5, **workers), loader(1)])
+    return found
+
+
+# --- predict ----------------------------------------------------------------------------------------------
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        whole = data(7)
+        return (whole[n] for n in range(7))
+
+
+def predicted(trainer: pl.Trainer, loaders: Any) -> Any:
+    """Predict; on ranks, gather what each returned as the driver would."""
+    outputs = trainer.predict(Model(), loaders)
+    if not isinstance(trainer.strategy, ExactEvaluation):
+        return outputs
+    gathered: list[Any] = [None] * trainer.world_size
+    torch.distributed.all_gather_object(gathered, outputs)
+    return interleave(gathered, trainer.strategy.prediction_splits)
+
+
+@case
+def predictions(make: Callable[..., pl.Trainer]) -> Any:
+    return [predicted(make(), loader(size, batch, drop_last=True)) for size in SIZES for batch in (2, 4)]
+
+
+@case
+def predictions_of_two_loaders(make: Callable[..., pl.Trainer]) -> Any:
+    return predicted(make(), [loader(5), loader(1)])
+
+
+@case
+def predictions_of_a_stream(make: Callable[..., pl.Trainer]) -> Any:
+    streams = [DataLoader(Stream(), batch_size=2), DataLoader(Stream(), batch_size=4, num_workers=1)]
+    return [predicted(make(limit_predict_batches=limit), stream) for limit in (1.0, 3) for stream in streams]
+
+
+@case
+def predictions_of_plain_tensors(make: Callable[..., pl.Trainer]) -> Any:
+    return predicted(make(), [data(5)[:5][0].split(2)])
+
+
+@case
+def part_of_the_predictions(make: Callable[..., pl.Trainer]) -> Any:
+    return [predicted(make(limit_predict_batches=limit), loader(13)) for limit in (3, 0.5)]
+
+
+@case
+def indices_for_writers(make: Callable[..., pl.Trainer]) -> Any:
+    class Writer(BasePredictionWriter):
+        def __init__(self) -> None:
+            super().__init__("batch_and_epoch")
+            self.batches: list[Any] = []
+
+        def write_on_batch_end(
+            self, trainer: Any, pl_module: Any, prediction: Any, batch_indices: Any, *_: Any
+        ) -> None:
+            self.batches.append((tuple(batch_indices), prediction))
+
+        def write_on_epoch_end(self, trainer: Any, pl_module: Any, predictions: Any, batch_indices: Any) -> None:
+            assert [tuple(one) for one in batch_indices[0]] == [indices for indices, _ in self.batches]
+
+    writer = Writer()
+    predicted(make(callbacks=[writer]), loader(5))
+    found = [writer.batches]
+    if torch.distributed.is_initialized():
+        found = [[] for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather_object(found, writer.batches)
+    return sorted((batch for rank in found for batch in rank), key=lambda batch: batch[0])
+
+
+# --- running them -----------------------------------------------------------------------------------------
+
+
+def train(config: dict[str, Any]) -> None:
+    """Run every case on this rank; rank 0 keeps what came out."""
+    import tunelight as tl
+
+    found = {name: one(lambda **options: trainer(strategy=tl.RayStrategy(), **options)) for name, one in CASES.items()}
+    try:
+        trainer(strategy=tl.RayStrategy()).validate(Model(), loader(3 + 4 * tl.get_context().rank), verbose=False)
+    except StrategyError as error:
+        found["refusal"] = str(error)
+    if tl.get_context().rank == 0:
+        torch.save(found, config["path"])
+    tl.report({"loss": 0.0})
+
+
+def trainer(**options: Any) -> pl.Trainer:
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return pl.Trainer(accelerator="cpu", devices=1, **quiet, **options)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name: one(trainer) for name, one in CASES.items()}
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("evaluation")
+    spec = GangSpec(workers=request.param, cwd=str(Path.cwd()), sys_path=driver_paths())
+    with Gang.form(spec, None) as gang:
+        share_holdings()
+        config = {"path": str(folder / "found.pt")}
+        gang.start(Task("00000", str(folder), config, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None))
+        while gang.running:
+            event = gang.next_event(60)
+            if isinstance(event, Ended) and event.error is not None:
+                pytest.fail(gang.fail(event.error).traceback)
+    return torch.load(config["path"], weights_only=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_evaluate_as_one_process_does(name: str, found: dict[str, Any], alone: dict[str, Any]) -> None:
+    torch.testing.assert_close(found[name], alone[name], rtol=1e-6, atol=1e-6)
+
+
+def test_a_dataset_that_differs_between_ranks_is_refused(found: dict[str, Any]) -> None:
+    assert "rank 0 has 2, rank 1 has 4" in found["refusal"]

@@ -1,0 +1,557 @@
+"""What is packed for the object store, what is unpacked of it, and how weights come back into a model."""
+
+from __future__ import annotations
+
+import abc
+import pickle
+import threading
+import sys
+import time
+import tracemalloc
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torchmetrics import MeanMetric
+
+from tunelight.strategies.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
+
+MB = 2**20
+FEW = 100
+"""Numbers of a tensor whose memory stays inside the pickle."""
+MANY = 5000
+"""Numbers of one whose memory does not."""
+
+
+def sent(value: Any, **references: Any) -> Any:
+    return unpack(pack(value, references), references)
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def as_stored(packed: Packed) -> Packed:
+    """Return what Ray's object store would give: everything read-only."""
+    buffers: list[Any] = []
+    data = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[memoryview(bytes(buffer.raw())) for buffer in buffers])
+
+
+# --- no copies --------------------------------------------------------------------------------------------
+
+
+def test_a_tensors_memory_is_shown_and_not_copied():
+    tensor = torch.zeros(50 * MB // 4)
+    tracemalloc.start()
+    try:
+        packed = pack({"weights": tensor})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert address(packed.storages[0]) == tensor.data_ptr()
+    assert len(packed.data) < 1000
+    assert peak < MB
+
+
+def test_an_arrays_memory_is_shown_and_not_copied():
+    array = np.zeros(MB, np.float32)
+    packed = pack([array])
+    assert address(packed.buffers[0]) == address(array)
+
+
+def test_what_is_packed_is_pickled_out_of_band_itself():
+    buffers: list[Any] = []
+    packed = pack([torch.zeros(MANY), np.zeros(MANY)])
+    data = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
+    assert len(data) < 2000
+    assert [buffer.raw().nbytes for buffer in buffers] == [MANY * 4, MANY * 8]
+
+
+def test_small_memory_stays_inside_the_pickle():
+    packed = pack([torch.arange(FEW), np.arange(FEW)])
+    assert (packed.storages, packed.buffers) == ([], [])
+    tensor, array = unpack(packed)
+    assert torch.equal(tensor, torch.arange(FEW))
+    assert np.array_equal(array, np.arange(FEW))
+
+
+def test_nbytes_counts_each_storage_once():
+    tensor = torch.zeros(MANY)
+    packed = pack([tensor, tensor[1:], np.zeros(MANY, np.uint8)])
+    assert packed.nbytes == len(packed.data) + 4 * MANY + MANY
+
+
+def test_views_of_the_store_are_not_copied_either():
+    stored = as_stored(pack(torch.arange(MANY)))
+    tensor = unpack_view(stored)
+    assert tensor.data_ptr() == address(stored.storages[0])
+    assert torch.equal(tensor, torch.arange(MANY))
+
+
+def test_a_view_lives_longer_than_what_it_was_made_of():
+    tensor = unpack_view(as_stored(pack(torch.arange(MANY))))
+    assert torch.equal(tensor, torch.arange(MANY))
+
+
+# --- the same again ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [FEW, MANY])
+def test_views_share_their_memory_again(length):
+    whole = torch.zeros(length)
+    again, part = sent([whole, whole[10:20]])
+    part += 1
+    assert again.sum() == 10
+    assert again.untyped_storage().nbytes() == length * 4
+
+
+def test_tied_parameters_stay_tied():
+    model = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Linear(40, 40, bias=False))
+    model[1].weight = model[0].weight
+    again = sent(model)
+    assert again[0].weight is again[1].weight
+    assert len(pack(model).storages) == 1
+
+
+def test_a_model_comes_out_equal():
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Embedding(100, 100)).requires_grad_(False)
+    model[2].requires_grad_(True)
+    again = sent(model.eval())
+    assert not again.training
+    assert [name for name, _ in again.named_buffers()] == [name for name, _ in model.named_buffers()]
+    for mine, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert type(other) is nn.Parameter
+        assert other.requires_grad == mine.requires_grad
+        assert torch.equal(mine, other)
+
+
+def test_what_is_unpacked_is_its_owners():
+    tensor, array = torch.zeros(MANY), np.zeros(MANY)
+    packed = as_stored(pack([tensor, array]))
+    first, second = unpack(packed), unpack(packed)
+    first[0] += 1
+    first[1][:] = 1
+    first[0].untyped_storage().resize_(8 * MANY)
+    assert second[0].sum() == second[1].sum() == tensor.sum() == array.sum() == 0
+
+
+def test_what_was_packed_is_left_as_it_was():
+    tensor = torch.zeros(MANY)
+    packed = pack(tensor)
+    del packed
+    assert tensor.untyped_storage().resizable()
+    assert tensor.resize_(2 * MANY).shape == (2 * MANY,)
+
+
+def test_a_read_only_array_stays_read_only():
+    array = np.zeros(MANY)
+    array.flags.writeable = False
+    assert not sent(array).flags.writeable
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.bool, torch.int8, torch.uint16,
+     torch.float8_e4m3fn],
+)  # fmt: skip
+@pytest.mark.parametrize("length", [FEW, MANY])
+def test_every_dtype_travels(dtype, length):
+    tensor = torch.arange(length).remainder(7).to(dtype)
+    again = sent(tensor)
+    assert again.dtype == dtype
+    assert torch.equal(again.view(torch.uint8), tensor.view(torch.uint8))
+
+
+def test_strides_and_conjugation_are_kept():
+    tensor = torch.randn(60, 70, dtype=torch.complex64)[::2].t()
+    again, conjugate = sent([tensor, tensor.conj()])
+    assert again.stride() == tensor.stride()
+    assert torch.equal(again, tensor)
+    assert conjugate.is_conj()
+    assert torch.equal(conjugate, tensor.conj())
+
+
+def test_an_empty_tensor_travels():
+    assert sent(torch.empty(0, 3)).shape == (0, 3)
+    assert sent(np.empty((0, 3))).shape == (0, 3)
+
+
+def test_shared_memory_becomes_plain_memory():
+    tensor = torch.arange(MANY).share_memory_()
+    again = sent(tensor)
+    assert torch.equal(again, tensor)
+    assert not again.is_shared()
+
+
+def test_a_subclass_and_its_attributes_travel():
+    class Named(torch.Tensor):
+        pass
+
+    tensor = torch.arange(MANY).as_subclass(Named)
+    tensor.label = "mine"  # type: ignore[attr-defined]  # the test is about it
+    packed = pack(tensor)
+    again = unpack(packed)
+    assert (type(again).__name__, again.label, len(packed.storages)) == ("Named", "mine", 1)
+    assert torch.equal(again.as_subclass(torch.Tensor), torch.arange(MANY))
+
+
+def test_a_sparse_tensor_travels_out_of_band():
+    places = torch.arange(MANY).expand(2, MANY)
+    tensor = torch.sparse_coo_tensor(places, torch.ones(MANY), check_invariants=True).coalesce()
+    packed = pack(tensor)
+    assert len(packed.storages) == 2
+    assert torch.equal(unpack(packed).values(), tensor.values())
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")  # deprecated, and found in models all the same
+def test_a_quantized_tensor_travels():
+    tensor = torch._empty_affine_quantized([MANY], scale=0.5, zero_point=3, dtype=torch.quint8).fill_(2)
+    again = sent(tensor)
+    assert (again.q_scale(), again.q_zero_point()) == (0.5, 3)
+    assert torch.equal(again.int_repr(), tensor.int_repr())
+
+
+def test_a_meta_tensor_keeps_its_shape_and_has_no_memory():
+    packed = pack(nn.Linear(MANY, MANY, device="meta"))
+    assert packed.nbytes < 10_000
+    assert unpack(packed).weight.is_meta
+    assert unpack(packed).weight.shape == (MANY, MANY)
+
+
+def test_an_lstm_runs_again():
+    lstm = nn.LSTM(20, 30, num_layers=2, batch_first=True)
+    given = torch.randn(2, 5, 20)
+    again = sent(lstm)
+    assert torch.equal(again(given)[0], lstm(given)[0])
+    again(given)[0].sum().backward()
+    assert all(parameter.grad is not None for parameter in again.parameters())
+
+
+def test_a_layer_that_is_still_lazy_travels():
+    assert sent(nn.LazyLinear(3))(torch.ones(1, 7)).shape == (1, 3)
+
+
+def test_storages_travel_by_themselves():
+    storage = torch.arange(MANY).untyped_storage()
+    again = sent(storage)
+    assert bytes(again._untyped_storage) == bytes(storage)  # torch.save makes a TypedStorage of it too
+
+
+def test_the_default_device_decides_nothing():
+    tensor = torch.arange(MANY)
+    with torch.device("meta"):
+        packed = pack(tensor)
+        again = unpack(packed)
+    assert torch.equal(again, tensor)
+
+
+def test_lambdas_and_local_classes_travel_by_value():
+    class Local(nn.Module):
+        def forward(self, given):
+            return shift(given)
+
+    weights = torch.ones(MANY)
+    shift = lambda given: given + weights  # noqa: E731 - a lambda is what this tests
+    packed = pack(Local())
+    assert len(packed.storages) == 1
+    assert torch.equal(unpack(packed)(torch.ones(1)), weights + 1)
+
+
+# --- references -------------------------------------------------------------------------------------------
+
+
+class Holder:
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+def test_a_reference_is_the_receivers_own_object():
+    here, there = Holder(lock=threading.Lock()), Holder()
+    packed = pack({"a": here, "b": [here]}, {"trainer": here})
+    again = unpack(packed, {"trainer": there})
+    assert again["a"] is again["b"][0] is there
+
+
+def test_an_equal_object_is_no_reference():
+    first, second = [1], [1]
+    again = sent([first, second], one=first)
+    assert again[0] is first
+    assert again[1] is not first
+
+
+def test_none_is_never_a_reference():
+    assert unpack(pack([None], {"logger": None}), {"logger": 3}) == [None]
+
+
+def test_a_missing_reference_is_named():
+    packed = pack(here := Holder(), {"trainer": here})
+    with pytest.raises(pickle.UnpicklingError, match="refers to 'trainer', and unpack was given 'model'"):
+        unpack(packed, {"model": here})
+
+
+def test_a_trainer_travels_with_its_model_and_without_its_strategy():
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
+    model = pl.LightningModule()
+    model.net = nn.Linear(50, 50)
+    model.trainer = trainer
+    strategy = Holder()
+    again, net = unpack(pack([trainer, model], {"strategy": trainer.strategy}), {"strategy": strategy})
+    assert again.strategy is strategy
+    assert torch.equal(net.net.weight, model.net.weight)
+
+
+def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("class Thing: pass")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here  # type: ignore[import-not-found]  # written a line ago
+
+    packed = pack(only_here.Thing())
+    monkeypatch.undo()
+    del sys.modules["only_here"]
+    with pytest.raises(ModuleNotFoundError) as raised:
+        unpack(packed)
+    assert raised.value.name == "only_here"
+
+
+# --- weights into a model ---------------------------------------------------------------------------------
+
+
+def came_back(model: nn.Module) -> Any:
+    return unpack_view(as_stored(pack_state(model.state_dict())))
+
+
+def test_weights_come_back_into_the_parameters_there_are():
+    model, trained = nn.BatchNorm1d(MANY), nn.BatchNorm1d(MANY)
+    nn.init.normal_(trained.weight)
+    trained(torch.randn(4, MANY))
+    before = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    places = [tensor.data_ptr() for tensor in before.values()]
+    copy_into(model, came_back(trained))
+    after = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    assert all(after[name] is before[name] for name in before)
+    assert [tensor.data_ptr() for tensor in after.values()] == places
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in trained.state_dict().items())
+
+
+def test_a_state_tells_which_version_of_a_module_saved_it():
+    state = came_back(nn.BatchNorm1d(3))
+    assert isinstance(state, OrderedDict)
+    assert state._metadata[""]["version"] == 2  # type: ignore[attr-defined]  # torch's own secret
+
+
+def test_weights_are_converted_to_the_models_dtype():
+    model, trained = nn.Linear(50, 50), nn.Linear(50, 50, dtype=torch.bfloat16)
+    copy_into(model, came_back(trained))
+    assert model.weight.dtype == torch.float32
+    assert torch.equal(model.weight, trained.weight.float())
+
+
+def test_a_lazy_layer_is_made():
+    model, trained = nn.Sequential(nn.LazyLinear(50)), nn.Sequential(nn.LazyLinear(50))
+    trained(torch.ones(1, 60))
+    copy_into(model, came_back(trained))
+    given = torch.randn(2, 60)
+    assert torch.equal(model(given), trained(given))
+
+
+def test_a_layer_that_stayed_lazy_is_nothing_to_warn_of():
+    model = nn.LazyLinear(3)
+    copy_into(model, came_back(nn.LazyLinear(3)))
+    assert model.has_uninitialized_params()
+
+
+def test_a_parameter_takes_on_the_shape_that_came():
+    model, trained = nn.Embedding(10, 50), nn.Embedding(20, 50)
+    parameter = model.weight
+    parameter.grad = torch.ones(10, 50)
+    copy_into(model, came_back(trained))
+    assert model.weight is parameter
+    assert parameter.grad is None
+    assert torch.equal(parameter, trained.weight)
+
+
+def test_what_was_none_is_made():
+    model, trained = nn.Module(), nn.Module()
+    model.register_buffer("mean", None)
+    trained.register_buffer("mean", torch.randn(MANY))
+    model.register_parameter("scale", None)
+    trained.register_parameter("scale", nn.Parameter(torch.randn(MANY)))
+    copy_into(model, came_back(trained))
+    assert torch.equal(model.mean, trained.mean)
+    assert torch.equal(model.scale, trained.scale)
+    model.mean += 1  # not the store's memory
+    assert [name for name, _ in model.named_parameters()] == ["scale"]
+
+
+def test_weights_on_the_meta_device_are_made_and_stay_tied():
+    def tied(device: str) -> nn.Module:
+        model = nn.Sequential(nn.Linear(40, 40, device=device), nn.Linear(40, 40, device=device))
+        model[1].weight = model[0].weight
+        return model
+
+    model, trained = tied("meta"), tied("cpu")
+    copy_into(model, came_back(trained))
+    assert model[0].weight is model[1].weight
+    assert torch.equal(model[0].weight, trained[0].weight)
+
+
+class WithExtra(nn.Module):
+    def __init__(self, extra: Any = None) -> None:
+        super().__init__()
+        self.extra = extra
+
+    def get_extra_state(self) -> Any:
+        return self.extra
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = state
+
+
+def test_extra_state_comes_back():
+    model = nn.Sequential(WithExtra())
+    copy_into(model, came_back(nn.Sequential(WithExtra({"seen": 3, "sum": torch.arange(MANY)}))))
+    assert model[0].extra["seen"] == 3
+    assert torch.equal(model[0].extra["sum"], torch.arange(MANY))
+
+
+def test_nothing_of_a_view_is_kept():
+    trained = nn.ModuleDict({"extra": WithExtra(torch.zeros(MANY)), "metric": MeanMetric()})
+    trained["metric"].persistent(True)
+    trained["metric"].update(torch.ones(5))
+    state = came_back(trained)
+    model = nn.ModuleDict({"extra": WithExtra(), "metric": MeanMetric()})
+    model["metric"].persistent(True)
+    copy_into(model, state)
+    assert model["metric"].mean_value == 5
+    kept = {model["extra"].extra.data_ptr(), model["metric"].mean_value.data_ptr()}
+    assert not kept & {value.data_ptr() for value in state.values()}
+
+
+def test_keys_that_do_not_fit_are_named_once():
+    model, trained = nn.ModuleDict({"a": nn.Linear(3, 3)}), nn.ModuleDict({"b": nn.Linear(3, 3)})
+    sentence = "no place for b.weight, b.bias, and nothing came for a.weight, a.bias"
+    with pytest.warns(UserWarning, match=sentence) as said:
+        copy_into(model, came_back(trained))
+    assert len(said) == 1
+
+
+def test_of_many_keys_some_are_named():
+    trained = nn.ModuleList(nn.Linear(1, 1) for _ in range(4))
+    with pytest.warns(UserWarning, match="no place for 0.weight, 0.bias, 1.weight, 1.bias, 2.weight and 3 more"):
+        copy_into(nn.Module(), came_back(trained))
+
+
+def test_a_model_may_load_its_own_way():
+    class Own(nn.Linear):
+        def load_state_dict(self, state_dict, strict=True):  # type: ignore[no-untyped-def, override]  # as users do
+            super().load_state_dict(state_dict, strict)
+
+    model, trained = Own(50, 50), Own(50, 50)
+    copy_into(model, came_back(trained))
+    assert torch.equal(model.weight, trained.weight)
+
+
+def test_tied_weights_come_back_once():
+    model = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Linear(40, 40, bias=False))
+    model[1].weight = model[0].weight
+    assert len(pack_state(model.state_dict()).storages) == 1
+
+
+@pytest.mark.gpu
+def test_weights_on_a_gpu_come_back_on_the_cpu():
+    lstm = nn.LSTM(50, 50).cuda()  # its weights share one storage there
+    packed = pack_state(lstm.state_dict())
+    assert len(packed.storages) == 1
+    model = nn.LSTM(50, 50)
+    copy_into(model, unpack_view(packed))
+    assert torch.equal(model.weight_hh_l0, lstm.weight_hh_l0.cpu())
+
+
+@pytest.mark.gpu
+def test_a_model_on_a_gpu_travels_to_its_gpu():
+    model = nn.Linear(50, 50).cuda()
+    again = sent(model)
+    assert again.weight.device == model.weight.device
+    assert torch.equal(again.weight, model.weight)
+
+
+# --- what cannot be packed --------------------------------------------------------------------------------
+
+LOCK = threading.Lock()
+
+
+def closing_over(value: Any) -> Any:
+    return lambda: value
+
+
+def nested(**parts: Any) -> nn.Module:
+    model = nn.Sequential(OrderedDict(encoder=nn.Linear(100, 100)))
+    model.encoder.__dict__.update(parts)
+    return model
+
+
+class Dropping:
+    """Holds a lock that it does not send, and whatever else."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.lock = LOCK
+        self.__dict__.update(parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: part for name, part in self.__dict__.items() if name != "lock"}
+
+
+def of_a_local_class() -> Any:
+    class Local(abc.ABC):
+        @abc.abstractmethod
+        def other(self) -> None: ...
+
+        def step(self) -> None:
+            LOCK.acquire()
+
+    Local.__abstractmethods__ = frozenset()
+    return Local()
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        (nested(lock=LOCK), "model.encoder.lock"),
+        (nested(parts={"a": [1, (2, LOCK)]}), "model.encoder.parts.a.1.1"),
+        (nested(parts={"two words": LOCK}), "model.encoder.parts.two words"),
+        (nested(transform=closing_over(LOCK)), "model.encoder.transform.value"),
+        (Dropping(client=Holder(lock=LOCK)), "model.client.lock"),
+        (of_a_local_class(), "model.step.LOCK"),
+        (LOCK, "model"),
+    ],
+)
+def test_the_smallest_part_that_cannot_be_packed_is_named(given, path):
+    with pytest.raises(TypeError):
+        pack(given)
+    assert find_unpicklable(given, "model") == path
+
+
+def test_a_reference_is_not_looked_into():
+    strategy = Holder(lock=LOCK)
+    assert find_unpicklable(Holder(strategy=strategy, db=LOCK), "trainer", {"strategy": strategy}) == "trainer.db"
+
+
+def test_a_search_that_takes_too_long_ends_with_what_it_has():
+    class Slow:
+        def __getstate__(self):
+            time.sleep(0.05)
+            return {}
+
+    given = Holder(parts=[*(Slow() for _ in range(5)), LOCK])
+    assert find_unpicklable(given, "model", limit_s=0.01) in ("model", "model.parts")
+
+
+def test_a_loop_of_objects_ends():
+    holder = Holder(lock=LOCK)
+    holder.__dict__ = {"me": holder, **holder.__dict__}
+    assert find_unpicklable(holder, "model") == "model.lock"

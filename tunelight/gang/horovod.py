@@ -1,0 +1,104 @@
+"""The gang's collectives by Horovod: initialised once for the gang, and anew in the same processes if it must.
+
+Ranks find one another through Horovod's own HTTP rendezvous, which rank 0 serves on the gang's interface
+alone (Horovod's own launcher binds all of them).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tunelight.gang.rendezvous import interface_name
+from tunelight.messages import Place
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from tunelight.gang.rendezvous import Meeting
+
+LEAVE_LIMIT_S = 30.0
+"""How long Horovod may take to shut down; a stopped peer holds it up until gloo gives up on it."""
+
+
+class HorovodGroup:
+    """Horovod's global process set."""
+
+    def __init__(self) -> None:
+        self._server: Any = None
+        self._joined = False
+
+    def host(self, address: str, layout: tuple[int, ...]) -> int:
+        """Serve Horovod's rendezvous on ``address`` alone; return its port."""
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts  # noqa: PLC0415
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer  # noqa: PLC0415
+
+        self._server = RendezvousHTTPServer((address, 0), RendezvousHandler, verbose=0)
+        self._server.daemon_threads = True
+        nodes = ",".join(f"{node_name(node)}:{ranks}" for node, ranks in enumerate(layout))
+        self._server.init(get_host_assignments(parse_hosts(nodes), sum(layout)))
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="horovod-rendezvous", daemon=True).start()
+        return int(self._server.server_address[1])
+
+    def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
+        """Initialise Horovod as this rank."""
+        import horovod.torch as hvd  # noqa: PLC0415 - it is there in Horovod's gangs only
+
+        os.environ.update(environment(meeting, place))
+        hvd.init()
+        self._joined = True
+
+    def leave(self) -> None:
+        """Shut Horovod down, which ends what peers wait for with an error."""
+        import horovod.torch as hvd  # noqa: PLC0415
+
+        if self._joined:
+            leaving = threading.Thread(target=hvd.shutdown, name="horovod-shutdown", daemon=True)
+            leaving.start()
+            leaving.join(LEAVE_LIMIT_S)
+            if leaving.is_alive():
+                raise RuntimeError(f"Horovod did not shut down within {LEAVE_LIMIT_S:.0f} s")
+        self._joined = False
+
+    def close(self) -> None:
+        """End the rendezvous."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def tidy(self) -> None:
+        """Do nothing: a trial makes no groups of Horovod's."""
+
+    def lost_peer(self, error: BaseException) -> bool:
+        """Tell whether an error is Horovod's word for a peer that has left or died."""
+        return type(error).__name__ == "HorovodInternalError"
+
+
+def node_name(node: int) -> str:
+    """Return what a node is called among Horovod's hosts."""
+    return f"node{node}"
+
+
+def environment(meeting: Meeting, place: Place) -> dict[str, str]:
+    """Return what Horovod reads: where this rank is, and where the others are to be found.
+
+    Across nodes, ranks of one local rank are numbered by node; the last nodes may have fewer ranks.
+    """
+    crossing = [node for node, ranks in enumerate(meeting.layout) if ranks > place.local_rank]
+    found = {
+        "RANK": place.rank,
+        "SIZE": place.world_size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_SIZE": place.local_world_size,
+        "CROSS_RANK": crossing.index(place.node_rank),
+        "CROSS_SIZE": len(crossing),
+        "HOSTNAME": node_name(place.node_rank),
+        "GLOO_RENDEZVOUS_ADDR": meeting.host,
+        "GLOO_RENDEZVOUS_PORT": meeting.group_port,
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+        "GLOO_IFACE": interface_name(place.interface) or "lo",
+    }
+    return {f"HOROVOD_{name}": str(value) for name, value in found.items()}

@@ -1,0 +1,164 @@
+"""Gangs that this process keeps warm between one job and the next.
+
+A gang belongs to whoever took it until it is given back; then it idles until somebody wants one like it, its
+time is over, or its resources are wanted for another. Runs on: driver, or the process of a function trainable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import ray
+from ray.util import placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
+
+from tunelight.errors import GangError, ResourceError
+from tunelight.gang.gang import Gang, GangSpec
+from tunelight.resources import Reservation
+
+ROOM_LIMIT_S = 600.0
+"""How long a reservation may wait for resources that the cluster has and others hold."""
+_PATIENCE_S = 1.0
+"""How long it waits before idle gangs of this process make room."""
+_ALIVE_LIMIT_S = 10.0
+
+
+@dataclass(eq=False)
+class Held:
+    """A gang, and the placement group that was reserved for it alone (None: it runs on a trial's)."""
+
+    spec: GangSpec
+    gang: Gang
+    owned: PlacementGroup | None
+    trial_group: PlacementGroup | None
+    timer: threading.Timer | None = field(default=None)
+
+    @property
+    def closed(self) -> bool:
+        """True once its workers are ended."""
+        return self.gang.unfit == "it was closed"
+
+    def close(self) -> None:
+        """End the workers and give the reservation back. Safe to call more than once."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.gang.close()
+        if self.owned is not None:
+            with contextlib.suppress(Exception):  # Ray may be gone, and the reservation with it
+                remove_placement_group(self.owned)
+            self.owned = None
+
+
+class Pool:
+    """The idle gangs of this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._idle: list[Held] = []
+        self._lock = threading.Lock()
+
+    def take(
+        self,
+        spec: GangSpec,
+        reservation: Reservation,
+        trial_group: PlacementGroup | None = None,
+        *,
+        spread: bool = False,
+        say: Callable[[str], object] = print,
+    ) -> Held:
+        """Return a gang for a job: one that idles, healed, or a new one on a reservation of its own.
+
+        ``trial_group`` is the placement group of the trial that this process is, whose bundles it then uses.
+        ``spread`` puts each bundle on a node of its own. Raises: ResourceError, GangError.
+        """
+        held = self._reuse(spec, trial_group)
+        if held is not None:
+            return held
+        owned = None if trial_group is not None else self._reserve(reservation, spread, say)
+        try:
+            return Held(spec, Gang.form(spec, owned or trial_group), owned, trial_group)
+        except BaseException:
+            if owned is not None:
+                remove_placement_group(owned)
+            raise
+
+    def _reuse(self, spec: GangSpec, trial_group: PlacementGroup | None) -> Held | None:
+        while (held := self._pop(spec, trial_group)) is not None:
+            try:
+                held.gang.check_alive(_ALIVE_LIMIT_S)
+                held.gang.heal()
+            except GangError:
+                held.close()
+                continue
+            return held
+        return None
+
+    def _pop(self, spec: GangSpec, trial_group: PlacementGroup | None) -> Held | None:
+        with self._lock:
+            for held in self._idle:
+                same_group = (held.trial_group and held.trial_group.id) == (trial_group and trial_group.id)
+                if same_group and _alike(held.spec, spec):
+                    self._idle.remove(held)
+                    if held.timer is not None:
+                        held.timer.cancel()
+                        held.timer = None
+                    return held
+        return None
+
+    def give_back(self, held: Held, idle_timeout_s: float) -> None:
+        """Let a gang idle; it is closed after ``idle_timeout_s`` seconds, or at once if it is unfit."""
+        if held.gang.unfit is not None:
+            held.close()
+            return
+        timer = threading.Timer(idle_timeout_s, self.close, args=(held,))
+        timer.daemon = True
+        held.timer = timer
+        with self._lock:
+            self._idle.append(held)
+        timer.start()
+
+    def close(self, held: Held | None = None) -> None:
+        """Close ``held``, or every idle gang."""
+        with self._lock:
+            closing = list(self._idle) if held is None else [held]
+            self._idle = [one for one in self._idle if one not in closing]
+        for one in closing:
+            one.close()
+
+    def _reserve(self, reservation: Reservation, spread: bool, say: Callable[[str], object]) -> PlacementGroup:
+        group = placement_group(reservation.bundles, strategy="STRICT_SPREAD" if spread else "PACK")
+        try:
+            if group.wait(_PATIENCE_S):
+                return group
+            self.close()  # idle gangs make room
+            deadline = time.monotonic() + ROOM_LIMIT_S
+            told = False
+            while (left := deadline - time.monotonic()) > 0:
+                if group.wait(min(left, 5.0)):
+                    return group
+                if not told:
+                    say(f"tunelight: waiting for room for {reservation}; free now: {_free()}.")
+                    told = True
+            raise ResourceError(
+                f"Waited {ROOM_LIMIT_S:.0f} s for room for {reservation}, in vain; free now: {_free()}. Something "
+                "else holds the cluster's resources: end it, or ask for fewer workers."
+            )
+        except BaseException:
+            remove_placement_group(group)
+            raise
+
+
+def _alike(one: GangSpec, other: GangSpec) -> bool:
+    """Tell whether two specs ask for the same workers; each job brings its own folder and import paths."""
+    return replace(one, cwd="", sys_path=()) == replace(other, cwd="", sys_path=())
+
+
+def _free() -> str:
+    free = ray.available_resources()
+    return ", ".join(f"{free.get(name, 0):g} {name}" for name in ("CPU", "GPU") if name in free) or "nothing"
+
+
+pool = Pool()

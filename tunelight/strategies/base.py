@@ -1,0 +1,241 @@
+"""What tunelight's strategies share: they know where they are, and do there what a rank or a driver has to do.
+
+A strategy that is made inside a gang joins it. One that is made anywhere else belongs to a driver: its
+launcher starts a gang, or takes a warm one, and sends the Trainer there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from pytorch_lightning.accelerators import CPUAccelerator, CUDAAccelerator
+from pytorch_lightning.strategies import ParallelStrategy
+
+from tunelight.errors import SettingsError, StrategyError
+from tunelight.messages import Place
+from tunelight.session import Session, current
+from tunelight.strategies.environment import GangEnvironment
+from tunelight.strategies.launcher import GangLauncher
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+    from tunelight.strategies.driver import DriverLauncher
+
+IDLE_TIMEOUT_S = 300.0
+"""How long a driver's gang stays warm after its last job."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The gang that a driver's strategy asks for. ``hosts`` spreads it over so many nodes, evenly."""
+
+    number: int = 1
+    cpus: float = 1
+    gpus: float = 0
+    resources: Mapping[str, float] | None = None
+    init_hook: Callable[[], object] | None = None
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    hosts: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("num_workers", self.number), ("num_hosts", self.hosts)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise SettingsError(f"{name} must be a whole number, 1 or more, not {value!r}.")
+        for name, value in (("num_cpus_per_worker", self.cpus), ("use_gpu", self.gpus)):
+            if value < 0:
+                raise SettingsError(f"{name} must be 0 or more, not {value!r}.")
+        if self.init_hook is not None and not callable(self.init_hook):
+            raise SettingsError(f"init_hook must be a function without arguments, not {self.init_hook!r}.")
+
+
+def workers(
+    num_workers: int | None,
+    num_cpus_per_worker: float,
+    use_gpu: bool,
+    init_hook: Callable[[], object] | None,
+    resources_per_worker: Mapping[str, float] | None,
+    idle_timeout_s: float,
+) -> Workers:
+    """Return what a driver's strategy asks for; CPU and GPU in ``resources_per_worker`` win (fractions too)."""
+    custom = dict(resources_per_worker or {})
+    cpus = custom.pop("CPU", num_cpus_per_worker)
+    gpus = custom.pop("GPU", 1 if use_gpu else 0)
+    if gpus and not use_gpu:
+        raise SettingsError(
+            f"resources_per_worker holds {gpus:g} GPU, but use_gpu is False, so that nothing would train on it. "
+            "Pass use_gpu=True."
+        )
+    number = num_workers if num_workers is not None else _bundles_here() or 1
+    return Workers(number, cpus, gpus, custom, init_hook, idle_timeout_s)
+
+
+def _bundles_here() -> int | None:
+    """Return how many workers the placement group that this process runs in has bundles for, if it is in one."""
+    group = current_group()
+    if group is None:
+        return None
+    bundles = group.bundle_specs
+    # get_tune_resources makes equal bundles, and another one before them for a head that holds something
+    return len(bundles) - (len(bundles) > 1 and bundles[0] != bundles[1])
+
+
+def current_group() -> Any:
+    """Return the placement group of the trial that this process is, or None on a driver of one's own."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    return ray.util.get_current_placement_group()
+
+
+class GangStrategy(ParallelStrategy):
+    """The part of a strategy that deals with gangs; mix it in before one of Lightning's."""
+
+    backend: ClassVar[str]
+    """How the gang of such a strategy meets."""
+    _session: Session | None = None
+    _launcher: GangLauncher | DriverLauncher | None
+
+    def _settle(self, num_workers: int | None, wanted: Callable[[], Workers]) -> GangEnvironment:
+        """Find out where this is; return Lightning's view of the gang.
+
+        Raises: StrategyError in a gang of another size or kind than this strategy's.
+        """
+        self._callbacks_held: list[Any] | None = None
+        session = current()
+        if session is None:
+            self.workers = wanted()
+            return GangEnvironment(Place(0, self.workers.number, 0, 1, 0, "127.0.0.1"))
+        name = type(self).__name__
+        if session.backend != self.backend:
+            raise StrategyError(
+                f"{name} trains on gangs with backend={self.backend!r}, and this one has {session.backend!r}. Pass "
+                f"backend={self.backend!r} to the sweep, or use the strategy for {session.backend!r}."
+            )
+        if num_workers is not None and num_workers != session.world_size:
+            raise StrategyError(
+                f"{name}(num_workers={num_workers}) runs in a gang of {session.world_size}: leave "
+                "num_workers out, or make it equal to workers= of the sweep."
+            )
+        self._session = session
+        return GangEnvironment(session.place)
+
+    def _devices(self) -> list[torch.device] | None:
+        """Return what Lightning is to take for this process's devices (None: it finds out)."""
+        if self.joined:
+            return [self.root_device]
+        return None if self.workers.gpus else [torch.device("cpu")] * self.workers.number
+
+    @property
+    def joined(self) -> bool:
+        """True on a rank of a gang, False on a driver."""
+        return self._session is not None
+
+    # -- on a driver
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what is the driver's own."""
+        return {**self.__dict__, "_launcher": None, "workers": None, "_callbacks_held": None, "_model": None}
+
+    def join(self, session: Session) -> None:
+        """Become this rank's strategy; it came from a driver. Runs on: worker."""
+        self._session = session
+        self.cluster_environment = GangEnvironment(session.place)
+        self.accelerator = CPUAccelerator() if session.gpu is None else CUDAAccelerator()
+        self.parallel_devices = [self.root_device]
+        self._launcher = GangLauncher(session)
+
+    def shutdown(self) -> None:
+        """End this strategy's workers and free what they hold; the next fit starts new ones. Runs on: driver."""
+        if not self.joined and self._launcher is not None:
+            self._driver.shutdown()
+
+    def __enter__(self) -> GangStrategy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def optimizer_states(self) -> list[dict[str, Any]]:
+        """Return the optimizers' states of the last ``fit``, one dictionary each, fetched from the workers.
+
+        Runs on: driver. Raises: StrategyError when there was no fit, or its workers are gone.
+        """
+        if self.joined:
+            return [self.optimizer_state(optimizer) for optimizer in self.optimizers]
+        return list(self._driver.training_state()["optimizer_states"])
+
+    @property
+    def _driver(self) -> DriverLauncher:
+        from tunelight.strategies.driver import DriverLauncher  # noqa: PLC0415 - it imports Ray
+
+        if not isinstance(self._launcher, DriverLauncher):
+            raise StrategyError(f"{type(self).__name__} belongs to no Trainer yet: pass it as strategy= of one.")
+        return self._launcher
+
+    def _configure_launcher(self) -> None:
+        if self._session is not None:
+            self._launcher = GangLauncher(self._session)
+            return
+        from tunelight.strategies.driver import DriverLauncher  # noqa: PLC0415 - it imports Ray
+
+        if self.workers.gpus and torch.cuda.is_available() and isinstance(self.accelerator, CPUAccelerator):
+            raise StrategyError(
+                f"{type(self).__name__}(use_gpu=True) and Trainer(accelerator='cpu') contradict each other: leave "
+                "accelerator out, or use_gpu."
+            )
+        self._launcher = DriverLauncher(self, self._launcher)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint; on a driver, with the optimizers' states that the workers hold."""
+        if not self.joined and "optimizer_states" in checkpoint and not checkpoint["optimizer_states"]:
+            checkpoint.update(self._driver.training_state(missing_ok=True))
+        if self.joined:
+            super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+        else:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Give the Trainer its callbacks back; the workers' own have seen the exception already."""
+        if self._callbacks_held is not None and self._launcher is not None:
+            trainer = self._driver.trainer
+            trainer.callbacks, self._callbacks_held = self._callbacks_held, None
+            return
+        super().on_exception(exception)
+
+    def hold_callbacks(self, trainer: pl.Trainer) -> None:
+        """Keep the driver's callbacks from hearing of an exception that was the workers'."""
+        self._callbacks_held, trainer.callbacks = trainer.callbacks, []
+
+    # -- on a rank
+
+    @property
+    def root_device(self) -> torch.device:
+        """Return this rank's device: its own GPU among all those of its node's ranks, else the CPU."""
+        if self._session is None or self._session.gpu is None:
+            return torch.device("cpu")
+        return torch.device("cuda", self._session.gpu)
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Return how a sampler shards: by the gang's size and this rank."""
+        replicas, rank = self._shards()
+        return {"num_replicas": replicas, "rank": rank}
+
+    def _shards(self) -> tuple[int, int]:
+        """Return how many parts data is in, and which is this rank's."""
+        return self.world_size, self.global_rank
+
+    def full_weights(self) -> Mapping[str, Any]:
+        """Return the whole model's weights and buffers by name. Called on every rank."""
+        assert self.lightning_module is not None  # noqa: S101 - asked after a run
+        return self.lightning_module.state_dict()
+
+    def keep_optimizer_states(self) -> Callable[[], list[dict[str, Any]]]:
+        """Return a function that gives the optimizers' states later; it is called on every rank."""
+        states = [self.optimizer_state(optimizer) for optimizer in self.optimizers]
+        return lambda: states

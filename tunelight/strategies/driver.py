@@ -1,0 +1,272 @@
+"""The driver's launcher: sends a Trainer's run to a gang and brings back what it leaves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytorch_lightning as pl
+import ray
+import torch
+from pytorch_lightning.strategies.launchers.launcher import _Launcher
+
+from tunelight.cluster import check_cluster, use_ray
+from tunelight.errors import HOW_TO_GET_HOROVOD, ResourceError, StrategyError, WorkerFailedError
+from tunelight.gang.gang import Gang, GangSpec, driver_paths
+from tunelight.gang.pool import Held, pool
+from tunelight.messages import Continue, Ended, Output, Report, Task, Terminal, Text
+from tunelight.resources import Reservation
+from tunelight.strategies import job
+from tunelight.strategies.transfer import Packed, unpack
+
+if TYPE_CHECKING:
+    from tunelight.strategies.base import GangStrategy
+
+_serials = itertools.count(1)
+
+
+class DriverLauncher(_Launcher):
+    """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
+
+    def __init__(self, strategy: GangStrategy, before: Any) -> None:
+        self.trainer: pl.Trainer
+        self._strategy = strategy
+        self._precision = strategy.precision_plugin
+        self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
+        self._held: Held | None = None
+        self._trained: tuple[Held, int] | None = None
+
+    @property
+    def is_interactive_compatible(self) -> bool:
+        """Say that notebooks are fine."""
+        return True
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
+        """Run ``function``, one of the Trainer's own, on the gang; return what it returns there.
+
+        Raises: WorkerFailedError when a rank failed; StrategyError, ResourceError, TrainFunctionError or
+            SettingsError before any worker starts; GangError when they do not start.
+        """
+        if trainer is None:
+            return function(*args, **kwargs)
+        self._check(trainer)
+        if not self._busy.acquire(blocking=False):
+            raise StrategyError(
+                f"This {type(self._strategy).__name__} is running another Trainer's job. Give each Trainer a strategy "
+                "of its own."
+            )
+        try:
+            self.trainer = trainer
+            for logger in trainer.loggers:
+                _ = logger.version  # which folder it will be is settled here, once
+            run = job.pack_run(trainer, function.__name__, args, kwargs)
+            handed_in = self._run(job.run_on_rank, run)
+        except BaseException:
+            self._strategy.hold_callbacks(trainer)
+            raise
+        finally:
+            self._busy.release()
+        return job.recover(trainer, handed_in, (*args, *kwargs.values()))
+
+    def kill(self, signum: int) -> None:
+        """End the workers."""
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """End this strategy's workers."""
+        if self._held is not None:
+            pool.close(self._held)
+            self._held = self._trained = None
+
+    def training_state(self, *, missing_ok: bool = False) -> dict[str, Any]:
+        """Fetch optimizers' and schedulers' states of the last fit from the workers.
+
+        Raises: StrategyError where there is none any more, unless ``missing_ok``.
+        """
+        held, serial = self._trained or (None, 0)
+        if held is None or held.closed or held.gang.trials != serial:
+            if missing_ok:
+                return {}
+            raise StrategyError(
+                "The optimizers' states are gone with the workers that held them: there was no fit, its workers have "
+                "ended, or another job has run on them since. Ask for them right after fit."
+            )
+        (told,) = self._run(job.hand_in_training_state, None).values()
+        self._trained = (held, held.gang.trials)
+        return dict(unpack(ray.get(told)) or {})
+
+    # -- checks before anything starts
+
+    def _check(self, trainer: pl.Trainer) -> None:
+        strategy, wanted = self._strategy, self._strategy.workers
+        name = type(strategy).__name__
+        if trainer._accelerator_connector.precision_plugin is not strategy.precision_plugin or (
+            strategy.launcher is not self
+        ):
+            raise StrategyError(
+                f"This {name} has been given to another Trainer since: a strategy belongs to one Trainer. Make one "
+                "for each; they share warm workers all the same."
+            )
+        if strategy.backend == "horovod" and not _installed("horovod"):
+            raise StrategyError(HOW_TO_GET_HOROVOD)
+        connector = trainer._accelerator_connector
+        flag = connector._devices_flag
+        devices = len(flag) if isinstance(flag, list | tuple) else int(flag)
+        nodes = connector._num_nodes_flag
+        automatic = (1, torch.cuda.device_count())  # what Lightning makes of devices="auto"
+        if nodes > 1 and devices * nodes != wanted.number or nodes == 1 and devices not in (*automatic, wanted.number):
+            raise StrategyError(
+                f"Trainer(devices={devices}, num_nodes={nodes}) contradicts {name}(num_workers={wanted.number}): leave "
+                "devices and num_nodes out, the strategy says how many workers there are."
+            )
+
+    # -- a job on the gang
+
+    def _run(self, function: Callable[[dict[str, Any]], None], run: Packed | None) -> dict[int, Any]:
+        """Run ``function`` on every rank; return what they hand in, by rank."""
+        held = self._take()
+        config = {} if run is None else {"run": ray.put(run)}
+        reporter = _reporter()
+        task = Task(
+            trial_id=f"job-{next(_serials)}",
+            trial_dir=reporter.folder if reporter else os.getcwd(),
+            config=config,
+            train=cloudpickle.dumps(function),
+            seed=None,
+            cwd=os.getcwd(),
+            sys_path=driver_paths(),
+            until=1 if reporter else None,
+            verbose=1,
+            terminal=Terminal(_is_tty(), shutil.get_terminal_size().columns),
+            job=True,
+            heard=reporter is not None,
+        )
+        del run, config
+        gang = held.gang
+        try:
+            gang.start(task)
+            handed_in = _listen(gang, reporter)
+        except WorkerFailedError:
+            pool.give_back(held, self._strategy.workers.idle_timeout_s)
+            raise
+        except BaseException as error:  # Ctrl-C, a stop by Tune: nobody waits for the ranks' next boundary
+            if isinstance(error, SystemExit) and reporter is not None:
+                gang.finish(reason="stopped")
+                pool.give_back(held, self._strategy.workers.idle_timeout_s)
+            else:
+                pool.close(held)
+            raise
+        if function is job.run_on_rank:
+            self._trained = (held, gang.trials)
+        pool.give_back(held, self._strategy.workers.idle_timeout_s)
+        return handed_in
+
+    def _take(self) -> Held:
+        """Return a gang: the warm one, or another like it, or a new one."""
+        from tunelight.strategies.base import current_group  # noqa: PLC0415 - base imports this module late too
+
+        wanted, strategy = self._strategy.workers, self._strategy
+        group = current_group()
+        each = Reservation(wanted.number, wanted.cpus, wanted.gpus, resources_per_worker=dict(wanted.resources or {}))
+        first, per_bundle, reservation = 0, 1, each
+        if group is not None:
+            first = _first_bundle(group.bundle_specs, each, type(strategy).__name__)
+        else:
+            use_ray()
+            if wanted.hosts is not None:
+                per_bundle = wanted.number // wanted.hosts
+                reservation = Reservation(
+                    wanted.hosts,
+                    wanted.cpus * per_bundle,
+                    wanted.gpus * per_bundle,
+                    resources_per_worker={name: n * per_bundle for name, n in (wanted.resources or {}).items()},
+                )
+            who = f"{type(strategy).__name__}(num_workers={wanted.number})"
+            check_cluster(reservation, who=who, spread=wanted.hosts is not None)
+        spec = GangSpec(
+            workers=wanted.number,
+            cpus_per_worker=wanted.cpus,
+            gpus_per_worker=wanted.gpus,
+            resources_per_worker=dict(wanted.resources or {}),
+            backend=strategy.backend,
+            first_bundle=first,
+            workers_per_bundle=per_bundle,
+            init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
+            cwd=os.getcwd(),
+            sys_path=driver_paths(),
+        )
+        self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
+        return self._held
+
+
+def _listen(gang: Gang, reporter: Any) -> dict[int, Any]:
+    """Follow a job to its end; return what ranks handed in. Raises: WorkerFailedError with the cause."""
+    handed_in: dict[int, Any] = {}
+    while gang.running:
+        event = gang.next_event()
+        if isinstance(event, Text):
+            _show(event)
+        elif isinstance(event, Output):
+            handed_in[event.rank] = event.value
+        elif isinstance(event, Report) and reporter is not None:
+            reporter(event)
+            gang.answer(Continue(until=event.number + 1))
+        elif isinstance(event, Ended) and event.error is not None:
+            cause = gang.fail(event.error)
+            for late in gang.late:
+                if isinstance(late, Text):
+                    _show(late)
+            raise WorkerFailedError(cause)
+    return handed_in
+
+
+def _show(text: Text) -> None:
+    stream = sys.stderr if text.error else sys.stdout
+    stream.write(text.text)
+    stream.flush()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201 - the person at the driver waits
+
+
+def _is_tty() -> bool:
+    return bool(sys.stdout is not None and sys.stdout.isatty())
+
+
+def _installed(name: str) -> bool:
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    return find_spec(name) is not None
+
+
+def _first_bundle(bundles: list[Mapping[str, float]], each: Reservation, name: str) -> int:
+    """Return the index of worker 0's bundle in a trial's reservation. Raises: ResourceError if it is too small."""
+    first = len(bundles) - each.workers
+    enough = first >= 0 and all(
+        bundle.get(resource, 0) + 1e-9 >= amount
+        for bundle in bundles[first:]
+        for resource, amount in each.worker.items()
+    )
+    if not enough:
+        raise ResourceError(
+            f"{name}(num_workers={each.workers}) needs {each}, one bundle each, but this trial has reserved {bundles}: "
+            "its workers would never start. Pass resources_per_trial=tunelight.get_tune_resources(num_workers="
+            f"{each.workers}, ...) to Ray Tune."
+        )
+    return first
+
+
+def _reporter() -> Any:
+    """Return how reports reach the Tune trial that this process is, or None where it is none."""
+    if "ray.tune" not in sys.modules:
+        return None
+    from tunelight.strategies.tune import trial_reporter  # noqa: PLC0415 - Ray Tune is imported already
+
+    return trial_reporter()

@@ -1,0 +1,309 @@
+"""A Trainer's run as a job for a gang: what a driver sends, what each rank does, what comes back.
+
+The Trainer goes as it is, with its model and data in one piece through Ray's object store, whose buffers each
+node holds once. Back come the weights, and whatever else a run in the driver's own process would have left.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import ray
+import torch
+from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
+from pytorch_lightning.callbacks import Callback, ProgressBar
+from pytorch_lightning.loops.loop import _Loop
+from pytorch_lightning.loops.progress import _BaseProgress
+from pytorch_lightning.plugins.precision import MixedPrecision
+from pytorch_lightning.trainer import call
+from pytorch_lightning.trainer.states import TrainerFn
+
+from tunelight.errors import TrainFunctionError
+from tunelight.gang.reset import torch_flags
+from tunelight.session import get_context
+from tunelight.strategies.base import GangStrategy
+from tunelight.strategies.shares import interleave
+from tunelight.strategies.transfer import (
+    Packed,
+    copy_into,
+    find_unpicklable,
+    pack,
+    pack_state,
+    unpack,
+    unpack_view,
+)
+
+_SEEDS = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
+_METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+
+
+@dataclass(frozen=True)
+class Globals:
+    """A process's random generators, seeds and torch flags."""
+
+    rng: dict[str, Any]
+    environ: dict[str, str]
+    flags: list[Any]
+
+    @classmethod
+    def here(cls) -> Globals:
+        """Read those of this process."""
+        environ = {name: os.environ[name] for name in _SEEDS if name in os.environ}
+        return cls(_collect_rng_states(include_cuda=False), environ, [read() for read, _ in _flags()])
+
+    def set(self) -> None:
+        """Make them this process's."""
+        os.environ.update(self.environ)
+        for (read, write), value in zip(_flags(), self.flags, strict=True):
+            if read() != value:
+                write(value)
+        _set_rng_states(self.rng)
+
+
+def _flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    return [pair for pair in torch_flags() if pair[0] is not torch.get_num_threads]  # a worker has its own share
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """What a rank sends back: ``left`` is a packed `Left`, ``weights`` a packed state dict, if the run changed it."""
+
+    left: Packed
+    weights: Packed | None
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a run leaves, but for the weights: all of it on rank 0, predictions on every rank."""
+
+    result: Any
+    state: Any
+    loops: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    callbacks: list[Any]
+    rng: dict[str, Any]
+    should_stop: bool
+    predictions: Any = None
+    splits: tuple[bool, ...] = ()
+    """For each dataloader of ``predict``, whether its batches were dealt to the ranks."""
+    files: tuple[str, ...] = ()
+
+
+# --- on the driver: send ------------------------------------------------------------------------------------
+
+
+def pack_run(trainer: pl.Trainer, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
+    """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError with what cannot go."""
+    run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
+    try:
+        return pack(run)
+    except Exception as error:
+        raise _unpicklable(trainer, args, kwargs, error) from error
+
+
+def _unpicklable(trainer: pl.Trainer, args: Any, kwargs: Any, error: Exception) -> TrainFunctionError:
+    model = trainer.strategy.lightning_module
+    parts = {"model": model, "trainer.callbacks": trainer.callbacks, "trainer.loggers": trainer.loggers}
+    parts |= {f"data ({type(part).__name__})": part for part in [*args, *kwargs.values()] if part is not model}
+    for name, part in {**parts, "trainer": trainer}.items():
+        try:
+            pack(part)
+        except Exception as own:  # noqa: BLE001 - whatever pickling it raises, this is the part
+            where = find_unpicklable(part, name)
+            return TrainFunctionError(
+                f"{where} cannot be sent to the workers: {type(own).__name__}: {own}. Make it where it is used (in "
+                "setup() or on first use), or leave it out of pickling with __getstate__."
+            )
+    return TrainFunctionError(f"The Trainer cannot be sent to the workers: {type(error).__name__}: {error}.")
+
+
+# --- on each rank: run --------------------------------------------------------------------------------------
+
+_optimizer_states: Callable[[], list[dict[str, Any]]] | None = None
+_schedulers: list[dict[str, Any]] = []
+
+
+def run_on_rank(config: dict[str, Any]) -> None:
+    """Run the Trainer that a driver sent, as this rank. Runs on: worker."""
+    global _optimizer_states, _schedulers  # noqa: PLW0603 - what the last job of this worker left, until the next
+    _optimizer_states, _schedulers = None, []
+    session = get_context()
+    run = unpack(ray.get(config.pop("run")))
+    trainer: pl.Trainer = run["trainer"]
+    strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
+    _arrive(trainer, strategy)
+    run["globals"].set()
+    kwargs = _with_checkpoint(run["kwargs"], config)
+    result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **kwargs)
+    weights = strategy.full_weights() if _changed(trainer) else None  # collective, where it is sharded
+    left = _leave(trainer, strategy, result)
+    if session.rank == 0 or left.predictions is not None:
+        packed = pack_state(weights) if weights is not None and session.rank == 0 else None
+        session.hand_in(ray.put(HandedIn(pack(left, _references(trainer)), packed)))
+    del weights
+    if trainer.state.fn == TrainerFn.FITTING:
+        _optimizer_states = strategy.keep_optimizer_states()
+        _schedulers = [entry.scheduler.state_dict() for entry in strategy.lr_scheduler_configs]
+
+
+def _with_checkpoint(kwargs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    return kwargs
+
+
+def hand_in_training_state(config: dict[str, Any]) -> None:
+    """Send the driver the optimizers' and schedulers' states of the last fit. Runs on: worker."""
+    states = None if _optimizer_states is None else _optimizer_states()
+    if get_context().rank == 0:
+        told = None if states is None else {"optimizer_states": states, "lr_schedulers": _schedulers}
+        get_context().hand_in(ray.put(pack(told)))
+
+
+def _arrive(trainer: pl.Trainer, strategy: GangStrategy) -> None:
+    """Make a driver's Trainer one of this rank."""
+    strategy.join(get_context())
+    connector = trainer._accelerator_connector
+    assert strategy.accelerator is not None  # noqa: S101 - join has set it
+    assert strategy.cluster_environment is not None  # noqa: S101
+    connector.accelerator = strategy.accelerator
+    connector.cluster_environment = strategy.cluster_environment
+    connector._parallel_devices = list(strategy.parallel_devices or [])
+    plugin = strategy.precision_plugin
+    if isinstance(plugin, MixedPrecision):
+        plugin.device = strategy.root_device.type  # the driver may have none of the workers' devices
+
+
+def _leave(trainer: pl.Trainer, strategy: Any, result: Any) -> Left:
+    """Gather what the run leaves on this rank."""
+    predicting = trainer.state.fn == TrainerFn.PREDICTING
+    zero = strategy.is_global_zero
+    connector = trainer._logger_connector
+    return Left(
+        result=None if predicting else result,
+        state=trainer.state,
+        loops=_plain_state(trainer),
+        metrics=[_on_cpu(getattr(connector, name)) for name in _METRICS] if zero else [],
+        callbacks=[_callback_state(trainer, one) for one in trainer.callbacks] if zero else [],
+        rng=_collect_rng_states(include_cuda=False),
+        should_stop=trainer.should_stop,
+        predictions=_on_cpu(result) if predicting else None,
+        splits=tuple(strategy.prediction_splits) if predicting else (),
+        files=_checkpoint_files(trainer) if zero else (),
+    )
+
+
+def _changed(trainer: pl.Trainer) -> bool:
+    """Tell whether a run may have changed the weights: it trained, or it loaded a checkpoint."""
+    return trainer.state.fn == TrainerFn.FITTING or trainer.ckpt_path is not None
+
+
+def _on_cpu(value: Any) -> Any:
+    from lightning_utilities.core.apply_func import apply_to_collection  # noqa: PLC0415 - Lightning's own helper
+
+    return apply_to_collection(value, torch.Tensor, lambda tensor: tensor.detach().cpu())
+
+
+def _references(trainer: pl.Trainer) -> dict[str, object]:
+    """Return what both sides have, each by its name: nothing of it is sent back as a part of something else."""
+    known: dict[str, object] = {"trainer": trainer, "strategy": trainer.strategy, "model": trainer.lightning_module}
+    known |= {f"logger {index}": logger for index, logger in enumerate(trainer.loggers)}
+    known |= {f"callback {index}": one for index, one in enumerate(trainer.callbacks)}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _loops(trainer: pl.Trainer) -> dict[str, _Loop]:
+    """Return every loop of a Trainer by its path."""
+    found: dict[str, _Loop] = {}
+
+    def walk(path: str, loop: _Loop) -> None:
+        found[path] = loop
+        for name, value in vars(loop).items():
+            if isinstance(value, _Loop):
+                walk(f"{path}.{name}", value)
+
+    for name in ("fit_loop", "validate_loop", "test_loop", "predict_loop"):
+        walk(name, getattr(trainer, name))
+    return found
+
+
+def _plain_state(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return the loops' counters and flags: attributes that are plain, by path and name."""
+    plain = (_BaseProgress, bool, int, float, str)
+    return {
+        path: {name: value for name, value in vars(loop).items() if value is None or isinstance(value, plain)}
+        for path, loop in _loops(trainer).items()
+    }
+
+
+def _callback_state(trainer: pl.Trainer, callback: Callback) -> Any:
+    """Return (class, attributes) of a callback, packed; where that cannot be pickled, its own ``state_dict``."""
+    if isinstance(callback, ProgressBar):
+        return None
+    reduced = callback.__reduce_ex__(2)
+    state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(callback)
+    try:
+        return ("attributes", pack((type(callback), state), _references(trainer)))
+    except Exception:  # noqa: BLE001 - whatever pickling it raises, its own word is left
+        return ("state_dict", callback.state_dict())
+
+
+def _checkpoint_files(trainer: pl.Trainer) -> tuple[str, ...]:
+    """Return the checkpoints that callbacks know, for a driver that does not share this node's disk."""
+    paths = []
+    for one in trainer.checkpoint_callbacks:
+        paths += [getattr(one, "best_model_path", ""), getattr(one, "last_model_path", "")]
+        paths += list(getattr(one, "best_k_models", {}))
+    return tuple(dict.fromkeys(path for path in paths if path and os.path.exists(path)))  # noqa: PTH110 - a str
+
+
+# --- on the driver: recover ---------------------------------------------------------------------------------
+
+
+def recover(trainer: pl.Trainer, handed_in: Mapping[int, Any], args: tuple[Any, ...]) -> Any:
+    """Leave the driver's Trainer and model as a run in this process would have left them; return its result."""
+    model = next((one for one in args if isinstance(one, pl.LightningModule)), trainer.lightning_module)
+    trainer.strategy.connect(model)
+    first: HandedIn = ray.get(handed_in[0])
+    if first.weights is not None:
+        copy_into(model, unpack_view(first.weights))
+    left: Left = unpack(first.left, _references(trainer))
+    model.trainer = trainer
+    loops = _loops(trainer)
+    for path, attributes in left.loops.items():
+        if path in loops:
+            vars(loops[path]).update(attributes)
+    for name, values in zip(_METRICS, left.metrics, strict=True):
+        setattr(trainer._logger_connector, name, values)
+    _recover_callbacks(trainer, left.callbacks)
+    trainer.state = left.state
+    trainer.should_stop = left.should_stop
+    _set_rng_states(left.rng)
+    if left.predictions is None:
+        return left.result
+    others = [unpack(ray.get(handed_in[rank]).left, _references(trainer)) for rank in sorted(handed_in) if rank]
+    return interleave([one.predictions for one in (left, *others)], list(left.splits))
+
+
+def _recover_callbacks(trainer: pl.Trainer, states: list[Any]) -> None:
+    """Give the driver's callbacks what the workers' have; callbacks that the model brought are new here."""
+    references = _references(trainer)
+    for index, told in enumerate(states):
+        if told is None:
+            continue
+        kind, value = told
+        known = index < len(trainer.callbacks)
+        if kind == "state_dict":
+            if known:
+                trainer.callbacks[index].load_state_dict(value)
+            continue
+        cls, state = unpack(value, references)
+        callback = trainer.callbacks[index] if known else cls.__new__(cls)
+        if hasattr(callback, "__setstate__"):
+            callback.__setstate__(state)
+        else:
+            vars(callback).update(state or {})
+        if not known:
+            trainer.callbacks.append(callback)
