@@ -28,10 +28,12 @@ def main() -> None:
 
     pl.seed_everything(7, workers=True)
     model, data = DigitsClassifier(lr=2e-2, hidden=128), DigitsData()
+    best = pl.callbacks.ModelCheckpoint(monitor="val_loss")
     trainer = pl.Trainer(
         max_epochs=args.epochs,
         accelerator="cpu",
         strategy=STRATEGIES[args.strategy](num_workers=args.workers),
+        callbacks=[best],
         default_root_dir="runs",
     )
     for number in (1, 2):
@@ -40,10 +42,10 @@ def main() -> None:
         trainer.fit(model, datamodule=data)
         print(f"fit {number}: {time.monotonic() - began:.1f} s")
     print({name: round(float(value), 4) for name, value in trainer.callback_metrics.items()})
-    print(f"Checkpoint: {trainer.checkpoint_callback.best_model_path}")
+    print(f"Checkpoint: {best.best_model_path}")
 
     accuracy = trainer.test(model, datamodule=data)[0]["test_acc"]
-    digits = torch.cat(trainer.predict(model, datamodule=data))
+    digits = torch.cat(trainer.predict(model, datamodule=data))  # type: ignore[arg-type]  # a list of tensors, one a batch
     labels = data.test.tensors[1] if hasattr(data, "test") else _labels(data)
     print(f"Accuracy: {accuracy:.4f} by test, {(digits == labels).float().mean():.4f} by predict")
 

@@ -12,7 +12,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=$(realpath --canonicalize-missing --no-symlinks -- "${1:-$root/.venv/bin/python}")
 constraints=$root/constraints.txt
 cache=${HOROVOD_WHEEL_CACHE:-}
-if [[ -z $cache ]]; then cache=${XDG_CACHE_HOME:-${HOME:?is not set, and neither is HOROVOD_WHEEL_CACHE}/.cache}/tunelight/wheels; fi
+if [[ -z $cache ]]; then
+  cache=${XDG_CACHE_HOME:-${HOME:?is not set, and neither is HOROVOD_WHEEL_CACHE}/.cache}/tunelight/wheels
+fi
 cache=$(realpath --canonicalize-missing -- "$cache")
 # Python puts the current folder before the libraries: let it be this one, and not whatever holds a json.py.
 cd "$root"

@@ -169,15 +169,37 @@ def _cluster_holdings() -> dict[str, str]:
 
     if not ray.is_initialized():
         return {}
+    warm = _warm_gangs()
     held = {
         actor_id: f"the actor {actor['ActorClassName']} ({actor['State']})"
         for actor_id, actor in state.actors().items()
-        if actor["State"] != "DEAD"
+        if actor["State"] != "DEAD" and actor_id not in warm
     }
     for group_id, group in placement_group_table().items():
-        if group["state"] != "REMOVED":
+        if group["state"] != "REMOVED" and group_id not in warm:
             held[group_id] = f"the placement group {group['name']!r} of {group['bundles']} ({group['state']})"
     return held
+
+
+def _warm_gangs() -> set[str]:
+    """Return the ids of what the process's own pool keeps warm, as it is meant to; see `warm_gangs`."""
+    module = sys.modules.get("tunelight.gang.pool")
+    if module is None:
+        return set()
+    return {
+        one
+        for held in module.pool._idle
+        for one in [*(worker._actor_id.hex() for worker in held.gang._workers), held.owned and held.owned.id.hex()]
+    }
+
+
+@pytest.fixture(scope="module")
+def warm_gangs(ray4: Any) -> Iterator[Any]:
+    """Keep the gangs of strategies on this driver warm from test to test; return their pool."""
+    from tunelight.gang.pool import pool
+
+    yield pool
+    pool.close()
 
 
 def share_holdings() -> None:

@@ -62,12 +62,32 @@ DOORS: dict[str, Door] = {
     "gang": Door(names(FIRST), names("ray psutil cloudpickle"), why=HEAD),
     "gang.worker": Door(names(FIRST), names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
     "gang.rendezvous": Door(names(FIRST), names("ray psutil"), late=names("torch"), why=HEAD),
+    "gang.torch_group": Door(names(FIRST), late=names("torch"), why=HEAD),
+    "gang.horovod": Door(names(FIRST), late=names("torch horovod"), why=HEAD),
     "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
     # Lightning's side, inside a worker.
     "strategies": Door(
         names("messages errors checkpoints session gang"),
         names(LIGHTNING),
+        late=names("torchmetrics horovod"),
         why="a worker knows its session, never a scheduler, a storage or Tune",
+    ),
+    "strategies.transfer": Door(names("settings.code"), names("cloudpickle numpy torch")),
+    "strategies.files": Door(names("errors"), names("numpy")),
+    "strategies.job": Door(
+        names("messages errors session settings.code gang"),
+        names("ray", LIGHTNING),
+        why="it is what a driver sends and a worker runs, through Ray's object store",
+    ),
+    "strategies.driver": Door(
+        names(FIRST, "cluster gang"),
+        names("ray cloudpickle", LIGHTNING),
+        why="it is the driver's side of a strategy: it finds a Ray and forms gangs",
+    ),
+    "strategies.tune": Door(
+        names("messages checkpoints"),
+        names(TUNE),
+        why="the one way to Tune for a gang inside a function trainable, in the process of the trial",
     ),
     "callbacks": Door(
         names("messages errors checkpoints session gang strategies.guard"),
@@ -109,7 +129,7 @@ DOORS: dict[str, Door] = {
         why="it shows what the record says",
     ),
     "sweep": Door(
-        names(FIRST, "cluster recipe trial trainable schedulers searchers storage results reporting"),
+        names(FIRST, "cluster gang.pool recipe trial trainable schedulers searchers storage results reporting"),
         names("cloudpickle numpy rich yaml", TUNE),
         why="it wires the rooms into one Tuner; only workers need torch and Lightning",
     ),

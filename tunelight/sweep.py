@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -217,6 +218,8 @@ def _tune(
     from tunelight.trainable import make_trainable  # noqa: PLC0415
     from tunelight.trial import TrialSpec  # noqa: PLC0415
 
+    if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
+        warm.pool.close()  # what idles after this process's own fits holds what trials need
     foreign = searcher is settings.searcher  # it suggests by dotted key
     keep = settings.checkpoints or Checkpoints()
     spec = TrialSpec(

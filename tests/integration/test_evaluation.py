@@ -144,7 +144,7 @@ def collectives_in_steps(make: Callable[..., pl.Trainer]) -> Any:
 def two_loaders(make: Callable[..., pl.Trainer]) -> Any:
     return [
         numbers(make().validate(Model(True), [loader(a, 4), loader(b)], verbose=False)[n])
-        for a, b in ((13, 3), (1, 7))
+        for a, b in ((13, 3), (1, 7), (7, 1))
         for n in (0, 1)
     ]
 

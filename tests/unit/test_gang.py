@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import ray
 
-from tunelight.gang import gang as gangs
 from tunelight.gang.gang import Gang, GangSpec
 from tunelight.messages import Ended, Event, Report
 
 
 def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 has ended; one poll of rank 0 then brings its last report and its end at once."""
-    monkeypatch.setattr(gangs.ray, "get", lambda poll: poll)
+    monkeypatch.setattr(ray, "get", lambda poll: poll)
     gang = Gang(GangSpec(workers=2), None)
     gang.trials = 1
     gang._workers = [object(), object()]

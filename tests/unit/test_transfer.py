@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import pickle
-import threading
 import sys
+import threading
 import time
 import tracemalloc
 from collections import OrderedDict
@@ -21,10 +21,13 @@ from torchmetrics import MeanMetric
 from tunelight.strategies.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
 
 MB = 2**20
-FEW = 100
-"""Numbers of a tensor whose memory stays inside the pickle."""
-MANY = 5000
-"""Numbers of one whose memory does not."""
+FEW, MANY = 100, 5000  # numbers of a tensor whose memory stays inside the pickle, and of one whose memory does not
+LOCK = threading.Lock()
+
+
+class Holder:
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
 
 
 def sent(value: Any, **references: Any) -> Any:
@@ -39,29 +42,31 @@ def as_stored(packed: Packed) -> Packed:
     """Return what Ray's object store would give: everything read-only."""
     buffers: list[Any] = []
     data = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
-    return pickle.loads(data, buffers=[memoryview(bytes(buffer.raw())) for buffer in buffers])
+    stored: Packed = pickle.loads(data, buffers=[memoryview(bytes(buffer.raw())) for buffer in buffers])
+    return stored
+
+
+def tied(device: str = "cpu") -> Any:
+    model = nn.Sequential(*(nn.Linear(40, 40, bias=False, device=device) for _ in range(2)))
+    model[1].weight = model[0].weight
+    return model
 
 
 # --- no copies --------------------------------------------------------------------------------------------
 
 
-def test_a_tensors_memory_is_shown_and_not_copied():
-    tensor = torch.zeros(50 * MB // 4)
+def test_memory_is_shown_and_not_copied():
+    tensor, array = torch.zeros(50 * MB // 4), np.zeros(MB)
     tracemalloc.start()
     try:
-        packed = pack({"weights": tensor})
+        packed = pack({"tensor": tensor, "array": array})
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert address(packed.storages[0]) == tensor.data_ptr()
+    assert address(packed.buffers[0]) == address(array)
     assert len(packed.data) < 1000
     assert peak < MB
-
-
-def test_an_arrays_memory_is_shown_and_not_copied():
-    array = np.zeros(MB, np.float32)
-    packed = pack([array])
-    assert address(packed.buffers[0]) == address(array)
 
 
 def test_what_is_packed_is_pickled_out_of_band_itself():
@@ -86,16 +91,18 @@ def test_nbytes_counts_each_storage_once():
     assert packed.nbytes == len(packed.data) + 4 * MANY + MANY
 
 
-def test_views_of_the_store_are_not_copied_either():
+def test_a_view_of_the_store_is_no_copy_either():
     stored = as_stored(pack(torch.arange(MANY)))
-    tensor = unpack_view(stored)
-    assert tensor.data_ptr() == address(stored.storages[0])
+    tensor, place = unpack_view(stored), address(stored.storages[0])
+    assert tensor.data_ptr() == place
+    del stored  # the view keeps the memory
     assert torch.equal(tensor, torch.arange(MANY))
 
 
-def test_a_view_lives_longer_than_what_it_was_made_of():
-    tensor = unpack_view(as_stored(pack(torch.arange(MANY))))
-    assert torch.equal(tensor, torch.arange(MANY))
+def test_what_was_packed_is_left_as_it_was():
+    tensor = torch.zeros(MANY)
+    pack(tensor)
+    assert tensor.untyped_storage().resizable()  # it is not after tensor.numpy()
 
 
 # --- the same again ---------------------------------------------------------------------------------------
@@ -111,11 +118,10 @@ def test_views_share_their_memory_again(length):
 
 
 def test_tied_parameters_stay_tied():
-    model = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Linear(40, 40, bias=False))
-    model[1].weight = model[0].weight
-    again = sent(model)
+    packed = pack(tied())
+    again = unpack(packed)
     assert again[0].weight is again[1].weight
-    assert len(pack(model).storages) == 1
+    assert len(packed.storages) == 1
 
 
 def test_a_model_comes_out_equal():
@@ -131,21 +137,13 @@ def test_a_model_comes_out_equal():
 
 
 def test_what_is_unpacked_is_its_owners():
-    tensor, array = torch.zeros(MANY), np.zeros(MANY)
-    packed = as_stored(pack([tensor, array]))
-    first, second = unpack(packed), unpack(packed)
-    first[0] += 1
-    first[1][:] = 1
-    first[0].untyped_storage().resize_(8 * MANY)
-    assert second[0].sum() == second[1].sum() == tensor.sum() == array.sum() == 0
-
-
-def test_what_was_packed_is_left_as_it_was():
-    tensor = torch.zeros(MANY)
-    packed = pack(tensor)
-    del packed
-    assert tensor.untyped_storage().resizable()
-    assert tensor.resize_(2 * MANY).shape == (2 * MANY,)
+    source = torch.zeros(MANY), np.zeros(MANY)
+    packed = as_stored(pack(source))
+    (tensor, array), second = unpack(packed), unpack(packed)
+    tensor += 1
+    array += 1
+    tensor.untyped_storage().resize_(8 * MANY)
+    assert [part.sum() for part in (*source, *second)] == [0, 0, 0, 0]
 
 
 def test_a_read_only_array_stays_read_only():
@@ -154,12 +152,11 @@ def test_a_read_only_array_stays_read_only():
     assert not sent(array).flags.writeable
 
 
+@pytest.mark.parametrize("length", [0, FEW, MANY])
 @pytest.mark.parametrize(
     "dtype",
-    [torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.bool, torch.int8, torch.uint16,
-     torch.float8_e4m3fn],
-)  # fmt: skip
-@pytest.mark.parametrize("length", [FEW, MANY])
+    [torch.bfloat16, torch.float64, torch.complex64, torch.bool, torch.int8, torch.uint16, torch.float8_e4m3fn],
+)
 def test_every_dtype_travels(dtype, length):
     tensor = torch.arange(length).remainder(7).to(dtype)
     again = sent(tensor)
@@ -176,15 +173,9 @@ def test_strides_and_conjugation_are_kept():
     assert torch.equal(conjugate, tensor.conj())
 
 
-def test_an_empty_tensor_travels():
-    assert sent(torch.empty(0, 3)).shape == (0, 3)
-    assert sent(np.empty((0, 3))).shape == (0, 3)
-
-
 def test_shared_memory_becomes_plain_memory():
-    tensor = torch.arange(MANY).share_memory_()
-    again = sent(tensor)
-    assert torch.equal(again, tensor)
+    again = sent(torch.arange(MANY).share_memory_())
+    assert torch.equal(again, torch.arange(MANY))
     assert not again.is_shared()
 
 
@@ -208,7 +199,8 @@ def test_a_sparse_tensor_travels_out_of_band():
     assert torch.equal(unpack(packed).values(), tensor.values())
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")  # deprecated, and found in models all the same
+# Quantized tensors are deprecated, and found in models all the same.
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage is deprecated")
 def test_a_quantized_tensor_travels():
     tensor = torch._empty_affine_quantized([MANY], scale=0.5, zero_point=3, dtype=torch.quint8).fill_(2)
     again = sent(tensor)
@@ -226,28 +218,22 @@ def test_a_meta_tensor_keeps_its_shape_and_has_no_memory():
 def test_an_lstm_runs_again():
     lstm = nn.LSTM(20, 30, num_layers=2, batch_first=True)
     given = torch.randn(2, 5, 20)
-    again = sent(lstm)
-    assert torch.equal(again(given)[0], lstm(given)[0])
-    again(given)[0].sum().backward()
-    assert all(parameter.grad is not None for parameter in again.parameters())
+    assert torch.equal(sent(lstm)(given)[0], lstm(given)[0])
 
 
 def test_a_layer_that_is_still_lazy_travels():
     assert sent(nn.LazyLinear(3))(torch.ones(1, 7)).shape == (1, 3)
 
 
-def test_storages_travel_by_themselves():
-    storage = torch.arange(MANY).untyped_storage()
-    again = sent(storage)
-    assert bytes(again._untyped_storage) == bytes(storage)  # torch.save makes a TypedStorage of it too
+def test_a_storage_travels_by_itself():
+    again = sent(torch.arange(MANY).untyped_storage())._untyped_storage  # torch.save makes it a TypedStorage too
+    assert torch.equal(torch.empty(0, dtype=torch.int64).set_(again), torch.arange(MANY))
 
 
 def test_the_default_device_decides_nothing():
-    tensor = torch.arange(MANY)
     with torch.device("meta"):
-        packed = pack(tensor)
-        again = unpack(packed)
-    assert torch.equal(again, tensor)
+        again = sent(torch.arange(MANY, device="cpu"))
+    assert torch.equal(again, torch.arange(MANY))
 
 
 def test_lambdas_and_local_classes_travel_by_value():
@@ -256,36 +242,37 @@ def test_lambdas_and_local_classes_travel_by_value():
             return shift(given)
 
     weights = torch.ones(MANY)
-    shift = lambda given: given + weights  # noqa: E731 - a lambda is what this tests
+    shift: Any = lambda given: given + weights  # noqa: E731 - a lambda is what this tests
     packed = pack(Local())
     assert len(packed.storages) == 1
     assert torch.equal(unpack(packed)(torch.ones(1)), weights + 1)
 
 
+def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("class Thing: pass")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here  # type: ignore[import-not-found]  # written a line ago
+
+    packed = pack(only_here.Thing())
+    monkeypatch.undo()
+    del sys.modules["only_here"]
+    with pytest.raises(ModuleNotFoundError, match="only_here"):
+        unpack(packed)
+
+
 # --- references -------------------------------------------------------------------------------------------
 
 
-class Holder:
-    def __init__(self, **parts: Any) -> None:
-        self.__dict__.update(parts)
-
-
 def test_a_reference_is_the_receivers_own_object():
-    here, there = Holder(lock=threading.Lock()), Holder()
-    packed = pack({"a": here, "b": [here]}, {"trainer": here})
-    again = unpack(packed, {"trainer": there})
+    here, there = Holder(lock=LOCK), Holder()
+    again = unpack(pack({"a": here, "b": [here]}, {"trainer": here}), {"trainer": there})
     assert again["a"] is again["b"][0] is there
 
 
-def test_an_equal_object_is_no_reference():
+def test_neither_an_equal_object_nor_none_is_a_reference():
     first, second = [1], [1]
-    again = sent([first, second], one=first)
-    assert again[0] is first
-    assert again[1] is not first
-
-
-def test_none_is_never_a_reference():
-    assert unpack(pack([None], {"logger": None}), {"logger": 3}) == [None]
+    again = unpack(pack([first, second, None], {"one": first, "logger": None}), {"one": 1, "logger": 2})
+    assert again == [1, [1], None]
 
 
 def test_a_missing_reference_is_named():
@@ -297,25 +284,11 @@ def test_a_missing_reference_is_named():
 def test_a_trainer_travels_with_its_model_and_without_its_strategy():
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
     model = pl.LightningModule()
-    model.net = nn.Linear(50, 50)
-    model.trainer = trainer
+    model.net, model.trainer = nn.Linear(50, 50), trainer
     strategy = Holder()
     again, net = unpack(pack([trainer, model], {"strategy": trainer.strategy}), {"strategy": strategy})
     assert again.strategy is strategy
     assert torch.equal(net.net.weight, model.net.weight)
-
-
-def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):
-    (tmp_path / "only_here.py").write_text("class Thing: pass")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import only_here  # type: ignore[import-not-found]  # written a line ago
-
-    packed = pack(only_here.Thing())
-    monkeypatch.undo()
-    del sys.modules["only_here"]
-    with pytest.raises(ModuleNotFoundError) as raised:
-        unpack(packed)
-    assert raised.value.name == "only_here"
 
 
 # --- weights into a model ---------------------------------------------------------------------------------
@@ -329,19 +302,14 @@ def test_weights_come_back_into_the_parameters_there_are():
     model, trained = nn.BatchNorm1d(MANY), nn.BatchNorm1d(MANY)
     nn.init.normal_(trained.weight)
     trained(torch.randn(4, MANY))
-    before = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    places = [tensor.data_ptr() for tensor in before.values()]
+    before = [(id(tensor), tensor.data_ptr()) for tensor in (*model.parameters(), *model.buffers())]
     copy_into(model, came_back(trained))
-    after = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    assert all(after[name] is before[name] for name in before)
-    assert [tensor.data_ptr() for tensor in after.values()] == places
+    assert [(id(tensor), tensor.data_ptr()) for tensor in (*model.parameters(), *model.buffers())] == before
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in trained.state_dict().items())
 
 
 def test_a_state_tells_which_version_of_a_module_saved_it():
-    state = came_back(nn.BatchNorm1d(3))
-    assert isinstance(state, OrderedDict)
-    assert state._metadata[""]["version"] == 2  # type: ignore[attr-defined]  # torch's own secret
+    assert came_back(nn.BatchNorm1d(3))._metadata[""]["version"] == 2
 
 
 def test_weights_are_converted_to_the_models_dtype():
@@ -353,10 +321,10 @@ def test_weights_are_converted_to_the_models_dtype():
 
 def test_a_lazy_layer_is_made():
     model, trained = nn.Sequential(nn.LazyLinear(50)), nn.Sequential(nn.LazyLinear(50))
-    trained(torch.ones(1, 60))
-    copy_into(model, came_back(trained))
     given = torch.randn(2, 60)
-    assert torch.equal(model(given), trained(given))
+    wanted = trained(given)
+    copy_into(model, came_back(trained))
+    assert torch.equal(model(given), wanted)
 
 
 def test_a_layer_that_stayed_lazy_is_nothing_to_warn_of():
@@ -376,25 +344,19 @@ def test_a_parameter_takes_on_the_shape_that_came():
 
 
 def test_what_was_none_is_made():
-    model, trained = nn.Module(), nn.Module()
-    model.register_buffer("mean", None)
-    trained.register_buffer("mean", torch.randn(MANY))
-    model.register_parameter("scale", None)
-    trained.register_parameter("scale", nn.Parameter(torch.randn(MANY)))
+    model: Any = nn.Module()
+    trained: Any = nn.Module()
+    for module, value in ((model, None), (trained, torch.randn(MANY))):
+        module.register_buffer("mean", value)
+        module.register_parameter("scale", None if value is None else nn.Parameter(value + 1))
     copy_into(model, came_back(trained))
     assert torch.equal(model.mean, trained.mean)
     assert torch.equal(model.scale, trained.scale)
-    model.mean += 1  # not the store's memory
     assert [name for name, _ in model.named_parameters()] == ["scale"]
 
 
 def test_weights_on_the_meta_device_are_made_and_stay_tied():
-    def tied(device: str) -> nn.Module:
-        model = nn.Sequential(nn.Linear(40, 40, device=device), nn.Linear(40, 40, device=device))
-        model[1].weight = model[0].weight
-        return model
-
-    model, trained = tied("meta"), tied("cpu")
+    model, trained = tied("meta"), tied()
     copy_into(model, came_back(trained))
     assert model[0].weight is model[1].weight
     assert torch.equal(model[0].weight, trained[0].weight)
@@ -412,109 +374,76 @@ class WithExtra(nn.Module):
         self.extra = state
 
 
-def test_extra_state_comes_back():
-    model = nn.Sequential(WithExtra())
-    copy_into(model, came_back(nn.Sequential(WithExtra({"seen": 3, "sum": torch.arange(MANY)}))))
-    assert model[0].extra["seen"] == 3
-    assert torch.equal(model[0].extra["sum"], torch.arange(MANY))
+def test_extra_state_and_metrics_come_back_and_nothing_of_a_view_is_kept():
+    def make(extra: Any) -> Any:
+        model: Any = nn.ModuleDict({"extra": WithExtra(extra), "metric": MeanMetric()})
+        model["metric"].persistent(True)
+        return model
 
-
-def test_nothing_of_a_view_is_kept():
-    trained = nn.ModuleDict({"extra": WithExtra(torch.zeros(MANY)), "metric": MeanMetric()})
-    trained["metric"].persistent(True)
+    model, trained = make(None), make({"seen": 3, "sum": torch.arange(MANY)})
     trained["metric"].update(torch.ones(5))
     state = came_back(trained)
-    model = nn.ModuleDict({"extra": WithExtra(), "metric": MeanMetric()})
-    model["metric"].persistent(True)
     copy_into(model, state)
-    assert model["metric"].mean_value == 5
-    kept = {model["extra"].extra.data_ptr(), model["metric"].mean_value.data_ptr()}
-    assert not kept & {value.data_ptr() for value in state.values()}
+    extra, mean = model["extra"].extra, model["metric"].mean_value
+    assert (extra["seen"], mean) == (3, 5)
+    assert torch.equal(extra["sum"], torch.arange(MANY))
+    assert extra["sum"].data_ptr() != state["extra._extra_state"]["sum"].data_ptr()
+    assert mean.data_ptr() != state["metric.mean_value"].data_ptr()
 
 
 def test_keys_that_do_not_fit_are_named_once():
-    model, trained = nn.ModuleDict({"a": nn.Linear(3, 3)}), nn.ModuleDict({"b": nn.Linear(3, 3)})
-    sentence = "no place for b.weight, b.bias, and nothing came for a.weight, a.bias"
-    with pytest.warns(UserWarning, match=sentence) as said:
+    model, trained = nn.ModuleDict({"a": nn.Linear(3, 3)}), nn.ModuleList(nn.Linear(1, 1) for _ in range(4))
+    places = "no place for 0.weight, 0.bias, 1.weight, 1.bias, 2.weight and 3 more"
+    with pytest.warns(UserWarning, match=f"{places}, and nothing came for a.weight, a.bias") as said:
         copy_into(model, came_back(trained))
     assert len(said) == 1
 
 
-def test_of_many_keys_some_are_named():
-    trained = nn.ModuleList(nn.Linear(1, 1) for _ in range(4))
-    with pytest.warns(UserWarning, match="no place for 0.weight, 0.bias, 1.weight, 1.bias, 2.weight and 3 more"):
-        copy_into(nn.Module(), came_back(trained))
-
-
 def test_a_model_may_load_its_own_way():
     class Own(nn.Linear):
-        def load_state_dict(self, state_dict, strict=True):  # type: ignore[no-untyped-def, override]  # as users do
+        def load_state_dict(self, state_dict, strict=True):  # type: ignore[override]  # as users do
             super().load_state_dict(state_dict, strict)
 
-    model, trained = Own(50, 50), Own(50, 50)
+    model, trained = Own(50, 50), nn.Linear(50, 50)
     copy_into(model, came_back(trained))
     assert torch.equal(model.weight, trained.weight)
 
 
-def test_tied_weights_come_back_once():
-    model = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Linear(40, 40, bias=False))
-    model[1].weight = model[0].weight
-    assert len(pack_state(model.state_dict()).storages) == 1
-
-
 @pytest.mark.gpu
 def test_weights_on_a_gpu_come_back_on_the_cpu():
-    lstm = nn.LSTM(50, 50).cuda()  # its weights share one storage there
+    lstm: Any = nn.LSTM(50, 50).cuda()  # its weights share one storage there
     packed = pack_state(lstm.state_dict())
     assert len(packed.storages) == 1
-    model = nn.LSTM(50, 50)
+    model: Any = nn.LSTM(50, 50)
     copy_into(model, unpack_view(packed))
     assert torch.equal(model.weight_hh_l0, lstm.weight_hh_l0.cpu())
 
 
-@pytest.mark.gpu
-def test_a_model_on_a_gpu_travels_to_its_gpu():
-    model = nn.Linear(50, 50).cuda()
-    again = sent(model)
-    assert again.weight.device == model.weight.device
-    assert torch.equal(again.weight, model.weight)
-
-
 # --- what cannot be packed --------------------------------------------------------------------------------
 
-LOCK = threading.Lock()
+
+class Dropping(Holder):
+    """Holds a lock that it does not send, and whatever else."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: part for name, part in self.__dict__.items() if name != "own"}
+
+
+def nested(**parts: Any) -> Any:
+    model: Any = nn.Sequential(OrderedDict(encoder=nn.Linear(100, 100)))
+    model.encoder.__dict__.update(parts)
+    return model
 
 
 def closing_over(value: Any) -> Any:
     return lambda: value
 
 
-def nested(**parts: Any) -> nn.Module:
-    model = nn.Sequential(OrderedDict(encoder=nn.Linear(100, 100)))
-    model.encoder.__dict__.update(parts)
-    return model
-
-
-class Dropping:
-    """Holds a lock that it does not send, and whatever else."""
-
-    def __init__(self, **parts: Any) -> None:
-        self.lock = LOCK
-        self.__dict__.update(parts)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: part for name, part in self.__dict__.items() if name != "lock"}
-
-
 def of_a_local_class() -> Any:
-    class Local(abc.ABC):
-        @abc.abstractmethod
-        def other(self) -> None: ...
-
+    class Local(abc.ABC):  # noqa: B024 - what an abstract class holds besides cannot be pickled either
         def step(self) -> None:
             LOCK.acquire()
 
-    Local.__abstractmethods__ = frozenset()
     return Local()
 
 
@@ -525,7 +454,7 @@ def of_a_local_class() -> Any:
         (nested(parts={"a": [1, (2, LOCK)]}), "model.encoder.parts.a.1.1"),
         (nested(parts={"two words": LOCK}), "model.encoder.parts.two words"),
         (nested(transform=closing_over(LOCK)), "model.encoder.transform.value"),
-        (Dropping(client=Holder(lock=LOCK)), "model.client.lock"),
+        (Dropping(own=LOCK, client=Holder(lock=LOCK)), "model.client.lock"),
         (of_a_local_class(), "model.step.LOCK"),
         (LOCK, "model"),
     ],
@@ -544,11 +473,10 @@ def test_a_reference_is_not_looked_into():
 def test_a_search_that_takes_too_long_ends_with_what_it_has():
     class Slow:
         def __getstate__(self):
-            time.sleep(0.05)
+            time.sleep(0.02)
             return {}
 
-    given = Holder(parts=[*(Slow() for _ in range(5)), LOCK])
-    assert find_unpicklable(given, "model", limit_s=0.01) in ("model", "model.parts")
+    assert find_unpicklable(Holder(parts=[Slow(), LOCK]), "model", limit_s=0.01) in ("model", "model.parts")
 
 
 def test_a_loop_of_objects_ends():

@@ -38,7 +38,9 @@ class HorovodGroup:
         self._server.daemon_threads = True
         nodes = ",".join(f"{node_name(node)}:{ranks}" for node, ranks in enumerate(layout))
         self._server.init(get_host_assignments(parse_hosts(nodes), sum(layout)))
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="horovod-rendezvous", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="horovod-rendezvous", daemon=True
+        ).start()
         return int(self._server.server_address[1])
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:

@@ -129,7 +129,7 @@ class Pool:
             one.close()
 
     def _reserve(self, reservation: Reservation, spread: bool, say: Callable[[str], object]) -> PlacementGroup:
-        group = placement_group(reservation.bundles, strategy="STRICT_SPREAD" if spread else "PACK")
+        group: PlacementGroup = placement_group(reservation.bundles, strategy="STRICT_SPREAD" if spread else "PACK")
         try:
             if group.wait(_PATIENCE_S):
                 return group
@@ -149,6 +149,11 @@ class Pool:
         except BaseException:
             remove_placement_group(group)
             raise
+
+
+def current_group() -> PlacementGroup | None:
+    """Return the placement group of the trial that this process is, or None on a driver of one's own."""
+    return ray.util.get_current_placement_group() if ray.is_initialized() else None
 
 
 def _alike(one: GangSpec, other: GangSpec) -> bool:

@@ -22,8 +22,6 @@ from tunelight.strategies.environment import GangEnvironment
 from tunelight.strategies.launcher import GangLauncher
 
 if TYPE_CHECKING:
-    import pytorch_lightning as pl
-
     from tunelight.strategies.driver import DriverLauncher
 
 IDLE_TIMEOUT_S = 300.0
@@ -46,9 +44,9 @@ class Workers:
         for name, value in (("num_workers", self.number), ("num_hosts", self.hosts)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SettingsError(f"{name} must be a whole number, 1 or more, not {value!r}.")
-        for name, value in (("num_cpus_per_worker", self.cpus), ("use_gpu", self.gpus)):
-            if value < 0:
-                raise SettingsError(f"{name} must be 0 or more, not {value!r}.")
+        for name, amount in (("num_cpus_per_worker", self.cpus), ("use_gpu", self.gpus)):
+            if amount < 0:
+                raise SettingsError(f"{name} must be 0 or more, not {amount!r}.")
         if self.init_hook is not None and not callable(self.init_hook):
             raise SettingsError(f"init_hook must be a function without arguments, not {self.init_hook!r}.")
 
@@ -59,7 +57,9 @@ def workers(
     use_gpu: bool,
     init_hook: Callable[[], object] | None,
     resources_per_worker: Mapping[str, float] | None,
+    *,
     idle_timeout_s: float,
+    hosts: int | None = None,
 ) -> Workers:
     """Return what a driver's strategy asks for; CPU and GPU in ``resources_per_worker`` win (fractions too)."""
     custom = dict(resources_per_worker or {})
@@ -71,25 +71,21 @@ def workers(
             "Pass use_gpu=True."
         )
     number = num_workers if num_workers is not None else _bundles_here() or 1
-    return Workers(number, cpus, gpus, custom, init_hook, idle_timeout_s)
+    return Workers(number, cpus, gpus, custom, init_hook, idle_timeout_s, hosts)
 
 
 def _bundles_here() -> int | None:
     """Return how many workers the placement group that this process runs in has bundles for, if it is in one."""
+    if "ray" not in sys.modules:
+        return None  # then this is no process of Ray's either
+    from tunelight.gang.pool import current_group  # noqa: PLC0415 - it imports Ray
+
     group = current_group()
     if group is None:
         return None
     bundles = group.bundle_specs
     # get_tune_resources makes equal bundles, and another one before them for a head that holds something
     return len(bundles) - (len(bundles) > 1 and bundles[0] != bundles[1])
-
-
-def current_group() -> Any:
-    """Return the placement group of the trial that this process is, or None on a driver of one's own."""
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        return None
-    return ray.util.get_current_placement_group()
 
 
 class GangStrategy(ParallelStrategy):
@@ -202,12 +198,12 @@ class GangStrategy(ParallelStrategy):
     def on_exception(self, exception: BaseException) -> None:
         """Give the Trainer its callbacks back; the workers' own have seen the exception already."""
         if self._callbacks_held is not None and self._launcher is not None:
-            trainer = self._driver.trainer
+            trainer: Any = self._driver.trainer
             trainer.callbacks, self._callbacks_held = self._callbacks_held, None
             return
         super().on_exception(exception)
 
-    def hold_callbacks(self, trainer: pl.Trainer) -> None:
+    def hold_callbacks(self, trainer: Any) -> None:
         """Keep the driver's callbacks from hearing of an exception that was the workers'."""
         self._callbacks_held, trainer.callbacks = trainer.callbacks, []
 

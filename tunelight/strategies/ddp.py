@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pytorch_lightning.strategies import DDPStrategy
@@ -39,11 +40,10 @@ class RayStrategy(ExactEvaluation, GangStrategy, DDPStrategy):
         use_gpu: bool = False,
         init_hook: Callable[[], object] | None = None,
         resources_per_worker: dict[str, float] | None = None,
+        *,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         **ddp_kwargs: Any,
     ) -> None:
-        environment = self._settle(
-            num_workers,
-            lambda: workers(num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s),
-        )
+        wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        environment = self._settle(num_workers, partial(wanted, idle_timeout_s=idle_timeout_s))
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)

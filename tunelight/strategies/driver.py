@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -19,10 +19,11 @@ from pytorch_lightning.strategies.launchers.launcher import _Launcher
 from tunelight.cluster import check_cluster, use_ray
 from tunelight.errors import HOW_TO_GET_HOROVOD, ResourceError, StrategyError, WorkerFailedError
 from tunelight.gang.gang import Gang, GangSpec, driver_paths
-from tunelight.gang.pool import Held, pool
+from tunelight.gang.pool import Held, current_group, pool
 from tunelight.messages import Continue, Ended, Output, Report, Task, Terminal, Text
 from tunelight.resources import Reservation
 from tunelight.strategies import job
+from tunelight.strategies.files import Files, read
 from tunelight.strategies.transfer import Packed, unpack
 
 if TYPE_CHECKING:
@@ -66,13 +67,14 @@ class DriverLauncher(_Launcher):
             for logger in trainer.loggers:
                 _ = logger.version  # which folder it will be is settled here, once
             run = job.pack_run(trainer, function.__name__, args, kwargs)
-            handed_in = self._run(job.run_on_rank, run)
+            needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
+            handed_in = self._run(job.run_on_rank, run=run, files=needed)
         except BaseException:
             self._strategy.hold_callbacks(trainer)
             raise
         finally:
             self._busy.release()
-        return job.recover(trainer, handed_in, (*args, *kwargs.values()))
+        return job.recover(trainer, handed_in, (*args, *kwargs.values()), self._fetch)
 
     def kill(self, signum: int) -> None:
         """End the workers."""
@@ -97,9 +99,14 @@ class DriverLauncher(_Launcher):
                 "The optimizers' states are gone with the workers that held them: there was no fit, its workers have "
                 "ended, or another job has run on them since. Ask for them right after fit."
             )
-        (told,) = self._run(job.hand_in_training_state, None).values()
-        self._trained = (held, held.gang.trials)
+        (told,) = self._run(job.hand_in_training_state).values()
         return dict(unpack(ray.get(told)) or {})
+
+    def _fetch(self, paths: list[str]) -> Files:
+        """Fetch checkpoints from rank 0's disk."""
+        (told,) = self._run(job.hand_in_files, paths=paths).values()
+        found: Files = ray.get(told)
+        return found
 
     # -- checks before anything starts
 
@@ -120,7 +127,9 @@ class DriverLauncher(_Launcher):
         devices = len(flag) if isinstance(flag, list | tuple) else int(flag)
         nodes = connector._num_nodes_flag
         automatic = (1, torch.cuda.device_count())  # what Lightning makes of devices="auto"
-        if nodes > 1 and devices * nodes != wanted.number or nodes == 1 and devices not in (*automatic, wanted.number):
+        if (nodes > 1 and devices * nodes != wanted.number) or (
+            nodes == 1 and devices not in (*automatic, wanted.number)
+        ):
             raise StrategyError(
                 f"Trainer(devices={devices}, num_nodes={nodes}) contradicts {name}(num_workers={wanted.number}): leave "
                 "devices and num_nodes out, the strategy says how many workers there are."
@@ -128,18 +137,32 @@ class DriverLauncher(_Launcher):
 
     # -- a job on the gang
 
-    def _run(self, function: Callable[[dict[str, Any]], None], run: Packed | None) -> dict[int, Any]:
-        """Run ``function`` on every rank; return what they hand in, by rank."""
+    def _run(
+        self,
+        function: Callable[[dict[str, Any]], None],
+        *,
+        run: Packed | None = None,
+        files: Sequence[str] = (),
+        paths: Sequence[str] = (),
+    ) -> dict[int, Any]:
+        """Run ``function`` on every rank; return what they hand in, by rank.
+
+        ``run`` is a packed Trainer's run, ``files`` the checkpoints that it may load, ``paths`` those to bring.
+        """
         held = self._take()
-        config = {} if run is None else {"run": ray.put(run)}
+        config: dict[str, Any] = {"paths": list(paths)}
+        if run is not None:
+            config["run"] = ray.put(run)
+        if files and _elsewhere(held.gang):
+            config["files"] = ray.put(read(files))
         reporter = _reporter()
         task = Task(
             trial_id=f"job-{next(_serials)}",
-            trial_dir=reporter.folder if reporter else os.getcwd(),
+            trial_dir=reporter.folder if reporter else str(Path.cwd()),
             config=config,
             train=cloudpickle.dumps(function),
             seed=None,
-            cwd=os.getcwd(),
+            cwd=str(Path.cwd()),
             sys_path=driver_paths(),
             until=1 if reporter else None,
             verbose=1,
@@ -162,15 +185,12 @@ class DriverLauncher(_Launcher):
             else:
                 pool.close(held)
             raise
-        if function is job.run_on_rank:
-            self._trained = (held, gang.trials)
+        self._trained = (held, gang.trials)  # what is asked of it later does not disturb what it keeps
         pool.give_back(held, self._strategy.workers.idle_timeout_s)
         return handed_in
 
     def _take(self) -> Held:
         """Return a gang: the warm one, or another like it, or a new one."""
-        from tunelight.strategies.base import current_group  # noqa: PLC0415 - base imports this module late too
-
         wanted, strategy = self._strategy.workers, self._strategy
         group = current_group()
         each = Reservation(wanted.number, wanted.cpus, wanted.gpus, resources_per_worker=dict(wanted.resources or {}))
@@ -198,7 +218,7 @@ class DriverLauncher(_Launcher):
             first_bundle=first,
             workers_per_bundle=per_bundle,
             init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
-            cwd=os.getcwd(),
+            cwd=str(Path.cwd()),
             sys_path=driver_paths(),
         )
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
@@ -224,6 +244,12 @@ def _listen(gang: Gang, reporter: Any) -> dict[int, Any]:
                     _show(late)
             raise WorkerFailedError(cause)
     return handed_in
+
+
+def _elsewhere(gang: Gang) -> bool:
+    """Tell whether a rank runs on another node than this process, which may have another disk."""
+    here = ray.get_runtime_context().get_node_id()
+    return any(location.node_id != here for location in gang.locations)
 
 
 def _show(text: Text) -> None:

@@ -88,6 +88,13 @@ def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
     return put_back
 
 
+_NOT_PUT_BACK = {
+    "_parameters",  # FSDP swaps them during a forward, as it does hooks
+    "_modules",
+    "_computed",  # whether a metric is to be computed, and gathered, is the same on all ranks
+}
+
+
 def remember_attributes(owner: Any) -> Callable[[], None]:
     """Return a function that puts an object's attributes back; those that are new by then stay.
 
@@ -95,8 +102,7 @@ def remember_attributes(owner: Any) -> Callable[[], None]:
     with no rows, so that it is gathered with the dtype and the dimensions that the other ranks have.
     """
     attributes = vars(owner)
-    # FSDP swaps parameters and hooks during a forward, and nothing adds to them.
-    names = [name for name in attributes if name not in ("_parameters", "_modules") and not name.endswith("_hooks")]
+    names = [name for name in attributes if name not in _NOT_PUT_BACK and not name.endswith("_hooks")]
     kept = {name: remember(attributes[name]) for name in names}
     reductions = getattr(owner, "_reductions", {}) if hasattr(owner, "_defaults") else {}
 
@@ -122,7 +128,8 @@ def remember_logged(results: Any) -> Callable[[], None]:
     """
     if results is None:
         return lambda: None
-    kept = {key: dict(vars(metric)) for key, metric in results.items() if not metric.has_reset}
+    logged = {key: vars(metric) for key, metric in results.items() if not metric.has_reset}
+    kept = {key: {name: state[name] for name in state if name not in _NOT_PUT_BACK} for key, state in logged.items()}
 
     def put_back() -> None:
         for key, metric in results.items():
@@ -130,7 +137,6 @@ def remember_logged(results: Any) -> Callable[[], None]:
                 vars(metric).update(kept[key])
             elif metric.is_tensor and metric.meta.sync.should and not metric.has_reset:
                 metric.value = torch.full_like(metric.value, metric._defaults["value"].item())
-                metric._computed = None
                 if metric.meta.is_mean_reduction:
                     metric.cumulated_batch_size = torch.zeros_like(metric.cumulated_batch_size)
 
@@ -259,7 +265,7 @@ class ExactEvaluation(ParallelStrategy):
             return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # as above
         # the last number counts the ranks, but for those that borrow
         numbers = torch.cat([tensor.detach().reshape(-1).to(torch.float64), tensor.new_tensor([1 - dropped]).double()])
-        total: torch.Tensor = super().reduce(numbers, group, "sum")  # type: ignore[safe-super]  # as above
+        total: torch.Tensor = super().reduce(numbers, group, "sum")
         mean = (total[:-1] / total[-1]).reshape(tensor.shape)
         return mean.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
 

@@ -15,7 +15,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, StrategyError
-from tunelight.strategies.base import IDLE_TIMEOUT_S, GangStrategy, Workers, workers
+from tunelight.strategies.base import IDLE_TIMEOUT_S, GangStrategy, workers
 from tunelight.strategies.evaluation import ExactEvaluation
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class HorovodCollectives(GangStrategy):
 
     _numbers: Iterator[int]
 
+    @property
+    def is_distributed(self) -> bool:
+        """Tell Lightning that data is to be sharded and metrics are to be reduced."""
+        return True
+
     def _name(self, kind: str) -> str:
         return f"tunelight.{kind}.{next(self._numbers)}"
 
@@ -63,8 +68,8 @@ class HorovodCollectives(GangStrategy):
         name = str(reduce_op).lower().removeprefix("redoptype.").replace("avg", "mean")
         if name not in ops:
             raise StrategyError(f"Horovod reduces by {', '.join(ops)}, not by {reduce_op}.")
-        with _writable(tensor) as tensor:
-            return hvd.allreduce(tensor, op=ops[name], name=self._name("reduce"))
+        with _writable(tensor) as sent:
+            return hvd.allreduce(sent, op=ops[name], name=self._name("reduce"))
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
@@ -82,8 +87,8 @@ class HorovodCollectives(GangStrategy):
         """Return every rank's tensor, stacked: (world_size, *shape)."""
         if self.alone:
             return tensor.unsqueeze(0)
-        with contextlib.nullcontext() if sync_grads else torch.no_grad(), _writable(tensor) as tensor:
-            gathered = _horovod().allgather(tensor.unsqueeze(0).contiguous(), name=self._name("gather"))
+        with contextlib.nullcontext() if sync_grads else torch.no_grad(), _writable(tensor) as sent:
+            gathered = _horovod().allgather(sent.unsqueeze(0).contiguous(), name=self._name("gather"))
         return cast(torch.Tensor, gathered)
 
     def gather_rows(self, tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
@@ -93,8 +98,8 @@ class HorovodCollectives(GangStrategy):
             return list(self.all_gather(tensor))
         hvd = _horovod()
         sizes = self.all_gather(torch.tensor(len(tensor))).tolist()
-        with torch.no_grad(), _writable(tensor) as tensor:
-            return list(torch.split(hvd.allgather(tensor, name=self._name("rows")), sizes))
+        with torch.no_grad(), _writable(tensor) as sent:
+            return list(torch.split(hvd.allgather(sent, name=self._name("rows")), sizes))
 
 
 class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
@@ -121,8 +126,8 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
         use_gpu: bool = False,
         init_hook: Callable[[], object] | None = None,
         resources_per_worker: dict[str, float] | None = None,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
         *,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
         num_hosts: int | None = None,
         num_slots: int | None = None,
         compression: str = "none",
@@ -132,14 +137,11 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
             raise SettingsError(f"compression must be one of {', '.join(_COMPRESSIONS)}, not {compression!r}.")
         num_workers = _size(num_workers, num_hosts, num_slots)
 
-        def wanted() -> Workers:
-            found = workers(
-                num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s
-            )
-            return Workers(**{**vars(found), "hosts": num_hosts})
-
         _horovod()
-        environment = self._settle(num_workers, wanted)
+        wanted = functools.partial(
+            workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, hosts=num_hosts
+        )
+        environment = self._settle(num_workers, functools.partial(wanted, idle_timeout_s=idle_timeout_s))
         super().__init__(cluster_environment=environment, parallel_devices=self._devices())
         self._compression = compression
         self._scale_lr = scale_lr
@@ -281,7 +283,7 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
         """Return an optimizer's state."""
         if isinstance(optimizer, LightningOptimizer):
             optimizer = optimizer._optimizer
-        return cast(dict[str, Any], optimizer.state_dict())
+        return optimizer.state_dict()
 
 
 def _size(num_workers: int | None, num_hosts: int | None, num_slots: int | None) -> int | None:
@@ -298,7 +300,7 @@ def _size(num_workers: int | None, num_hosts: int | None, num_slots: int | None)
 
 
 def _follow(scheduler: Any, optimizers: Iterable[Optimizer]) -> None:
-    """Let a scheduler, and those it consists of, move the wrapped optimizer instead of the one that it was made with."""
+    """Let a scheduler, and those it consists of, move the wrapped optimizer not the one it was made with."""
     for one in [scheduler, *getattr(scheduler, "_schedulers", [])]:
         before = getattr(one, "optimizer", None)
         for optimizer in optimizers:

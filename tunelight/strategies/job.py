@@ -6,6 +6,7 @@ node holds once. Back come the weights, and whatever else a run in the driver's 
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import pytorch_lightning as pl
 import ray
 import torch
+from lightning_fabric.utilities.apply_func import move_data_to_device
 from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
 from pytorch_lightning.callbacks import Callback, ProgressBar
 from pytorch_lightning.loops.loop import _Loop
@@ -25,7 +27,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from tunelight.errors import TrainFunctionError
 from tunelight.gang.reset import torch_flags
 from tunelight.session import get_context
-from tunelight.strategies.base import GangStrategy
+from tunelight.strategies import files
 from tunelight.strategies.shares import interleave
 from tunelight.strategies.transfer import (
     Packed,
@@ -96,7 +98,7 @@ class Left:
 # --- on the driver: send ------------------------------------------------------------------------------------
 
 
-def pack_run(trainer: pl.Trainer, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
+def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
     """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError with what cannot go."""
     run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
     try:
@@ -105,7 +107,7 @@ def pack_run(trainer: pl.Trainer, name: str, args: tuple[Any, ...], kwargs: dict
         raise _unpicklable(trainer, args, kwargs, error) from error
 
 
-def _unpicklable(trainer: pl.Trainer, args: Any, kwargs: Any, error: Exception) -> TrainFunctionError:
+def _unpicklable(trainer: Any, args: Any, kwargs: Any, error: Exception) -> TrainFunctionError:
     model = trainer.strategy.lightning_module
     parts = {"model": model, "trainer.callbacks": trainer.callbacks, "trainer.loggers": trainer.loggers}
     parts |= {f"data ({type(part).__name__})": part for part in [*args, *kwargs.values()] if part is not model}
@@ -133,12 +135,13 @@ def run_on_rank(config: dict[str, Any]) -> None:
     _optimizer_states, _schedulers = None, []
     session = get_context()
     run = unpack(ray.get(config.pop("run")))
-    trainer: pl.Trainer = run["trainer"]
+    trainer = run["trainer"]
     strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
     _arrive(trainer, strategy)
     run["globals"].set()
-    kwargs = _with_checkpoint(run["kwargs"], config)
-    result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **kwargs)
+    if "files" in config:
+        files.write(ray.get(config.pop("files")))
+    result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
     weights = strategy.full_weights() if _changed(trainer) else None  # collective, where it is sharded
     left = _leave(trainer, strategy, result)
     if session.rank == 0 or left.predictions is not None:
@@ -150,11 +153,13 @@ def run_on_rank(config: dict[str, Any]) -> None:
         _schedulers = [entry.scheduler.state_dict() for entry in strategy.lr_scheduler_configs]
 
 
-def _with_checkpoint(kwargs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    return kwargs
+def hand_in_files(config: dict[str, Any]) -> None:
+    """Send the driver the files that it lacks. Runs on: worker."""
+    if get_context().rank == 0:
+        get_context().hand_in(ray.put(files.read(config["paths"])))
 
 
-def hand_in_training_state(config: dict[str, Any]) -> None:
+def hand_in_training_state(_config: dict[str, Any]) -> None:
     """Send the driver the optimizers' and schedulers' states of the last fit. Runs on: worker."""
     states = None if _optimizer_states is None else _optimizer_states()
     if get_context().rank == 0:
@@ -162,7 +167,7 @@ def hand_in_training_state(config: dict[str, Any]) -> None:
         get_context().hand_in(ray.put(pack(told)))
 
 
-def _arrive(trainer: pl.Trainer, strategy: GangStrategy) -> None:
+def _arrive(trainer: Any, strategy: GangStrategy) -> None:
     """Make a driver's Trainer one of this rank."""
     strategy.join(get_context())
     connector = trainer._accelerator_connector
@@ -176,7 +181,7 @@ def _arrive(trainer: pl.Trainer, strategy: GangStrategy) -> None:
         plugin.device = strategy.root_device.type  # the driver may have none of the workers' devices
 
 
-def _leave(trainer: pl.Trainer, strategy: Any, result: Any) -> Left:
+def _leave(trainer: Any, strategy: Any, result: Any) -> Left:
     """Gather what the run leaves on this rank."""
     predicting = trainer.state.fn == TrainerFn.PREDICTING
     zero = strategy.is_global_zero
@@ -185,28 +190,22 @@ def _leave(trainer: pl.Trainer, strategy: Any, result: Any) -> Left:
         result=None if predicting else result,
         state=trainer.state,
         loops=_plain_state(trainer),
-        metrics=[_on_cpu(getattr(connector, name)) for name in _METRICS] if zero else [],
+        metrics=[move_data_to_device(getattr(connector, name), "cpu") for name in _METRICS] if zero else [],
         callbacks=[_callback_state(trainer, one) for one in trainer.callbacks] if zero else [],
         rng=_collect_rng_states(include_cuda=False),
         should_stop=trainer.should_stop,
-        predictions=_on_cpu(result) if predicting else None,
+        predictions=move_data_to_device(result, "cpu") if predicting else None,
         splits=tuple(strategy.prediction_splits) if predicting else (),
-        files=_checkpoint_files(trainer) if zero else (),
+        files=tuple(known_checkpoints(trainer)) if zero else (),
     )
 
 
-def _changed(trainer: pl.Trainer) -> bool:
+def _changed(trainer: Any) -> bool:
     """Tell whether a run may have changed the weights: it trained, or it loaded a checkpoint."""
     return trainer.state.fn == TrainerFn.FITTING or trainer.ckpt_path is not None
 
 
-def _on_cpu(value: Any) -> Any:
-    from lightning_utilities.core.apply_func import apply_to_collection  # noqa: PLC0415 - Lightning's own helper
-
-    return apply_to_collection(value, torch.Tensor, lambda tensor: tensor.detach().cpu())
-
-
-def _references(trainer: pl.Trainer) -> dict[str, object]:
+def _references(trainer: Any) -> dict[str, object]:
     """Return what both sides have, each by its name: nothing of it is sent back as a part of something else."""
     known: dict[str, object] = {"trainer": trainer, "strategy": trainer.strategy, "model": trainer.lightning_module}
     known |= {f"logger {index}": logger for index, logger in enumerate(trainer.loggers)}
@@ -214,7 +213,7 @@ def _references(trainer: pl.Trainer) -> dict[str, object]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _loops(trainer: pl.Trainer) -> dict[str, _Loop]:
+def _loops(trainer: Any) -> dict[str, _Loop]:
     """Return every loop of a Trainer by its path."""
     found: dict[str, _Loop] = {}
 
@@ -229,7 +228,7 @@ def _loops(trainer: pl.Trainer) -> dict[str, _Loop]:
     return found
 
 
-def _plain_state(trainer: pl.Trainer) -> dict[str, Any]:
+def _plain_state(trainer: Any) -> dict[str, Any]:
     """Return the loops' counters and flags: attributes that are plain, by path and name."""
     plain = (_BaseProgress, bool, int, float, str)
     return {
@@ -238,7 +237,7 @@ def _plain_state(trainer: pl.Trainer) -> dict[str, Any]:
     }
 
 
-def _callback_state(trainer: pl.Trainer, callback: Callback) -> Any:
+def _callback_state(trainer: Any, callback: Callback) -> Any:
     """Return (class, attributes) of a callback, packed; where that cannot be pickled, its own ``state_dict``."""
     if isinstance(callback, ProgressBar):
         return None
@@ -250,20 +249,38 @@ def _callback_state(trainer: pl.Trainer, callback: Callback) -> Any:
         return ("state_dict", callback.state_dict())
 
 
-def _checkpoint_files(trainer: pl.Trainer) -> tuple[str, ...]:
-    """Return the checkpoints that callbacks know, for a driver that does not share this node's disk."""
-    paths = []
+def known_checkpoints(trainer: Any) -> list[str]:
+    """Return the checkpoints that a Trainer's callbacks know and that exist on this node."""
+    paths: list[str] = []
     for one in trainer.checkpoint_callbacks:
         paths += [getattr(one, "best_model_path", ""), getattr(one, "last_model_path", "")]
         paths += list(getattr(one, "best_k_models", {}))
-    return tuple(dict.fromkeys(path for path in paths if path and os.path.exists(path)))  # noqa: PTH110 - a str
+    return [path for path in dict.fromkeys(paths) if path and not files.missing([path])]
+
+
+def needed_checkpoints(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Return the checkpoints on this node that a run may load."""
+    given = inspect.signature(getattr(trainer, name)).bind(*args, **kwargs).arguments.get("ckpt_path")
+    if given is not None and not files.missing([str(given)]):
+        return [str(given)]
+    if given is None and name == "_fit_impl":
+        return []
+    return known_checkpoints(trainer)  # "best", "last", or what no model stands for
 
 
 # --- on the driver: recover ---------------------------------------------------------------------------------
 
 
-def recover(trainer: pl.Trainer, handed_in: Mapping[int, Any], args: tuple[Any, ...]) -> Any:
-    """Leave the driver's Trainer and model as a run in this process would have left them; return its result."""
+def recover(
+    trainer: Any,
+    handed_in: Mapping[int, Any],
+    args: tuple[Any, ...],
+    fetch: Callable[[list[str]], files.Files],
+) -> Any:
+    """Leave the driver's Trainer and model as a run in this process would have left them; return its result.
+
+    ``fetch`` brings the checkpoints that are not on this node's disk.
+    """
     model = next((one for one in args if isinstance(one, pl.LightningModule)), trainer.lightning_module)
     trainer.strategy.connect(model)
     first: HandedIn = ray.get(handed_in[0])
@@ -281,13 +298,15 @@ def recover(trainer: pl.Trainer, handed_in: Mapping[int, Any], args: tuple[Any, 
     trainer.state = left.state
     trainer.should_stop = left.should_stop
     _set_rng_states(left.rng)
+    if lacking := files.missing(left.files):
+        files.write(fetch(lacking))
     if left.predictions is None:
         return left.result
     others = [unpack(ray.get(handed_in[rank]).left, _references(trainer)) for rank in sorted(handed_in) if rank]
     return interleave([one.predictions for one in (left, *others)], list(left.splits))
 
 
-def _recover_callbacks(trainer: pl.Trainer, states: list[Any]) -> None:
+def _recover_callbacks(trainer: Any, states: list[Any]) -> None:
     """Give the driver's callbacks what the workers' have; callbacks that the model brought are new here."""
     references = _references(trainer)
     for index, told in enumerate(states):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pytorch_lightning.strategies import ModelParallelStrategy
@@ -52,18 +53,16 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
         use_gpu: bool = False,
         init_hook: Callable[[], object] | None = None,
         resources_per_worker: dict[str, float] | None = None,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
         *,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
         min_sharded: int = MIN_SHARDED,
         tensor_parallel_size: int = 1,
         save_distributed_checkpoint: bool = False,
         process_group_backend: str | None = None,
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
-        environment = self._settle(
-            num_workers,
-            lambda: workers(num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s),
-        )
+        wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        environment = self._settle(num_workers, partial(wanted, idle_timeout_s=idle_timeout_s))
         size = environment.world_size()
         if tensor_parallel_size < 1 or size % tensor_parallel_size:
             raise SettingsError(
@@ -121,7 +120,7 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the model's state: on a driver what it holds, on a rank as checkpoints are to be written."""
         if self.joined:
-            return cast(dict[str, Any], super().lightning_module_state_dict())
+            return super().lightning_module_state_dict()
         return ParallelStrategy.lightning_module_state_dict(self)
 
     def full_weights(self) -> Mapping[str, Any]:

@@ -39,10 +39,11 @@ def length_to_report(turns: int, limit: Limit) -> int:
 
 
 class Share:
-    """One rank's share of a sequence of batches, dealt in turns of ``world``.
+    """One rank's share of a sequence of batches, dealt in turns.
 
     Args:
-        world: the number of ranks. rank: this one.
+        parts: how many ranks it is dealt to (to groups of ranks, where a group shares its data).
+        part: which of them this rank is.
         limit: Lightning's limit for one process.
     """
 

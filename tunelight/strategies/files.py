@@ -1,0 +1,49 @@
+"""Checkpoints between disks: what one node has and another needs goes through Ray's object store.
+
+A file has the same path everywhere, so that what Trainers and callbacks say of it stays true.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tunelight.errors import CheckpointError
+
+Files = dict[str, npt.NDArray[np.uint8]]
+"""Contents by absolute path."""
+
+
+def read(paths: Iterable[str]) -> Files:
+    """Return the contents of files, and of all files in folders (a sharded checkpoint is one)."""
+    found: Files = {}
+    for path in map(Path, paths):
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                found[str(file.absolute())] = np.fromfile(file, np.uint8)
+    return found
+
+
+def write(files: Mapping[str, npt.NDArray[np.uint8]]) -> None:
+    """Write those files that are not here yet, each whole or not at all. Raises: CheckpointError."""
+    for path, content in files.items():
+        target = Path(path)
+        if target.exists():
+            continue
+        draft = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content.tofile(draft)
+            draft.replace(target)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise CheckpointError(f"Could not bring checkpoint {path} to this node: {error}.") from error
+
+
+def missing(paths: Iterable[str]) -> list[str]:
+    """Return the paths that do not exist here."""
+    return [path for path in paths if not Path(path).exists()]
