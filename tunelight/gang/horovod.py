@@ -10,7 +10,6 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from tunelight.gang.rendezvous import interface_name
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -101,6 +100,6 @@ def environment(meeting: Meeting, place: Place) -> dict[str, str]:
         "GLOO_RENDEZVOUS_PORT": meeting.group_port,
         "CONTROLLER": "gloo",
         "CPU_OPERATIONS": "gloo",
-        "GLOO_IFACE": interface_name(place.interface) or "lo",
+        "GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),  # the gang's, set for gloo of any kind
     }
     return {f"HOROVOD_{name}": str(value) for name, value in found.items()}

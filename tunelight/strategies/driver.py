@@ -272,7 +272,7 @@ def _installed(name: str) -> bool:
     return find_spec(name) is not None
 
 
-def _first_bundle(bundles: list[Mapping[str, float]], each: Reservation, name: str) -> int:
+def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, name: str) -> int:
     """Return the index of worker 0's bundle in a trial's reservation. Raises: ResourceError if it is too small."""
     first = len(bundles) - each.workers
     enough = first >= 0 and all(

@@ -167,12 +167,10 @@ def hand_in_training_state(_config: dict[str, Any]) -> None:
         get_context().hand_in(ray.put(pack(told)))
 
 
-def _arrive(trainer: Any, strategy: GangStrategy) -> None:
+def _arrive(trainer: Any, strategy: Any) -> None:
     """Make a driver's Trainer one of this rank."""
     strategy.join(get_context())
     connector = trainer._accelerator_connector
-    assert strategy.accelerator is not None  # noqa: S101 - join has set it
-    assert strategy.cluster_environment is not None  # noqa: S101
     connector.accelerator = strategy.accelerator
     connector.cluster_environment = strategy.cluster_environment
     connector._parallel_devices = list(strategy.parallel_devices or [])
