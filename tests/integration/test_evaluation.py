@@ -307,7 +307,7 @@ def predictions_of_a_stream(make: Callable[..., pl.Trainer]) -> Any:
 
 @case
 def predictions_of_plain_tensors(make: Callable[..., pl.Trainer]) -> Any:
-    return predicted(make(), [data(5)[:5][0].split(2)])
+    return predicted(make(), [data(6)[:6][0].reshape(3, 2, 4)])
 
 
 @case

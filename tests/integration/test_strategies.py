@@ -1,0 +1,279 @@
+"""Trainers of a driver's own: what goes wrong on the gang, and what must still work after it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import tunelight as tl
+from tunelight import errors
+from tunelight.strategies import driver as drivers
+
+pytestmark = pytest.mark.usefixtures("warm_gangs")
+
+
+class Small(pl.LightningModule):
+    """A linear model that does in its training step what the test asks for."""
+
+    def __init__(self, fail_on: int | None = None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.fail_on = fail_on
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.fail_on == self.global_rank:
+            raise ZeroDivisionError("on purpose")
+        loss: torch.Tensor = self.layer(batch[0]).square().mean()
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
+
+    def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return batch[0].sum(dim=1)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.1)
+
+
+def data(size: int = 16, batch_size: int = 4) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.arange(4.0 * size).reshape(size, 4) / size), batch_size=batch_size)
+
+
+def trainer(strategy: Any = None, **settings: Any) -> pl.Trainer:
+    quiet: dict[str, Any] = {
+        "max_epochs": 1,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return pl.Trainer(strategy=strategy or tl.RayStrategy(num_workers=2), **{**quiet, **settings})
+
+
+BACKENDS = pytest.mark.parametrize("kind", [tl.RayStrategy, tl.HorovodRayStrategy, tl.RayShardedStrategy])
+
+
+@BACKENDS
+def test_an_error_names_rank_node_and_type_and_the_next_fit_works(kind: Any) -> None:
+    one = trainer(kind(num_workers=2))
+    model = Small(fail_on=1)
+    with pytest.raises(errors.WorkerFailedError, match=r"rank 1 on .*: ZeroDivisionError: on purpose") as caught:
+        one.fit(model, data())
+    assert "training_step" in caught.value.error.traceback
+    model.fail_on = None
+    before = model.layer.weight.detach().clone()
+    one.fit(model, data())
+    assert not torch.equal(before, model.layer.weight)
+
+
+class Noting(pl.Callback):
+    """Counts the exceptions that it hears of."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.heard.append(type(exception).__name__)
+
+
+def test_a_worker_s_exception_is_not_told_to_the_driver_s_callbacks_again() -> None:
+    noting = Noting()
+    one = trainer(callbacks=[noting])
+    with pytest.raises(errors.WorkerFailedError):
+        one.fit(Small(fail_on=0), data())
+    assert noting.heard == []
+    assert noting in one.callbacks  # type: ignore[attr-defined]  # Lightning sets it where mypy does not look
+
+
+@BACKENDS
+def test_optimizer_states_come_on_demand_and_into_the_driver_s_checkpoints(kind: Any, tmp_path: Path) -> None:
+    strategy = kind(num_workers=2)
+    one = trainer(strategy)
+    one.fit(Small(), data())
+    (states,) = strategy.optimizer_states()
+    assert {name for state in states["state"].values() for name in state} >= {"exp_avg", "exp_avg_sq"}
+    one.save_checkpoint(tmp_path / "end.ckpt")
+    (kept,) = torch.load(tmp_path / "end.ckpt", weights_only=True)["optimizer_states"]
+    assert kept["param_groups"][0]["lr"] == 0.1
+    assert [float(state["step"]) for state in kept["state"].values()] == [2.0, 2.0]
+
+
+def test_optimizer_states_of_no_fit_are_an_error() -> None:
+    strategy = tl.RayStrategy(num_workers=2)
+    trainer(strategy)
+    with pytest.raises(errors.StrategyError, match="there was no fit"):
+        strategy.optimizer_states()
+
+
+def test_a_fit_goes_on_from_a_checkpoint_that_the_driver_wrote(tmp_path: Path) -> None:
+    whole, first = Small(), Small()
+    first.load_state_dict(whole.state_dict())
+    trainer(max_epochs=4).fit(whole, data())
+    half = trainer(max_epochs=2)
+    half.fit(first, data())
+    half.save_checkpoint(tmp_path / "half.ckpt")
+    rest = Small()
+    trainer(max_epochs=4).fit(rest, data(), ckpt_path=tmp_path / "half.ckpt", weights_only=True)
+    assert torch.equal(whole.layer.weight, rest.layer.weight)
+
+
+def test_shutdown_and_the_with_block_end_the_workers(warm_gangs: Any) -> None:
+    warm_gangs.close()
+    with tl.RayStrategy(num_workers=1) as strategy:
+        trainer(strategy).fit(Small(), data())
+        assert len(warm_gangs._idle) == 1
+    assert not warm_gangs._idle
+
+
+def test_workers_end_when_they_have_idled_long_enough(warm_gangs: Any) -> None:
+    warm_gangs.close()
+    strategy = tl.RayStrategy(num_workers=1, idle_timeout_s=0.2)
+    trainer(strategy).fit(Small(), data())
+    end = threading.Event()
+    for _ in range(100):
+        if not warm_gangs._idle:
+            break
+        end.wait(0.05)
+    assert not warm_gangs._idle
+    trainer(strategy := tl.RayStrategy(num_workers=1)).fit(Small(), data())
+    strategy.shutdown()
+
+
+def test_trainers_share_warm_workers(warm_gangs: Any) -> None:
+    trainer().fit(Small(), data())
+    pids = {location.pid for held in warm_gangs._idle for location in held.gang.locations}
+    trainer().fit(Small(), data())
+    assert {location.pid for held in warm_gangs._idle for location in held.gang.locations} == pids
+
+
+def test_what_ranks_print_comes_as_it_happens_with_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    class Talking(Small):
+        def on_train_start(self) -> None:
+            print(f"hello from {self.global_rank}")  # noqa: T201 - the test is about it
+
+    trainer().fit(Talking(), data())
+    assert {"[0] hello from 0", "[1] hello from 1"} <= set(capsys.readouterr().out.splitlines())
+
+
+def test_more_workers_than_the_cluster_has_is_an_error_with_numbers() -> None:
+    with pytest.raises(errors.ResourceError, match=r"num_workers=9\) needs 9 workers .*9 CPU \(there are 4\)"):
+        trainer(tl.RayStrategy(num_workers=9)).fit(Small(), data())
+
+
+def test_hosts_that_the_cluster_does_not_have_are_an_error() -> None:
+    with pytest.raises(errors.ResourceError, match="a node for each worker"):
+        trainer(tl.HorovodRayStrategy(num_hosts=2, num_slots=1)).fit(Small(), data())
+
+
+def test_slots_of_one_host_share_its_bundle() -> None:
+    strategy = tl.HorovodRayStrategy(num_hosts=1, num_slots=2)
+    with strategy:
+        one = trainer(strategy)
+        one.fit(Small(), data())
+        assert one.world_size == 2
+
+
+def test_a_strategy_of_another_trainer_is_refused() -> None:
+    strategy = tl.RayStrategy(num_workers=2)
+    first = trainer(strategy)
+    trainer(strategy, accelerator="auto")  # with "cpu" Lightning itself refuses
+    with pytest.raises(errors.StrategyError, match="another Trainer"):
+        first.fit(Small(), data())
+
+
+def test_what_cannot_be_pickled_is_named(warm_gangs: Any) -> None:
+    model = Small()
+    model.layer.lock = threading.Lock()  # type: ignore[assignment]  # what a user might do
+    with pytest.raises(errors.TrainFunctionError, match=r"model\.layer\.lock cannot be sent to the workers"):
+        trainer().fit(model, data())
+
+
+@pytest.mark.parametrize("settings", [{"devices": 3}, {"num_nodes": 2, "devices": 2}])
+def test_devices_that_contradict_the_strategy_are_an_error(settings: Any) -> None:
+    with pytest.raises(errors.StrategyError, match="contradicts RayStrategy"):
+        trainer(**settings).fit(Small(), data())
+
+
+def test_predictions_are_whole_and_in_order() -> None:
+    loader = data(13, 3)
+    here = trainer("auto").predict(Small(), loader)
+    there = trainer().predict(Small(), loader)
+    assert there is not None
+    assert here is not None
+    assert [one.tolist() for one in there] == [one.tolist() for one in here]
+
+
+def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The file is gone from its path when a worker looks, as it would be on another node."""
+    monkeypatch.setattr(drivers, "_elsewhere", lambda gang: True)
+    read = drivers.read
+
+    def take(paths: Any) -> Any:
+        found = read(paths)
+        for path in paths:
+            Path(path).unlink()
+        return found
+
+    monkeypatch.setattr(drivers, "read", take)
+    one = trainer()
+    one.fit(Small(), data())
+    one.save_checkpoint(tmp_path / "there.ckpt")
+    trainer(max_epochs=2).fit(Small(), data(), ckpt_path=tmp_path / "there.ckpt", weights_only=True)
+    assert (tmp_path / "there.ckpt").exists()
+
+
+def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    listen = drivers._listen
+    moved: list[Path] = []
+
+    def without_the_file(gang: Any, reporter: Any) -> Any:
+        """Hide the checkpoints from this disk from the end of the run until they are asked for."""
+        if moved:
+            moved[0].rename(moved[0].with_suffix(".ckpt"))
+            handed_in = listen(gang, reporter)
+            moved[0].with_suffix(".ckpt").unlink()
+            return handed_in
+        handed_in = listen(gang, reporter)
+        (found,) = tmp_path.glob("*.ckpt")
+        moved.append(found.rename(found.with_suffix(".hidden")))
+        return handed_in
+
+    monkeypatch.setattr(drivers, "_listen", without_the_file)
+    best = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
+    trainer(callbacks=[best], enable_checkpointing=True).fit(Small(), data())
+    assert Path(best.best_model_path).exists()
+
+
+@BACKENDS
+def test_a_run_in_the_driver_s_own_process_would_have_left_the_same(kind: Any, tmp_path: Path) -> None:
+    """Loop progress, callbacks, metrics and weights, against one process with the same global batch (the order of samples is shuffled)."""
+    here, there = Small(), Small()
+    there.load_state_dict(here.state_dict())
+    alone, ours = (
+        trainer(
+            strategy,
+            max_epochs=2,
+            enable_checkpointing=True,
+            callbacks=[pl.callbacks.ModelCheckpoint(dirpath=tmp_path / str(number), monitor="loss")],
+        )
+        for number, strategy in enumerate(("auto", kind(num_workers=2)))
+    )
+    alone.fit(here, data(16, 16))
+    ours.fit(there, data(16, 8))
+    assert torch.allclose(here.layer.weight, there.layer.weight, atol=1e-6)
+    assert ours.current_epoch == alone.current_epoch == 2
+    assert ours.global_step == alone.global_step
+    assert ours.state == alone.state
+    assert ours.fit_loop.epoch_progress == alone.fit_loop.epoch_progress
+    assert torch.allclose(ours.callback_metrics["loss"], alone.callback_metrics["loss"], atol=1e-6)
+    names = [Path(one.checkpoint_callback.best_model_path).name for one in (ours, alone)]  # type: ignore[union-attr]  # ModelCheckpoint's
+    assert names[0] == names[1]
