@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+J = TypeVar("J")
 THREADS = 1
 """Threads of torch in every worker of every peer."""
 
@@ -141,13 +142,23 @@ def _note(trial: dict[str, Any], rank: int, event: dict[str, Any]) -> None:
 
 
 def run_peer(run: Callable[[Job, argparse.Namespace], None], parser: argparse.ArgumentParser | None = None) -> None:
+    """Run a peer of turnaround.py from its command line."""
+    run_job(run, Job.load, lambda job: collect(job.folder), parser)
+
+
+def run_job(
+    run: Callable[[J, argparse.Namespace], None],
+    load: Callable[[str], J],
+    gather: Callable[[J], list[dict[str, Any]]],
+    parser: argparse.ArgumentParser | None = None,
+) -> None:
     """Run a peer from its command line: do the job, then write what was measured to ``--out``."""
     parser = parser or argparse.ArgumentParser()
     parser.add_argument("--config-file", required=True, help="the job, as JSON")
     parser.add_argument("--out", required=True, help="where to write the measurements, as JSON")
     args = parser.parse_args()
-    job = Job.load(args.config_file)
+    job = load(args.config_file)
     called = time.time()
     run(job, args)
     done = time.time()
-    Path(args.out).write_text(json.dumps({"called": called, "done": done, "trials": collect(job.folder)}, indent=1))
+    Path(args.out).write_text(json.dumps({"called": called, "done": done, "trials": gather(job)}, indent=1))

@@ -357,13 +357,9 @@ def train(config: dict[str, Any]) -> None:
 
 
 def trainer(**options: Any) -> pl.Trainer:
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return pl.Trainer(accelerator="cpu", devices=1, **quiet, **options)
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    options.update(dict.fromkeys(quiet, False), accelerator="cpu", devices=1)
+    return pl.Trainer(**options)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from pytorch_lightning.accelerators import CPUAccelerator, CUDAAccelerator
+from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
+from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import ParallelStrategy
 
 from tunelight.errors import SettingsError, StrategyError
@@ -102,6 +103,7 @@ class GangStrategy(ParallelStrategy):
         Raises: StrategyError in a gang of another size or kind than this strategy's.
         """
         self._callbacks_held: list[Any] | None = None
+        self._of_trainer: dict[str, Any] = {}
         session = current()
         if session is None:
             self.workers = wanted()
@@ -130,6 +132,27 @@ class GangStrategy(ParallelStrategy):
     def joined(self) -> bool:
         """True on a rank of a gang, False on a driver."""
         return self._session is not None
+
+    # Lightning takes a strategy's accelerator and precision for the user's own choice, and refuses or overrules what
+    # the next Trainer asks for. Kept under other names, they are each Trainer's.
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """Return the accelerator of this strategy's Trainer."""
+        return self._of_trainer.get("accelerator")
+
+    @accelerator.setter
+    def accelerator(self, accelerator: Accelerator) -> None:
+        self._of_trainer["accelerator"] = accelerator
+
+    @property
+    def precision_plugin(self) -> Precision:
+        """Return the precision of this strategy's Trainer."""
+        return self._of_trainer.get("precision") or Precision()
+
+    @precision_plugin.setter
+    def precision_plugin(self, precision_plugin: Precision | None) -> None:
+        self._of_trainer["precision"] = precision_plugin
 
     # -- on a driver
 

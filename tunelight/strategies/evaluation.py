@@ -257,15 +257,15 @@ class ExactEvaluation(ParallelStrategy):
         Returns a tensor of the same shape: of the same dtype if that is floating, else float32 for a mean.
         """
         if not isinstance(tensor, torch.Tensor):
-            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # the host's, by the MRO
+            return super().reduce(tensor, group, reduce_op)
         dropped = self.borrowing and isinstance(reduce_op, str)
         if dropped:
             tensor = _neutral(tensor, str(reduce_op).lower())
         if reduce_op not in _MEANS or tensor.is_complex():
-            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # as above
+            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # the host's, by the MRO
         # the last number counts the ranks, but for those that borrow
         numbers = torch.cat([tensor.detach().reshape(-1).to(torch.float64), tensor.new_tensor([1 - dropped]).double()])
-        total: torch.Tensor = super().reduce(numbers, group, "sum")
+        total: torch.Tensor = super().reduce(numbers, group, "sum")  # type: ignore[safe-super]  # as above
         mean = (total[:-1] / total[-1]).reshape(tensor.shape)
         return mean.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
 

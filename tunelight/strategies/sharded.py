@@ -44,7 +44,6 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
 
     strategy_name = "tunelight_sharded"
     backend = "sharded"
-    forward_is_collective = True
 
     def __init__(
         self,

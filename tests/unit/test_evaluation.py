@@ -1,0 +1,263 @@
+"""How batches are dealt to ranks, put together again, and how a borrowed step is undone."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics
+from hypothesis import given
+from hypothesis import strategies as st
+from lightning_fabric.utilities.data import sized_len
+from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from tunelight.strategies.evaluation import _neutral, remember, remember_attributes, remember_logged
+from tunelight.strategies.shares import (
+    BatchShare,
+    Share,
+    StreamShare,
+    batches_kept,
+    interleave,
+    length_to_report,
+    share_of,
+)
+
+sizes = st.integers(0, 40)
+worlds = st.integers(1, 6)
+limits = st.one_of(st.integers(1, 50), st.floats(0.01, 1.0))
+
+
+def batch_sampler(size: int, batch: int = 2) -> BatchSampler:
+    return BatchSampler(SequentialSampler(range(size)), batch, drop_last=False)
+
+
+def shares(size: int, world: int, **options: Any) -> list[BatchShare]:
+    inner = batch_sampler(size)
+    return [BatchShare(inner, inner.sampler, world, rank, **options) for rank in range(world)]
+
+
+@given(sizes, worlds)
+def test_each_batch_is_owned_once_and_all_ranks_take_equally_many_turns(size: int, world: int) -> None:
+    dealt = [(share, list(share)) for share in shares(size, world)]
+    own = [[batch for turn, batch in enumerate(batches) if share.owns(turn)] for share, batches in dealt]
+    assert interleave(own) == list(batch_sampler(size))
+    assert {len(batches) for _, batches in dealt} == {len(share) for share, _ in dealt}
+
+
+def test_a_rank_without_a_batch_borrows_the_first() -> None:
+    first, second = shares(5, 2)
+    assert list(first) == [[0, 1], [4]]
+    assert list(second) == [[2, 3], [0, 1]]
+    assert [second.owns(turn) for turn in (0, 1)] == [True, False]
+
+
+@given(sizes, worlds, limits)
+def test_limits_leave_the_batches_that_they_leave_in_one_process(size: int, world: int, limit: int | float) -> None:
+    whole = list(batch_sampler(size))
+    kept = batches_kept(len(whole), limit)
+    if kept == 0:
+        return
+    own = []
+    for share in shares(size, world, limit=limit):
+        turns = batches_kept(len(share), limit)  # Lightning limits what it is told once more
+        own.append([batch for turn, batch in enumerate(share) if share.owns(turn) and turn < (turns or 0)])
+    assert interleave(own) == whole[:kept]
+
+
+def test_a_fraction_too_small_is_left_for_lightning_to_refuse() -> None:
+    assert [len(share) for share in shares(8, 2, limit=0.1)] == [4, 4]
+
+
+@given(st.integers(0, 1000), st.floats(0.001, 1.0))
+def test_the_length_to_report_gives_the_turns_when_it_is_limited(turns: int, limit: float) -> None:
+    assert batches_kept(length_to_report(turns, limit), limit) == turns
+
+
+def test_random_orders_are_the_same_on_all_ranks_and_leave_the_generators_alone() -> None:
+    orders = []
+    for rank in (0, 1):
+        torch.manual_seed(rank)
+        random.seed(rank)
+        before = (torch.get_rng_state(), random.getstate())
+        inner = BatchSampler(RandomSampler(range(9)), 1, drop_last=False)
+        orders.append(list(BatchShare(inner, inner.sampler, 2, rank, seed=7)))
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert random.getstate() == before[1]
+    dealt = [index for turn in zip(*orders, strict=True) for (index,) in turn]
+    assert sorted(dealt[:9]) == list(range(9))
+
+
+def test_the_epoch_reaches_the_sampler_and_changes_the_order() -> None:
+    numbers: Any = range(20)
+    sampler: Any = torch.utils.data.DistributedSampler(numbers, num_replicas=1, rank=0)
+    share = BatchShare(sampler, sampler, 1, 0, seed=0)
+    first = list(share)
+    share.set_epoch(1)
+    assert sampler.epoch == 1
+    assert list(share) != first
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(7))
+
+
+@pytest.mark.parametrize("limit", [1.0, 3])
+def test_a_stream_is_dealt_though_nobody_knows_its_length(limit: int | float) -> None:
+    whole = list(DataLoader(Numbers(), batch_size=2))[: 3 if limit == 3 else None]
+    own = []
+    for rank in range(3):
+        share = StreamShare(DataLoader(Numbers(), batch_size=2), 3, rank, limit)
+        batches = list(share)
+        own.append([batch.tolist() for turn, batch in enumerate(batches) if share.owns(turn)])
+        assert len(batches) == (1 if limit == 3 else 2)
+        assert sized_len(share) is None
+    assert interleave(own) == [batch.tolist() for batch in whole]
+
+
+def test_a_stream_passes_attributes_on_to_its_loader() -> None:
+    loader = DataLoader(Numbers(), batch_size=2)
+    share = StreamShare(loader, 2, 0)
+    share.worker_init_fn = print
+    assert loader.worker_init_fn is print
+    assert share.batch_size == 2
+    assert share_of(share) is share
+
+
+def test_the_share_in_a_loader_is_found_and_none_where_there_is_none() -> None:
+    share = shares(5, 2)[0]
+    ready: Any = share
+    assert share_of(DataLoader(range(5), batch_sampler=ready)) is share  # type: ignore[arg-type]  # a sized sequence
+    assert share_of(DataLoader(range(5))) is None  # type: ignore[arg-type]  # a sized sequence
+    assert share_of([1, 2]) is None
+
+
+def test_outputs_of_several_dataloaders_are_interleaved_each() -> None:
+    per_rank = [[["a0", "a2"], ["b0"]], [["a1"], []]]
+    assert interleave(per_rank, [True, True]) == [["a0", "a1", "a2"], ["b0"]]
+
+
+def test_what_users_split_is_put_together_by_rank() -> None:
+    assert interleave([[1, 2], [3]], [False]) == [1, 2, 3]
+
+
+def test_no_outputs_of_one_rank_are_none_of_all() -> None:
+    assert interleave([None, None]) is None
+
+
+def test_outputs_may_be_lists_themselves() -> None:
+    assert interleave([[[1, 2], [5]], [[3, 4]]]) == [[1, 2], [3, 4], [5]]
+
+
+# --- no trace ---------------------------------------------------------------------------------------------
+
+
+def test_containers_are_put_back_in_place_at_any_depth() -> None:
+    value: dict[str, Any] = {
+        "list": [1, [2]],
+        "lists": defaultdict(list, a=[1]),
+        "sum": torch.ones(2),
+        "set": {1},
+        "last": deque([1], maxlen=1),
+    }
+    parts = dict(value)
+    back = remember(value)
+    value["list"][1].append(3)
+    value["list"].append(4)
+    value["lists"]["a"].append(2)
+    value["lists"]["b"].append(2)
+    value["sum"] += 1
+    value["set"].add(2)
+    value["last"].append(2)
+    value["new"] = 0
+    assert back() is value
+    assert value.pop("sum").tolist() == [1, 1]
+    assert value == {"list": [1, [2]], "lists": {"a": [1]}, "set": {1}, "last": deque([1])}
+    assert all(value[name] is parts[name] for name in value)
+
+
+def test_buffers_attributes_and_parameters_of_a_module() -> None:
+    module: Any = torch.nn.BatchNorm1d(2)
+    module.count, module.total = 1, torch.zeros(1)
+    back = remember_attributes(module)
+    module(torch.randn(4, 2))
+    module.count, weight = 2, module.weight
+    module.total += 1
+    back()
+    assert module.running_mean.tolist() == [0, 0]
+    assert (module.count, module.total.tolist()) == (1, [0])
+    assert module.weight is weight
+
+
+def test_a_metric_is_put_back_and_gathers_with_the_others_shape() -> None:
+    mean, cat = torchmetrics.MeanMetric(), torchmetrics.CatMetric()
+    mean.update(2.0)
+    backs = [remember_attributes(mean), remember_attributes(cat)]
+    mean.update(8.0)
+    cat.update(torch.ones(3))
+    for back in backs:
+        back()
+    assert mean.compute() == 2
+    assert [rows.shape for rows in cat.value] == [(0,)]
+
+
+def logged(results: _ResultCollection, name: str, value: float, fx: Any = torch.mean, sync: bool = True) -> None:
+    results.log(
+        "validation_step", name, torch.tensor(value), reduce_fx=fx, sync_dist=sync, sync_dist_fn=plain, batch_size=2
+    )
+
+
+def plain(value: Any, **_: Any) -> Any:
+    return value
+
+
+def test_what_a_borrowed_step_logs_is_taken_back() -> None:
+    results = _ResultCollection(training=False)
+    logged(results, "before", 3.0)
+    back = remember_logged(results)
+    logged(results, "before", 9.0)
+    logged(results, "sum", 9.0, torch.sum)
+    logged(results, "max", 9.0, torch.max)
+    logged(results, "own", 9.0, sync=False)
+    back()
+    metrics = {metric.meta.name: metric for metric in results.values()}
+    assert metrics["before"].compute() == 3
+    assert metrics["sum"].compute() == 0
+    assert metrics["max"].compute() == float("-inf")
+    assert metrics["own"].compute() == 9  # a mean of nothing would be NaN
+    assert not any(metric.has_reset for metric in metrics.values())  # all ranks reduce the same keys
+
+
+def test_a_mean_of_nothing_has_no_weight() -> None:
+    results = _ResultCollection(training=False)
+    back = remember_logged(results)
+    logged(results, "loss", 9.0)
+    back()
+    (metric,) = results.values()
+    assert (metric.value, metric.cumulated_batch_size) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "expected"),
+    [
+        ("sum", torch.int64, 0),
+        ("mean", torch.float32, 0),
+        ("max", torch.float32, float("-inf")),
+        ("min", torch.int32, torch.iinfo(torch.int32).max),
+        ("product", torch.float32, 5),
+    ],
+)
+def test_a_neutral_tensor_leaves_a_reduction_as_it_is(op: str, dtype: torch.dtype, expected: float) -> None:
+    assert _neutral(torch.tensor(5, dtype=dtype), op) == expected
+
+
+def test_an_empty_sequence_has_no_turns() -> None:
+    empty: Iterable[int] = ()
+    share = Share(2, 1)
+    assert list(share.deal(empty)) == []
+    assert share.length(0) == 0
