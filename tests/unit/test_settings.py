@@ -63,7 +63,7 @@ def test_the_names_are_those_of_run():
         ({"cpus_per_worker": 0}, "cpus_per_worker must be more than 0, not 0"),
         ({"cpus_per_worker": float("nan")}, "cpus_per_worker must be a number"),
         ({"gpus_per_worker": -1}, "gpus_per_worker must be 0 or more"),
-        ({"backend": "horovod"}, "backend='horovod' comes with a later version"),
+        ({"backend": "horovid"}, "There is no backend 'horovid'. Did you mean 'horovod'?"),
         ({"backend": "dpp"}, "no backend 'dpp'. Did you mean 'ddp'"),
         ({"resume": True}, "resume=True comes with a later version"),
         ({"reuse_gangs": "no"}, "reuse_gangs must be true or false, not 'no'"),

@@ -56,6 +56,12 @@ class GangSpec:
     workers_per_bundle: int = 1
     init_hook: bytes | None = None
     """Pickled; called without arguments on every worker before the gang first meets."""
+    process_group: str | None = None
+    """torch's backend, where it is not to be chosen by what workers hold."""
+    timeout_s: float | None = None
+    """How long a collective may take (None: torch's default, 30 minutes)."""
+    environ: dict[str, str] = field(default_factory=dict)
+    """Variables that every worker gets before it imports anything."""
     cwd: str = "."
     sys_path: tuple[str, ...] = ()
 
@@ -64,6 +70,8 @@ class GangSpec:
         """How ranks reach one another: Horovod; or nccl where each rank has a GPU of its own, else gloo."""
         if self.backend == "horovod":
             return "horovod"
+        if self.process_group is not None:
+            return self.process_group
         return "nccl" if self.gpus_per_worker >= 1 else "gloo"
 
 
@@ -130,7 +138,7 @@ class Gang:
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                     self._group, placement_group_bundle_index=spec.first_bundle + index // spec.workers_per_bundle
                 )
-            started.append(actor.options(**options).remote(spec.sys_path, spec.cwd))
+            started.append(actor.options(**options).remote(spec.sys_path, spec.cwd, spec.environ))
         self._workers = started
         locations = self._gather(
             [worker.locate.remote() for worker in started], START_LIMIT_S, "its workers to start and import"
@@ -152,7 +160,7 @@ class Gang:
             _CALL_LIMIT_S,
             f"rank 0 to listen on {interface}",
         )
-        meeting = Meeting(interface, port, self.spec.collectives, nodes, group_port)
+        meeting = Meeting(interface, port, self.spec.collectives, nodes, group_port, self.spec.timeout_s)
         self._gather(
             [worker.join.remote(meeting, place) for worker, place in zip(self._workers, self._places, strict=True)],
             JOIN_LIMIT_S,

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import ray
 from ray.util import placement_group, remove_placement_group
@@ -35,15 +35,13 @@ class Held:
     gang: Gang
     owned: PlacementGroup | None
     trial_group: PlacementGroup | None
-    timer: threading.Timer | None = field(default=None)
-
-    @property
-    def closed(self) -> bool:
-        """True once its workers are ended."""
-        return self.gang.unfit == "it was closed"
+    timer: threading.Timer | None = None
+    closed: bool = False
+    """True once its workers are ended."""
 
     def close(self) -> None:
         """End the workers and give the reservation back. Safe to call more than once."""
+        self.closed = True
         if self.timer is not None:
             self.timer.cancel()
         self.gang.close()

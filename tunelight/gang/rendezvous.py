@@ -30,7 +30,8 @@ class Meeting:
     """Where and as what a rank joins.
 
     ``backend`` is ``gloo``, ``nccl`` or ``horovod``; ``host`` and ``port`` are the store's; ``group_port`` is
-    that of the backend's own rendezvous, where it has one. ``layout`` counts the ranks of each node.
+    that of the backend's own rendezvous, where it has one. ``layout`` counts the ranks of each node;
+    ``timeout_s`` is how long a collective may take (None: the backend's own limit).
     """
 
     host: str
@@ -38,6 +39,7 @@ class Meeting:
     backend: str
     layout: tuple[int, ...] = ()
     group_port: int = 0
+    timeout_s: float | None = None
 
 
 def interface_name(address: str) -> str | None:

@@ -36,7 +36,7 @@ class TorchGroup:
             store=dist.PrefixStore("group", store),
             rank=place.rank,
             world_size=place.world_size,
-            timeout=timedelta(seconds=COLLECTIVE_LIMIT_S),
+            timeout=timedelta(seconds=meeting.timeout_s or COLLECTIVE_LIMIT_S),
         )
         self._joined = True
 

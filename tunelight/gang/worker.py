@@ -74,7 +74,8 @@ class GangWorker:
     Runs on: worker.
     """
 
-    def __init__(self, paths: tuple[str, ...], cwd: str) -> None:
+    def __init__(self, paths: tuple[str, ...], cwd: str, environ: dict[str, str]) -> None:
+        os.environ.update(environ)
         _add_paths(paths)
         with contextlib.suppress(OSError):
             os.chdir(cwd)

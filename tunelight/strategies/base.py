@@ -7,10 +7,12 @@ launcher starts a gang, or takes a warm one, and sends the Trainer there.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pytorch_lightning as pl
 import torch
 from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
 from pytorch_lightning.plugins.precision import Precision
@@ -24,6 +26,22 @@ from tunelight.strategies.launcher import GangLauncher
 
 if TYPE_CHECKING:
     from tunelight.strategies.driver import DriverLauncher
+
+_LIGHTNING = ((2, 5), (2, 7))
+"""The first version of pytorch-lightning that the strategies are made for, and the first that they are not."""
+
+
+def check_lightning(version: str) -> None:
+    """Refuse a Lightning whose inner workings these strategies do not know. Raises: StrategyError."""
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    if not _LIGHTNING[0] <= numbers < _LIGHTNING[1]:
+        raise StrategyError(
+            f"tunelight works with pytorch-lightning 2.5 and 2.6, and {version} is installed: pip install "
+            "'pytorch-lightning>=2.5,<2.7'."
+        )
+
+
+check_lightning(pl.__version__)
 
 IDLE_TIMEOUT_S = 300.0
 """How long a driver's gang stays warm after its last job."""
@@ -70,6 +88,12 @@ def workers(
         raise SettingsError(
             f"resources_per_worker holds {gpus:g} GPU, but use_gpu is False, so that nothing would train on it. "
             "Pass use_gpu=True."
+        )
+    if 0 < gpus < 1:
+        warnings.warn(
+            f"{gpus:g} GPU for each worker lets several share one, which NCCL cannot do: they meet by gloo, which is "
+            "slower between GPUs.",
+            stacklevel=4,
         )
     number = num_workers if num_workers is not None else _bundles_here() or 1
     return Workers(number, cpus, gpus, custom, init_hook, idle_timeout_s, hosts)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from tunelight.strategies.base import GangStrategy
 
 _serials = itertools.count(1)
+_PASSED_ON = ("NCCL_", "TORCH_NCCL_", "HOROVOD_")
+"""What a driver's variables that workers get too begin with: interfaces, protocols, time limits."""
 
 
 class DriverLauncher(_Launcher):
@@ -217,6 +221,9 @@ class DriverLauncher(_Launcher):
             backend=strategy.backend,
             first_bundle=first,
             workers_per_bundle=per_bundle,
+            process_group=getattr(strategy, "_process_group_backend", None),
+            timeout_s=_seconds(getattr(strategy, "_timeout", None)),
+            environ={name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
             init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
             cwd=str(Path.cwd()),
             sys_path=driver_paths(),
@@ -244,6 +251,10 @@ def _listen(gang: Gang, reporter: Any) -> dict[int, Any]:
                     _show(late)
             raise WorkerFailedError(cause)
     return handed_in
+
+
+def _seconds(timeout: timedelta | None) -> float | None:
+    return None if timeout is None else timeout.total_seconds()
 
 
 def _elsewhere(gang: Gang) -> bool:
