@@ -27,10 +27,11 @@ class Recipe:
         import pytorch_lightning as pl  # noqa: PLC0415 - only workers import Lightning
 
         from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback  # noqa: PLC0415
-        from tunelight.strategies import RayStrategy  # noqa: PLC0415
+        from tunelight.session import get_context  # noqa: PLC0415
+        from tunelight.strategies import BY_BACKEND  # noqa: PLC0415
 
         parts = split(config)
-        args: dict[str, Any] = {"strategy": RayStrategy(), "enable_checkpointing": False}
+        args: dict[str, Any] = {"strategy": BY_BACKEND[get_context().backend](), "enable_checkpointing": False}
         if self.max_epochs is not None:
             args["max_epochs"] = self.max_epochs
         args |= dict(self.trainer_args) | parts["trainer"]

@@ -76,9 +76,7 @@ def test_a_strategy_by_yaml_trains_and_its_saved_configuration_runs_again(tmp_pa
     (written,) = tmp_path.rglob("config.yaml")
     second = cli("validate", f"--config={written}", f"--trainer.default_root_dir={tmp_path / 'second'}")
     assert second.trainer.world_size == 2
-    assert float(second.trainer.callback_metrics["val_acc"]) == pytest.approx(
-        accuracy(second.model, second.datamodule)
-    )
+    assert float(second.trainer.callback_metrics["val_acc"]) == pytest.approx(accuracy(second.model, second.datamodule))
 
 
 def hook() -> None:

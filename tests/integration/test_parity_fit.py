@@ -212,7 +212,8 @@ def test_fit_validate_test_and_predict_in_one_script(backend: str) -> None:
     assert one.test(model, data, verbose=False)[0] == pytest.approx(alone.test(model, data, verbose=False)[0])
     there, here = one.predict(model, data), alone.predict(model, data)
     assert there is not None
-    assert [part.tolist() for part in there] == [pytest.approx(part.tolist()) for part in here]
+    assert len(there) == len(here) == 3
+    assert all(torch.allclose(torch.as_tensor(ours), theirs) for ours, theirs in zip(there, here, strict=True))
 
 
 @EVERY_BACKEND
@@ -237,12 +238,12 @@ def test_several_fits_in_a_row_and_several_trainers(backend: str, warm_gangs: An
 
 @EVERY_BACKEND
 def test_several_fits_in_a_row_equal_one_process(backend: str) -> None:
-    """Each fit begins with a new optimizer, as Lightning has it, and with the weights of the one before."""
+    """A batch is the whole data set here, since the ranks' sampler shuffles, as in all of Lightning's strategies."""
     ours, theirs = Boring(), Boring()
     theirs.load_state_dict(weights(ours))
-    for kind, model, batch in ((backend, ours, 4), ("auto", theirs, 8)):
+    for kind, model, batch in ((backend, ours, 16), ("auto", theirs, 32)):
         one = trainer(kind)
-        for epochs in (1, 2):
+        for epochs in (2, 4):
             one.fit_loop.max_epochs = epochs
             one.fit(model, loader(32, batch), loader())
     assert same(weights(ours), weights(theirs))

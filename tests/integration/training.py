@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
+from tunelight.strategies import BY_BACKEND
 
 
 class Line(pl.LightningModule):
@@ -60,7 +61,8 @@ def trainer(epochs: int = 3, report: Any = None, **kwargs: Any) -> pl.Trainer:
     """Return a quiet Trainer on the gang."""
     callback = report or tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
     settings: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"} | kwargs
-    return pl.Trainer(max_epochs=epochs, strategy=tl.RayStrategy(), callbacks=[callback], **settings)
+    settings.setdefault("strategy", BY_BACKEND[tl.get_context().backend]())
+    return pl.Trainer(max_epochs=epochs, callbacks=[callback], **settings)
 
 
 def plain(config: dict[str, Any]) -> None:

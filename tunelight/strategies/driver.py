@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 _serials = itertools.count(1)
 _PASSED_ON = ("NCCL_", "TORCH_NCCL_", "HOROVOD_")
 """What a driver's variables that workers get too begin with: interfaces, protocols, time limits."""
+_NO_STATES = (
+    "The optimizers' states are gone with the workers that held them: there was no fit, its workers have ended, or "
+    "another job has run on them since. Ask for them right after fit."
+)
 
 
 class DriverLauncher(_Launcher):
@@ -99,12 +103,12 @@ class DriverLauncher(_Launcher):
         if held is None or held.closed or held.gang.trials != serial:
             if missing_ok:
                 return {}
-            raise StrategyError(
-                "The optimizers' states are gone with the workers that held them: there was no fit, its workers have "
-                "ended, or another job has run on them since. Ask for them right after fit."
-            )
+            raise StrategyError(_NO_STATES)
         (told,) = self._run(job.hand_in_training_state).values()
-        return dict(unpack(ray.get(told)) or {})
+        state = unpack(ray.get(told))
+        if state is None and not missing_ok:
+            raise StrategyError(_NO_STATES)
+        return dict(state or {})
 
     def _fetch(self, paths: list[str]) -> Files:
         """Fetch checkpoints from rank 0's disk."""
@@ -259,6 +263,8 @@ def _seconds(timeout: timedelta | None) -> float | None:
 
 def _elsewhere(gang: Gang) -> bool:
     """Tell whether a rank runs on another node than this process, which may have another disk."""
+    if ray.util.client.ray.is_connected():
+        return True  # the node that Ray names is its server's: nothing says where this process is
     here = ray.get_runtime_context().get_node_id()
     return any(location.node_id != here for location in gang.locations)
 

@@ -39,12 +39,12 @@ def _guard(session: Session) -> Callback:
 def check_strategy(trainer: Any, session: Session) -> None:
     """Raise StrategyError unless ``trainer`` trains on the gang (any strategy does for a gang of one)."""
     from tunelight.errors import StrategyError  # noqa: PLC0415
-    from tunelight.strategies.base import GangStrategy  # noqa: PLC0415
+    from tunelight.strategies import BY_BACKEND, GangStrategy  # noqa: PLC0415
 
     if isinstance(trainer.strategy, GangStrategy) or session.world_size == 1:
         return
-    mine = {"horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}.get(session.backend, "RayStrategy")
     raise StrategyError(
         f"This Trainer uses {type(trainer.strategy).__name__}, so each of the gang's {session.world_size} "
-        f"workers would train a model of its own. Pass strategy=tunelight.{mine}() to the Trainer."
+        f"workers would train a model of its own. Pass strategy=tunelight.{BY_BACKEND[session.backend].__name__}() "
+        "to the Trainer."
     )
