@@ -41,7 +41,7 @@ class Gan(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         real: torch.Tensor = batch[1]
-        first, second = self.optimizers()  # type: ignore[misc, union-attr]  # two, as below
+        first, second = self.optimizers()  # type: ignore[attr-defined]  # two, as below
         judge = nn.functional.binary_cross_entropy_with_logits
         ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
 

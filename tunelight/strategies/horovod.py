@@ -202,6 +202,7 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
         wrapped.state.update(optimizer.state)
         self._explicit.enter_context(wrapped.skip_synchronize())
         _track_steps(wrapped)
+        _open_to_wrappers(wrapped)
         return cast(Optimizer, wrapped)
 
     def _multiply_learning_rates(self, factor: int) -> None:
@@ -319,3 +320,22 @@ def _track_steps(optimizer: Any) -> None:
 
     tracked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's own mark
     optimizer.step = tracked
+
+
+def _open_to_wrappers(optimizer: Any) -> None:
+    """Let methods work through Lightning's wrapper, as a manual optimization calls them.
+
+    The wrapper's class is made a subclass of Horovod's, which says ``super(self.__class__, self)``: that would find
+    itself there, for ever.
+    """
+    cls = type(optimizer)  # Horovod makes a class for each optimizer
+    for name in ("zero_grad", "load_state_dict"):
+        setattr(cls, name, _of_the_wrapped(getattr(cls, name)))
+
+
+def _of_the_wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self._optimizer if isinstance(self, LightningOptimizer) else self, *args, **kwargs)
+
+    return call

@@ -87,6 +87,7 @@ class Left:
     loops: dict[str, Any]
     metrics: list[dict[str, Any]]
     callbacks: list[Any]
+    loggers: list[Packed | None]
     rng: dict[str, Any]
     should_stop: bool
     predictions: Any = None
@@ -190,6 +191,7 @@ def _leave(trainer: Any, strategy: Any, result: Any) -> Left:
         loops=_plain_state(trainer),
         metrics=[move_data_to_device(getattr(connector, name), "cpu") for name in _METRICS] if zero else [],
         callbacks=[_callback_state(trainer, one) for one in trainer.callbacks] if zero else [],
+        loggers=[_logger_state(trainer, one) for one in trainer.loggers] if zero else [],
         rng=_collect_rng_states(include_cuda=False),
         should_stop=trainer.should_stop,
         predictions=move_data_to_device(result, "cpu") if predicting else None,
@@ -239,12 +241,24 @@ def _callback_state(trainer: Any, callback: Callback) -> Any:
     """Return (class, attributes) of a callback, packed; where that cannot be pickled, its own ``state_dict``."""
     if isinstance(callback, ProgressBar):
         return None
-    reduced = callback.__reduce_ex__(2)
-    state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(callback)
     try:
-        return ("attributes", pack((type(callback), state), _references(trainer)))
+        return ("attributes", pack((type(callback), _attributes(callback)), _references(trainer)))
     except Exception:  # noqa: BLE001 - whatever pickling it raises, its own word is left
         return ("state_dict", callback.state_dict())
+
+
+def _logger_state(trainer: Any, logger: Any) -> Packed | None:
+    """Return a logger's attributes, packed; None where that cannot be pickled."""
+    try:
+        return pack(_attributes(logger), _references(trainer))
+    except Exception:  # noqa: BLE001 - whatever pickling it raises, the logger begins anew in the next run
+        return None
+
+
+def _attributes(part: object) -> Any:
+    """Return what pickle would send of an object, without its class."""
+    reduced = part.__reduce_ex__(2)
+    return reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(part)
 
 
 def known_checkpoints(trainer: Any) -> list[str]:
@@ -293,6 +307,7 @@ def recover(
     for name, values in zip(_METRICS, left.metrics, strict=True):
         setattr(trainer._logger_connector, name, values)
     _recover_callbacks(trainer, left.callbacks)
+    _recover_loggers(trainer, left.loggers)
     trainer.state = left.state
     trainer.should_stop = left.should_stop
     _set_rng_states(left.rng)
@@ -324,3 +339,13 @@ def _recover_callbacks(trainer: Any, states: list[Any]) -> None:
             vars(callback).update(state or {})
         if not known:
             trainer.callbacks.append(callback)
+
+
+def _recover_loggers(trainer: Any, states: list[Packed | None]) -> None:
+    """Tell the driver's loggers what the workers' have begun, for the next run to go on with: a file, a run's id.
+
+    What is None there may be something here: a connection, which stays on its side.
+    """
+    for logger, told in zip(trainer.loggers, states, strict=False):
+        if told is not None and isinstance(state := unpack(told, _references(trainer)), dict):
+            vars(logger).update({name: value for name, value in state.items() if value is not None})

@@ -1,0 +1,133 @@
+"""RayShardedStrategy: what is sharded, that all of it learns, and models that parallelise themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+import tunelight as tl
+from tests.integration.test_strategies import Small, data, trainer
+
+pytestmark = pytest.mark.usefixtures("warm_gangs")
+
+
+class Parts(Small):
+    """A big block, a small one, a container, and a parameter of the module's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.big = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 4))
+        self.several = nn.ModuleList([nn.Linear(4, 4)])
+        self.scale = nn.Parameter(torch.ones(4))
+        self.layer = nn.Linear(4, 2)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        x = self.several[0](self.big(batch[0])) * self.scale
+        loss: torch.Tensor = (self.layer(x) - batch[0][:, :2] * (1 + self.global_rank)).square().mean()
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
+
+
+class Equal(pl.Callback):
+    """Compares every parameter with rank 0's after each step, and says how it is held."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, str] = {}
+        self.equal = True
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        from torch.distributed.tensor import DTensor
+
+        for name, one in pl_module.named_parameters():
+            self.kinds[name] = type(one).__name__
+            whole = one.full_tensor() if isinstance(one, DTensor) else one
+            first = trainer.strategy.broadcast(whole.detach())
+            self.equal &= torch.equal(first, whole)
+
+
+def test_every_parameter_is_sharded_and_synchronised_where_it_lies() -> None:
+    equal = Equal()
+    one = trainer(tl.RayShardedStrategy(num_workers=2, min_sharded=100), callbacks=[equal])
+    model = Parts()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    one.fit(model, data())
+    assert equal.equal
+    assert set(equal.kinds.values()) == {"DTensor"}
+    assert set(equal.kinds) == set(before)
+    assert all(not torch.equal(before[name], value) for name, value in model.named_parameters())
+
+
+def test_it_trains_as_ddp_does_also_with_clipped_gradients() -> None:
+    models = [Parts(), Parts()]
+    models[1].load_state_dict(models[0].state_dict())
+    for model, kind in zip(models, (tl.RayStrategy, tl.RayShardedStrategy), strict=True):
+        trainer(kind(num_workers=2), gradient_clip_val=0.1, max_epochs=2).fit(model, data())
+    for ours, theirs in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_folder_of_shards_is_a_checkpoint_that_fewer_workers_go_on_from(tmp_path: Path) -> None:
+    best = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
+    two = tl.RayShardedStrategy(num_workers=2, save_distributed_checkpoint=True)
+    trainer(two, callbacks=[best], enable_checkpointing=True).fit(Parts(), data())
+    assert Path(best.best_model_path).is_dir()
+    rest = Parts()
+    one = trainer(tl.RayShardedStrategy(num_workers=1), max_epochs=2)
+    one.fit(rest, data(), ckpt_path=best.best_model_path, weights_only=False)
+    assert one.current_epoch == 2
+    assert one.global_step == 2 + 4
+
+
+class Own(Parts):
+    """Shards one block only, by itself."""
+
+    def configure_model(self) -> None:
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        if not isinstance(self.big, FSDPModule):
+            fully_shard(self.big, mesh=self.device_mesh["data_parallel"])  # type: ignore[index]  # in a gang it is there
+
+
+def test_a_model_s_own_configure_model_is_respected() -> None:
+    equal = Equal()
+    trainer(tl.RayShardedStrategy(num_workers=2), callbacks=[equal]).fit(Own(), data())
+    assert equal.kinds["big.0.weight"] == "DTensor"
+    assert equal.kinds["scale"] == "Parameter"
+
+
+class TensorParallel(Small):
+    """Splits its two layers over the gang, by columns and by rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))  # type: ignore[assignment]  # Small's is linear
+
+    def configure_model(self) -> None:
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        if isinstance(self.layer[0].weight, DTensor):  # type: ignore[index]  # a Sequential
+            return
+        mesh = self.device_mesh["tensor_parallel"]  # type: ignore[index]  # in a gang it is there
+        parallelize_module(self.layer, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.layer(batch[0]).square().mean(), sync_dist=True)
+
+
+def test_tensor_parallel_ranks_share_their_data_and_compute_what_one_process_does() -> None:
+    here, there = TensorParallel(), TensorParallel()
+    there.load_state_dict(here.state_dict())
+    here.configure_model = lambda: None  # type: ignore[method-assign]  # one process has no mesh
+    alone = trainer("auto", max_epochs=2)
+    alone.fit(here, data(16, 16), data(7, 2))
+    ours = trainer(tl.RayShardedStrategy(num_workers=2, tensor_parallel_size=2), max_epochs=2)
+    ours.fit(there, data(16, 16), data(7, 2))
+    for mine, theirs in zip(there.parameters(), here.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    assert torch.allclose(ours.callback_metrics["val_loss"], alone.callback_metrics["val_loss"], atol=1e-5)
