@@ -25,6 +25,7 @@ def head(port: str, _folder: str) -> None:
 
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     node: Any = ray._private.worker._global_node
+    os.environ["RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"] = "120"  # 30 s are too few where others test too
     server = subprocess.Popen(  # what `ray start --head --ray-client-server-port` starts, but on 127.0.0.1 only
         [
             *(sys.executable, "-m", "ray.util.client.server", "--host=127.0.0.1", f"--port={port}"),
@@ -34,7 +35,8 @@ def head(port: str, _folder: str) -> None:
         start_new_session=True,
     )
     try:
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         sys.stdin.read()
     finally:
         os.killpg(server.pid, signal.SIGKILL)  # with the server that each client has of its own
@@ -100,7 +102,7 @@ def drive(port: str, folder: str) -> None:
     except errors.SettingsError as error:
         found["sweep"] = str(error)
     ray.shutdown()
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 def interrupt(trainer: Any, strategy: Any, data: Any) -> dict[str, Any]:

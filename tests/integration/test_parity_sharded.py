@@ -83,17 +83,13 @@ def test_sharded_resume(workers: int, tmp_path: Path) -> None:
     kept = ModelCheckpoint(dirpath=tmp_path)
     half = trainer("sharded", max_epochs=2, callbacks=[kept], enable_checkpointing=True)
     half.fit(first, loader(32, 16))
-    rest = Driven()
-    with strategy("sharded", workers) if workers == 1 else strategy("ddp") as ours:
-        ours = ours if workers == 1 else strategy("sharded")
-        one = trainer(ours, max_epochs=4)
-        one.fit(rest, loader(32, 32 // workers), ckpt_path=kept.best_model_path)
+    rest, ours = Driven(), strategy("sharded", workers)
+    one = trainer(ours, max_epochs=4)
+    one.fit(rest, loader(32, 32 // workers), ckpt_path=kept.best_model_path)
     assert (one.current_epoch, one.global_step) == (4, 4)
     assert same(weights(rest), weights(whole), atol=1e-5)
-
-
-def test_sharded_resume_on_more_workers_of_what_fewer_have_written(tmp_path: Path) -> None:
-    pass
+    if workers == 1:
+        ours.shutdown()  # those of two stay warm for the tests to come
 
 
 def test_sharded_test() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from tunelight.strategies.base import check_lightning
 from tunelight.strategies.driver import _first_bundle
 from tunelight.strategies.sharded import blocks
 
-ALL = pytest.mark.parametrize("kind", [tl.RayStrategy, tl.HorovodRayStrategy, tl.RayShardedStrategy])
+needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
+ALL = pytest.mark.parametrize(
+    "kind", [tl.RayStrategy, pytest.param(tl.HorovodRayStrategy, marks=needs_horovod), tl.RayShardedStrategy]
+)
 
 
 @pytest.fixture
@@ -76,6 +80,7 @@ def test_horovod_s_own_wrong_arguments(given: Any, message: str) -> None:
         tl.HorovodRayStrategy(**given)
 
 
+@needs_horovod
 def test_hosts_times_slots_is_the_number_of_workers() -> None:
     strategy = tl.HorovodRayStrategy(num_hosts=2, num_slots=3)
     assert (strategy.workers.number, strategy.workers.hosts, strategy.world_size) == (6, 2, 6)

@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,8 @@ def warm_imports() -> None:
     with collector_resting():
         for name in WARM_IMPORTS:
             importlib.import_module(name)
+    # Lightning's own way with torch's trees, once a run and rank: nobody who reads it could do anything about it.
+    warnings.filterwarnings("ignore", message=r".isinstance\(treespec, LeafSpec\)", category=FutureWarning)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,173 @@
+"""ray_lightning's themes about Tune: function trainables whose Trainer starts workers on the trial's resources."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+import tunelight as tl
+from tests.integration.parity import KINDS, Boring, loader, note, same, trainer, weights
+from tests.integration.test_parity_stop import free_cpus
+from tunelight import errors
+
+EPOCHS = 3
+HALF: dict[str, float] = {"CPU": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train in a trial: the Trainer's gang takes the trial's bundles."""
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss"}, filename="model.ckpt", on="validation_end")
+    ours = KINDS[config["backend"]](config.get("workers", 2))
+    one = trainer(ours, max_epochs=config["epochs"], callbacks=[report])
+    model = Boring(lr=config["lr"])
+    one.fit(model, loader(), loader())
+    if "folder" in config:
+        note(Path(config["folder"]), "after", float(one.callback_metrics["val_loss"]))
+        torch.save(model.state_dict(), Path(config["folder"], "weights.pt"))
+
+
+def sweep(config: dict[str, Any], storage: Path, resources: Any = None, **settings: Any) -> Any:
+    """Run one trial under plain Ray Tune."""
+    return tune.run(
+        train,
+        config={"lr": 0.1, "epochs": EPOCHS, **config},
+        num_samples=1,
+        metric="loss",
+        mode="min",
+        resources_per_trial=resources or tl.get_tune_resources(num_workers=2),
+        storage_path=str(storage),
+        name="parity",
+        verbose=0,
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module", params=["ddp", "horovod"])
+def done(request: pytest.FixtureRequest, ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a finished sweep of one trial, and the folder that its train function left files in."""
+    folder = tmp_path_factory.mktemp(request.param)
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    analysis = sweep({"backend": request.param, "folder": str(folder)}, folder / "storage")
+    patch.undo()
+    yield SimpleNamespace(analysis=analysis, folder=folder, trial=analysis.trials[0])
+
+
+def test_tune_iterations(done: Any) -> None:
+    assert done.trial.status == "TERMINATED"
+    assert done.trial.last_result["training_iteration"] == EPOCHS
+    frame = done.analysis.trial_dataframes[done.trial.trial_id]
+    assert list(frame["training_iteration"]) == list(range(1, EPOCHS + 1))
+    assert frame["loss"].is_monotonic_decreasing
+    assert done.analysis.best_config["lr"] == 0.1
+
+
+def test_tune_checkpoints(done: Any) -> None:
+    checkpoint = done.analysis.get_best_checkpoint(done.trial, "loss", "min")
+    with checkpoint.as_directory() as folder:
+        file = Path(folder, "model.ckpt")
+        loaded = Boring.load_from_checkpoint(file)
+        assert torch.load(file, weights_only=True)["epoch"] == EPOCHS - 1
+    assert same(weights(loaded), torch.load(done.folder / "weights.pt"), atol=0)
+
+
+def test_tune_trials_find_metrics_and_weights_in_the_trainable(done: Any) -> None:
+    """The trial's own process is the Trainer's driver, whose code after fit runs on."""
+    (value,) = (done.folder / "after").read_text().splitlines()
+    assert float(value) == pytest.approx(done.trial.last_result["loss"])
+
+
+def test_tune_trials_leave_nothing_behind(done: Any) -> None:
+    assert free_cpus(4.0) == 4.0
+
+
+def test_tune_trial_stopped_by_asha_does_not_hang_and_frees_its_workers(ray4: Any, tmp_path: Path) -> None:
+    """Issue 253: ASHA ends the trial at its second report, with 998 epochs to go."""
+    began = time.monotonic()
+    asha = ASHAScheduler(time_attr="training_iteration", max_t=2, grace_period=1)
+    analysis = sweep({"backend": "ddp", "epochs": 1000, "folder": str(tmp_path)}, tmp_path, scheduler=asha)
+    assert time.monotonic() - began < 60
+    (trial,) = analysis.trials
+    assert (trial.status, trial.last_result["training_iteration"]) == ("TERMINATED", 2)
+    assert not (tmp_path / "after").exists()  # it was stopped within fit
+    assert free_cpus(4.0) == 4.0
+    assert not _workers(ray4)
+
+
+def _workers(ray: Any) -> list[Any]:
+    """Return the gangs' workers that Ray still has."""
+    from ray._private import state
+
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        left = [one for one in state.actors().values() if one["State"] != "DEAD" and "Worker" in one["ActorClassName"]]
+        if not left:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def test_tune_wrong_trial_resources_are_an_error_at_once(ray4: Any, tmp_path: Path) -> None:
+    """Issues 32, 131, 133 and 216: two workers, and a trial that reserved one bundle."""
+    began = time.monotonic()
+    wrong = tl.get_tune_resources(num_workers=1)
+    config = {"backend": tune.grid_search(["ddp", "horovod"])}
+    analysis = sweep(config, tmp_path, wrong, raise_on_failed_trial=False)
+    assert time.monotonic() - began < 60
+    assert len(analysis.trials) == 2
+    for trial in analysis.trials:
+        assert trial.status == "ERROR"
+        said = Path(trial.error_file).read_text()
+        assert "ResourceError" in said
+        assert "get_tune_resources(num_workers=2" in said
+    assert free_cpus(4.0) == 4.0
+
+
+# --- without a trial --------------------------------------------------------------------------------------
+
+
+def test_tune_resources() -> None:
+    def bundles(*args: Any, **settings: Any) -> Any:
+        return tl.get_tune_resources(*args, **settings)._bundles
+
+    assert bundles(2) == [{"CPU": 1}, {"CPU": 1}]
+    assert bundles(num_workers=2, num_cpus_per_worker=3, use_gpu=True) == [{"CPU": 3, "GPU": 1}] * 2
+    assert bundles(1, resources_per_worker={"CPU": 0.5, "GPU": 0.25, "custom": 2}) == [
+        {"CPU": 0.5, "GPU": 0.25, "custom": 2}
+    ]
+    assert bundles(2, num_cpus_head=1) == [{"CPU": 1}] * 3
+
+
+def test_tune_resources_in_the_words_of_old() -> None:
+    from tunelight.resources import reserve
+
+    old = reserve(cpus_per_worker=2, gpus_per_worker=1, resources_per_trial={"cpu": 1, "extra_cpu": 4, "extra_gpu": 2})
+    assert (old.workers, old.head_cpus) == (2, 1)
+    assert old.factory()._bundles == [{"CPU": 1}, {"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}]
+
+
+def test_tune_callbacks_have_the_arguments_of_old() -> None:
+    assert list(inspect.signature(tl.TuneReportCallback).parameters)[:2] == ["metrics", "on"]
+    assert list(inspect.signature(tl.TuneReportCheckpointCallback).parameters)[:3] == ["metrics", "filename", "on"]
+
+
+def test_tune_callback_names_a_missing_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunelight.callbacks.get_context", lambda: SimpleNamespace(world_size=1))
+    one: Any = SimpleNamespace(callback_metrics={"val_loss": 1.0}, sanity_checking=False, current_epoch=0)
+    with pytest.raises(errors.MetricError, match=r"'val_los', but Lightning has logged val_loss .*'val_loss'\?"):
+        tl.TuneReportCallback({"loss": "val_los"}).on_validation_end(one, pl.LightningModule())
