@@ -1,4 +1,4 @@
-"""From the timestamps of runs to the figures that turnaround.py prints."""
+"""From the timestamps of runs to the figures that turnaround.py prints, and how they are printed."""
 
 from __future__ import annotations
 
@@ -139,6 +139,14 @@ def difference(row: Row, floor: Row) -> float:
 def show(value: float, digits: int = 2) -> str:
     """Return a number as text, ``-`` for one that was not measured."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def verdict(name: str, ratio: float, most: float = NAN, least: float = NAN, digits: int = 2) -> str:
+    """Return one ratio as a line that says whether it is what was asked."""
+    target = f"at most {most:g}" if math.isnan(least) else f"at least {least:g}"
+    if math.isnan(ratio):
+        return f"{name}: not measured ({target})"
+    return f"{name}: {ratio:.{digits}f} ({target}: {'MISSED' if ratio > most or ratio < least else 'met'})"
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool) -> str:

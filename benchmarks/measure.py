@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -78,24 +79,35 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def environment() -> dict[str, str]:
-    """Return the environment that all peers run in: one thread, no GPU, no Ray but their own."""
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment that all peers run in: one thread, no GPU, no Ray but their own, and ``more``."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TUNE_", "PL_"))}
     root = Path(__file__).resolve().parent.parent
     path = [str(PEERS.resolve()), str(root), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-    env.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", RAY_USAGE_STATS_ENABLED="0")
+    env.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", RAY_USAGE_STATS_ENABLED="0", **more)
     return env
 
 
-def run_peer(script: str, arguments: Sequence[str], folder: Path, limit_s: float, memory: bool) -> Run:
-    """Run ``peers/script`` until it ends or ``limit_s`` seconds have passed; leave no process behind."""
+def run_peer(
+    script: str,
+    arguments: Sequence[str],
+    folder: Path,
+    limit_s: float,
+    *,
+    memory: bool,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Run:
+    """Run ``peers/script`` until it ends or ``limit_s`` seconds have passed; leave no process behind.
+
+    ``memory`` samples that of its process tree; ``more`` is added to its environment.
+    """
     out, log = folder / "out.json", folder / "log.txt"
     command = [sys.executable, str(PEERS / script), *arguments, "--out", str(out)]
     with log.open("w") as file:
         run = Run(begin=time.time())
         process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment(**more), start_new_session=True
         )
         tree = Tree(process.pid)
         try:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import os
 import shutil
 import sys
@@ -27,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import NAN, Row, difference, median, show, table
+from figures import Row, difference, median, show, table, verdict
 from measure import run_peer, time_floor
 from workload import Job, make_configs
 
@@ -197,14 +196,6 @@ def ratios(rows: dict[str, Row], floors: dict[str, float], setting: str) -> list
         f"{show(b.cold_start_s / paired)}); a driver's start, imports and ray.init {show(floors['ray'])} s"
     )
     return lines
-
-
-def verdict(name: str, ratio: float, most: float = NAN, least: float = NAN) -> str:
-    """Return one ratio as a line that says whether it is what was asked."""
-    target = f"at most {most:g}" if math.isnan(least) else f"at least {least:g}"
-    if math.isnan(ratio):
-        return f"{name}: not measured ({target})"
-    return f"{name}: {ratio:.2f} ({target}: {'MISSED' if ratio > most or ratio < least else 'met'})"
 
 
 if __name__ == "__main__":

@@ -194,12 +194,18 @@ def _warm_gangs() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def warm_gangs(ray4: Any) -> Iterator[Any]:
-    """Keep the gangs of strategies on this driver warm from test to test; return their pool."""
+def warm_gangs(request: pytest.FixtureRequest, ray4: Any) -> Iterator[Any]:
+    """Keep the gangs of strategies on this driver warm from test to test; return their pool.
+
+    They are closed at the module's end, unless the next module's first test uses them too.
+    """
     from tunelight.gang.pool import pool
 
     yield pool
-    pool.close()
+    items = request.session.items
+    last = max(index for index, item in enumerate(items) if item.path == request.path)
+    if "warm_gangs" not in getattr(items[last + 1] if last + 1 < len(items) else None, "fixturenames", ()):
+        pool.close()
 
 
 def share_holdings() -> None:

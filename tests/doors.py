@@ -46,6 +46,7 @@ DOORS: dict[str, Door] = {
     "messages": Door(),
     "imports": Door(),
     "errors": Door(names("messages")),
+    "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "checkpoints": Door(names("messages errors"), why="reads and writes files, and knows no framework"),
     "session": Door(names("messages errors checkpoints"), why="a worker's context knows neither Ray nor torch"),
     # What is declared before anything runs, and plain deciders.
@@ -80,7 +81,7 @@ DOORS: dict[str, Door] = {
         why="it is what a driver sends and a worker runs, through Ray's object store",
     ),
     "strategies.driver": Door(
-        names(FIRST, "cluster gang"),
+        names(FIRST, "cluster gang notebook"),
         names("ray cloudpickle", LIGHTNING),
         why="it is the driver's side of a strategy: it finds a Ray and forms gangs",
     ),
@@ -123,7 +124,7 @@ DOORS: dict[str, Door] = {
         why="results are read from the record alone, also where neither Ray nor torch is installed",
     ),
     "reporting": Door(
-        names("messages errors settings space storage"),
+        names("messages errors notebook settings space storage"),
         names("numpy pandas plotly rich tensorboard ray.tune.Callback"),
         late=names("IPython tensorboardX"),
         why="it shows what the record says",

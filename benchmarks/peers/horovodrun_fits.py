@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from fits import Fits, run_fits
 
@@ -33,7 +34,9 @@ def loop(job: Fits, _: argparse.Namespace) -> None:
         model, clock = Classifier(fit, job.ranks), Clock(job, index)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = hvd.DistributedOptimizer(model.configure_optimizers(), named_parameters=model.named_parameters())
-        sampler = DistributedSampler(model.data, hvd.size(), hvd.rank(), shuffle=True, seed=SEED)  # as Lightning does
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            model.data, hvd.size(), hvd.rank(), shuffle=True, seed=SEED
+        )  # as Lightning does
         for number, batch in enumerate(DataLoader(model.data, batch_size=model.batch, sampler=sampler)):
             clock.begin_batch()
             optimizer.zero_grad()

@@ -124,8 +124,9 @@ class Classifier(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the fit's optimizer."""
-        kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[self.optimizer]
-        return kind(self.parameters(), lr=LEARNING_RATE)
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(self.parameters(), lr=LEARNING_RATE)
+        return torch.optim.Adam(self.parameters(), lr=LEARNING_RATE)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the fit's data; who trains with several ranks shards it."""
@@ -210,7 +211,7 @@ def _bytes(values: Iterable[Any]) -> int:
 def _local(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield value.to_local() if hasattr(value, "to_local") else value  # type: ignore[operator]  # a DTensor
+            yield value.to_local() if hasattr(value, "to_local") else value
 
 
 def build(job: Fits, index: int, **trainer_args: Any) -> tuple[pl.Trainer, Classifier]:

@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 
+from fits import Fits
 from workload import Job, run_peer, train_one
 
 
-def launch(job: Job, _: argparse.Namespace) -> None:
+def launch(job: Job | Fits, _: argparse.Namespace) -> None:
     """Become torchrun, which runs this file again as every rank."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     os.execv(sys.executable, [*torchrun, "--nproc-per-node", str(job.ranks), *sys.argv])

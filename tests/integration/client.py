@@ -63,7 +63,9 @@ def drive(port: str, folder: str) -> None:
 
     def trainer(strategy: Any, **settings: Any) -> pl.Trainer:
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
-        return pl.Trainer(max_epochs=4, accelerator="cpu", strategy=strategy, **{**quiet, **settings})
+        return pl.Trainer(
+            max_epochs=4, accelerator="cpu", strategy=strategy, default_root_dir=folder, **{**quiet, **settings}
+        )
 
     for kind in (tl.HorovodRayStrategy, tl.RayShardedStrategy, tl.RayStrategy):
         model = DigitsClassifier(lr=0.02)

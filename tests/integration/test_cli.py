@@ -102,7 +102,8 @@ def test_every_strategy_is_made_of_its_arguments(kind: Any, args: list[str], exp
         "--trainer.logger=false",
         run=False,
     )
-    assert type(made.trainer.strategy) is kind
-    wanted = vars(made.trainer.strategy.workers)
+    strategy: Any = made.trainer.strategy
+    assert type(strategy) is kind
+    wanted = vars(strategy.workers)
     assert {key: wanted[key] for key in expected} == expected
     assert wanted["init_hook"] is hook

@@ -145,7 +145,8 @@ def test_gpus_of_a_node_are_all_visible_to_each_of_its_workers(names: tuple[str,
 
 
 def test_gpus_shared_by_workers_train_over_gloo() -> None:
-    shared = tl.RayStrategy(2, use_gpu=True, resources_per_worker={"GPU": 0.5})
+    with pytest.warns(UserWarning, match="which NCCL cannot do: they meet by gloo"):
+        shared = tl.RayStrategy(2, use_gpu=True, resources_per_worker={"GPU": 0.5})
     assert shared.workers.gpus == 0.5
     assert GangSpec(2, gpus_per_worker=0.5).collectives == "gloo"
     assert GangSpec(2, gpus_per_worker=1).collectives == "nccl"

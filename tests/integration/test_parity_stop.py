@@ -16,7 +16,6 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from tests.integration.parity import (
     BACKENDS,
     EVERY_BACKEND,
-    KINDS,
     Boring,
     Tell,
     loader,
@@ -60,17 +59,22 @@ def pid(one: pl.Trainer, module: pl.LightningModule) -> int:
 @EVERY_BACKEND
 def test_after_an_exception_a_second_fit_on_the_same_trainer_works(backend: str, tmp_path: Path) -> None:
     told = Tell(tmp_path, pid)
-    model, one = Failing(), trainer(backend, callbacks=[told])
-    with pytest.raises(errors.WorkerFailedError, match="rank 1 on .*: ZeroDivisionError: on purpose"):
+    pids = []
+    for _ in range(2):  # what the first fit leaves on the workers is not to hold up the second failure
+        model, one = Failing(), trainer(backend, callbacks=[told])
+        began = time.monotonic()
+        with pytest.raises(errors.WorkerFailedError, match=r"rank 1 on .*: ZeroDivisionError: on purpose"):
+            one.fit(model, loader())
+        model.mended = True
+        before = weights(model)
+        pids.append(told.heard())
         one.fit(model, loader())
-    first = told.heard()
-    model.mended = True
-    before = weights(model)
-    one.fit(model, loader())
-    assert one.state.finished
-    assert one.global_step == 4
-    assert not same(before, weights(model))
-    assert told.heard() == first  # the workers have lived on
+        assert one.state.finished
+        assert one.global_step == 4
+        assert not same(before, weights(model))
+        pids.append(told.heard())
+    assert pids == pids[:1] * 4  # the workers have lived on
+    assert time.monotonic() - began < 4
 
 
 @BACKENDS
@@ -80,7 +84,7 @@ def test_after_an_exception_the_driver_s_model_is_as_it_was(backend: str) -> Non
     with pytest.raises(errors.WorkerFailedError):
         one.fit(model, loader())
     assert same(before, weights(model), atol=0)
-    assert one.interrupted or one.state.status == "interrupted"
+    assert one.interrupted
 
 
 class Dying(Boring):
@@ -104,7 +108,7 @@ def test_a_lost_worker_is_an_error_and_the_next_fit_goes_on_from_the_checkpoint(
     kept = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}")
     model, one = Dying(str(tmp_path)), trainer(backend, max_epochs=2, callbacks=[kept], enable_checkpointing=True)
     began = time.monotonic()
-    with pytest.raises(errors.WorkerFailedError, match="rank 1 on .*died"):
+    with pytest.raises(errors.WorkerFailedError, match=r"rank 1 on .*died"):
         one.fit(model, loader())
     assert time.monotonic() - began < 30
     assert [file.name for file in tmp_path.glob("*.ckpt")] == ["epoch=0.ckpt"]
@@ -112,21 +116,26 @@ def test_a_lost_worker_is_an_error_and_the_next_fit_goes_on_from_the_checkpoint(
     assert (one.current_epoch, one.global_step) == (2, 8)
 
 
+def held(gangs: Any) -> float:
+    """Return how many CPUs warm gangs hold."""
+    return float(sum(one.spec.workers * one.spec.cpus_per_worker for one in gangs._idle))
+
+
+def test_cpus_are_free_after_an_exception_and_the_with_block(warm_gangs: Any) -> None:
+    with pytest.raises(errors.WorkerFailedError), strategy("horovod") as ours:
+        trainer(ours).fit(Failing(), loader())
+    assert "horovod" not in {one.spec.backend for one in warm_gangs._idle}
+    assert free_cpus(4 - held(warm_gangs)) == 4 - held(warm_gangs)
+
+
 def test_all_cpus_are_free_after_shutdown(warm_gangs: Any) -> None:
-    strategies = [strategy(backend) for backend in KINDS]
+    strategies = [strategy("ddp"), strategy("sharded")]
     for ours in strategies:
         trainer(ours).fit(Boring(), loader())
-    assert free_cpus(1.0) == 1.0  # the gangs are warm: half a CPU for each of six workers
+    assert held(warm_gangs) == 2
+    assert free_cpus(2) == 2
     for ours in strategies:
         ours.shutdown()
+    assert free_cpus(4) == 4
     assert not warm_gangs._idle
-    assert free_cpus(4.0) == 4.0
-    strategies[0].shutdown()  # again, and it does nothing
-
-
-def test_all_cpus_are_free_after_an_exception_and_the_with_block() -> None:
-    with pytest.raises(errors.WorkerFailedError), strategy("ddp", 1) as ours:
-        model = Failing()
-        model.training_step = None  # type: ignore[method-assign, assignment]  # whatever fails
-        trainer(ours).fit(model, loader())
-    assert free_cpus(4.0) == 4.0
+    strategies[0].shutdown()  # once more does nothing

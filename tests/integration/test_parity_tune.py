@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +15,11 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunelight as tl
-from tests.integration.parity import KINDS, Boring, loader, note, same, trainer, weights
+from tests.integration.parity import BACKENDS, KINDS, Boring, lines, loader, note, same, trainer, weights
 from tests.integration.test_parity_stop import free_cpus
 from tunelight import errors
 
 EPOCHS = 3
-HALF: dict[str, float] = {"CPU": 0.5}
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +35,12 @@ def train(config: dict[str, Any]) -> None:
     model = Boring(lr=config["lr"])
     one.fit(model, loader(), loader())
     if "folder" in config:
-        note(Path(config["folder"]), "after", float(one.callback_metrics["val_loss"]))
-        torch.save(model.state_dict(), Path(config["folder"], "weights.pt"))
+        note(Path(config["folder"]), config["backend"], float(one.callback_metrics["val_loss"]))
+        torch.save(model.state_dict(), Path(config["folder"], f"{config['backend']}.pt"))
 
 
 def sweep(config: dict[str, Any], storage: Path, resources: Any = None, **settings: Any) -> Any:
-    """Run one trial under plain Ray Tune."""
+    """Run trials under plain Ray Tune: one, but for a grid."""
     return tune.run(
         train,
         config={"lr": 0.1, "epochs": EPOCHS, **config},
@@ -57,43 +55,50 @@ def sweep(config: dict[str, Any], storage: Path, resources: Any = None, **settin
     )
 
 
-@pytest.fixture(scope="module", params=["ddp", "horovod"])
-def done(request: pytest.FixtureRequest, ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Return a finished sweep of one trial, and the folder that its train function left files in."""
-    folder = tmp_path_factory.mktemp(request.param)
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    analysis = sweep({"backend": request.param, "folder": str(folder)}, folder / "storage")
-    patch.undo()
-    yield SimpleNamespace(analysis=analysis, folder=folder, trial=analysis.trials[0])
+@pytest.fixture(scope="module")
+def trials(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a finished sweep of a DDP and a Horovod trial, which ran at the same time, by their names."""
+    folder = tmp_path_factory.mktemp("tune")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+        analysis = sweep({"backend": tune.grid_search(["ddp", "horovod"]), "folder": str(folder)}, folder / "storage")
+    return {
+        trial.config["backend"]: SimpleNamespace(analysis=analysis, folder=folder, trial=trial)
+        for trial in analysis.trials
+    }
 
 
-def test_tune_iterations(done: Any) -> None:
+@BACKENDS
+def test_tune_iterations(trials: Any, backend: str) -> None:
+    done = trials[backend]
     assert done.trial.status == "TERMINATED"
     assert done.trial.last_result["training_iteration"] == EPOCHS
     frame = done.analysis.trial_dataframes[done.trial.trial_id]
     assert list(frame["training_iteration"]) == list(range(1, EPOCHS + 1))
     assert frame["loss"].is_monotonic_decreasing
-    assert done.analysis.best_config["lr"] == 0.1
 
 
-def test_tune_checkpoints(done: Any) -> None:
+@BACKENDS
+def test_tune_checkpoints(trials: Any, backend: str) -> None:
+    done = trials[backend]
     checkpoint = done.analysis.get_best_checkpoint(done.trial, "loss", "min")
     with checkpoint.as_directory() as folder:
         file = Path(folder, "model.ckpt")
         loaded = Boring.load_from_checkpoint(file)
         assert torch.load(file, weights_only=True)["epoch"] == EPOCHS - 1
-    assert same(weights(loaded), torch.load(done.folder / "weights.pt"), atol=0)
+    assert same(weights(loaded), torch.load(done.folder / f"{backend}.pt"), atol=0)
 
 
-def test_tune_trials_find_metrics_and_weights_in_the_trainable(done: Any) -> None:
+@BACKENDS
+def test_tune_trials_find_metrics_and_weights_in_the_trainable(trials: Any, backend: str) -> None:
     """The trial's own process is the Trainer's driver, whose code after fit runs on."""
-    (value,) = (done.folder / "after").read_text().splitlines()
+    done = trials[backend]
+    (value,) = lines(done.folder, backend)
     assert float(value) == pytest.approx(done.trial.last_result["loss"])
 
 
-def test_tune_trials_leave_nothing_behind(done: Any) -> None:
-    assert free_cpus(4.0) == 4.0
+def test_tune_trials_leave_nothing_behind(trials: Any) -> None:
+    assert free_cpus(4) == 4
 
 
 def test_tune_trial_stopped_by_asha_does_not_hang_and_frees_its_workers(ray4: Any, tmp_path: Path) -> None:
@@ -104,8 +109,8 @@ def test_tune_trial_stopped_by_asha_does_not_hang_and_frees_its_workers(ray4: An
     assert time.monotonic() - began < 60
     (trial,) = analysis.trials
     assert (trial.status, trial.last_result["training_iteration"]) == ("TERMINATED", 2)
-    assert not (tmp_path / "after").exists()  # it was stopped within fit
-    assert free_cpus(4.0) == 4.0
+    assert not lines(tmp_path, "ddp")  # it was stopped within fit
+    assert free_cpus(4) == 4
     assert not _workers(ray4)
 
 
@@ -135,7 +140,7 @@ def test_tune_wrong_trial_resources_are_an_error_at_once(ray4: Any, tmp_path: Pa
         said = Path(trial.error_file).read_text()
         assert "ResourceError" in said
         assert "get_tune_resources(num_workers=2" in said
-    assert free_cpus(4.0) == 4.0
+    assert free_cpus(4) == 4
 
 
 # --- without a trial --------------------------------------------------------------------------------------

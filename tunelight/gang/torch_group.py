@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -47,6 +49,7 @@ class TorchGroup:
         if self._joined and dist.is_initialized():
             with contextlib.suppress(Exception):  # a group that is broken already has nothing to lose
                 dist.destroy_process_group()
+            _forget_meshes()
         self._joined = False
 
     def close(self) -> None:
@@ -59,12 +62,29 @@ class TorchGroup:
 
         if not (self._joined and dist.is_initialized()):
             return
-        for group in [group for group in c10d._world.pg_map if group is not dist.group.WORLD]:
+        groups = [group for group in c10d._world.pg_map if group is not dist.group.WORLD]
+        for group in groups:
             with contextlib.suppress(Exception):
                 dist.destroy_process_group(group)
+        if groups:
+            _forget_meshes()
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error is gloo's or nccl's word for a connection that is gone."""
         return isinstance(error, RuntimeError) and any(
             word in str(error) for word in ("gloo", "Connection closed", "NCCL")
         )
+
+
+def _forget_meshes() -> None:
+    """Let device meshes let go of groups that are destroyed.
+
+    Gloo closes a group's connections, which frees the peers that wait in it, only when nobody holds the group any
+    more; and caches of torch's DTensor keep meshes, and so their groups, for the process's life.
+    """
+    module = sys.modules.get("torch.distributed.device_mesh")
+    if module is None:
+        return
+    for mesh in gc.get_objects():
+        if issubclass(type(mesh), module.DeviceMesh):  # isinstance would ask a proxy what it stands for
+            vars(mesh).get("_pg_registry", {}).clear()

@@ -11,6 +11,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from tunelight.notebook import in_notebook
+
 MAX_ROWS: Final = 12
 _FRAME_LINES: Final = 8
 """What a screen takes beside the table's rows: title, head, rules, and a caption of up to three lines."""
@@ -115,10 +117,3 @@ def choose_view(console: Console | None = None) -> View:
     isatty = getattr(console.file, "isatty", None)
     live = console.is_terminal and not console.is_dumb_terminal and callable(isatty) and isatty()
     return TerminalView(console) if live else LinesView(console)
-
-
-def in_notebook() -> bool:
-    """Tell whether this is a notebook's kernel (and not IPython in a terminal)."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return type(shell).__name__ == "ZMQInteractiveShell"

@@ -23,6 +23,7 @@ from tunelight.errors import HOW_TO_GET_HOROVOD, ResourceError, StrategyError, W
 from tunelight.gang.gang import Gang, GangSpec, driver_paths
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.messages import Continue, Ended, Output, Report, Task, Terminal, Text
+from tunelight.notebook import shown
 from tunelight.resources import Reservation
 from tunelight.strategies import job
 from tunelight.strategies.files import Files, read
@@ -182,6 +183,7 @@ class DriverLauncher(_Launcher):
         gang = held.gang
         try:
             gang.start(task)
+            del task  # the store may let go of the Trainer once every rank has it
             handed_in = _listen(gang, reporter)
         except WorkerFailedError:
             pool.give_back(held, self._strategy.workers.idle_timeout_s)
@@ -239,21 +241,22 @@ class DriverLauncher(_Launcher):
 def _listen(gang: Gang, reporter: Any) -> dict[int, Any]:
     """Follow a job to its end; return what ranks handed in. Raises: WorkerFailedError with the cause."""
     handed_in: dict[int, Any] = {}
-    while gang.running:
-        event = gang.next_event()
-        if isinstance(event, Text):
-            _show(event)
-        elif isinstance(event, Output):
-            handed_in[event.rank] = event.value
-        elif isinstance(event, Report) and reporter is not None:
-            reporter(event)
-            gang.answer(Continue(until=event.number + 1))
-        elif isinstance(event, Ended) and event.error is not None:
-            cause = gang.fail(event.error)
-            for late in gang.late:
-                if isinstance(late, Text):
-                    _show(late)
-            raise WorkerFailedError(cause)
+    with shown() as show:
+        while gang.running:
+            event = gang.next_event()
+            if isinstance(event, Text):
+                show(event)
+            elif isinstance(event, Output):
+                handed_in[event.rank] = event.value
+            elif isinstance(event, Report) and reporter is not None:
+                reporter(event)
+                gang.answer(Continue(until=event.number + 1))
+            elif isinstance(event, Ended) and event.error is not None:
+                cause = gang.fail(event.error)
+                for late in gang.late:
+                    if isinstance(late, Text):
+                        show(late)
+                raise WorkerFailedError(cause)
     return handed_in
 
 
@@ -267,12 +270,6 @@ def _elsewhere(gang: Gang) -> bool:
         return True  # the node that Ray names is its server's: nothing says where this process is
     here = ray.get_runtime_context().get_node_id()
     return any(location.node_id != here for location in gang.locations)
-
-
-def _show(text: Text) -> None:
-    stream = sys.stderr if text.error else sys.stdout
-    stream.write(text.text)
-    stream.flush()
 
 
 def _say(text: str) -> None:

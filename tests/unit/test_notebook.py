@@ -1,0 +1,85 @@
+"""What ranks draw, on the screen that a notebook's cell shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tunelight import notebook
+from tunelight.messages import Text
+from tunelight.notebook import Cell, Screen
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        ("one\ntwo", ["one", "two"]),
+        ("\r 10%\r 20%", [" 20%"]),
+        ("\r100%\n", ["100%", ""]),
+        ("a\r\nb", ["a", "b"]),
+        ("\x1b[?25l\r\x1b[2Kbar\nloss\r\x1b[2K\x1b[1A\x1b[2Kbar!\nacc", ["bar!", "acc"]),
+        ("one\ntwo\x1b[A\rnew", ["new", "two"]),
+        ("one\ntwo\nthree\x1b[2A\r\x1b[Jnew", ["new"]),
+        ("\x1b[35mred\x1b[0m", ["\x1b[35mred\x1b[0m"]),
+        ("one\x1b[9A\rtop", ["top"]),
+    ],
+)
+def test_a_screen_shows_what_a_terminal_would(written: str, lines: list[str]) -> None:
+    screen = Screen()
+    screen.write(written)
+    assert screen.lines == lines
+
+
+def test_a_screen_takes_a_drawing_in_pieces() -> None:
+    screen = Screen()
+    for piece in ("\r\x1b[2Kfirst", "\nsecond", "\r\x1b[2K\x1b[1A", "\x1b[2K", "third"):
+        screen.write(piece)
+    assert str(screen) == "third"
+
+
+class Display:
+    """Stands in for IPython's: notes what each output shows."""
+
+    def __init__(self) -> None:
+        self.outputs: list[str] = []
+
+    def __call__(self, shown: dict[str, Any], **_: Any) -> Handle:
+        self.outputs.append(shown["text/plain"])
+        return Handle(self.outputs, len(self.outputs) - 1)
+
+
+class Handle:
+    def __init__(self, outputs: list[str], index: int) -> None:
+        self._outputs, self._index = outputs, index
+
+    def update(self, shown: dict[str, Any], **_: Any) -> None:
+        self._outputs[self._index] = shown["text/plain"]
+
+
+def test_a_bar_is_drawn_in_place_and_lines_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display()
+    cell = Cell(display)
+    for text in ("\r\x1b[2K10%", "[1] hello\n", "\r\x1b[2K20%", "\n"):
+        cell.show(Text(text))
+    cell.draw()
+    assert display.outputs == ["20%"]
+    assert capsys.readouterr().out == "[1] hello\n"
+
+
+def test_a_long_drawing_goes_on_in_another_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "_MOST_LINES", 4)
+    monkeypatch.setattr(notebook, "_LIVE_LINES", 2)
+    display = Display()
+    cell = Cell(display)
+    cell.show(Text("\ra\nb\nc\nd\ne"))
+    cell.show(Text("\r\x1b[2K\x1b[1A\x1b[2KD\nE"))
+    cell.draw()
+    assert display.outputs == ["a\nb\nc", "D\nE"]
+
+
+def test_outside_of_a_notebook_text_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    with notebook.shown() as show:
+        show(Text("\rbar"))
+        show(Text("wrong\n", error=True))
+    assert capsys.readouterr() == ("\rbar", "wrong\n")
