@@ -14,7 +14,7 @@ from tests.integration.training import Line, LineData, plain, saving, trainer
 BACKENDS = pytest.mark.parametrize("backend", ["horovod", "sharded"])
 
 
-def sweep(tmp_path: Path, train: Any, backend: str, **kwargs: Any) -> tl.SweepResults:
+def sweep(tmp_path: Path, train: Any, backend: Any, **kwargs: Any) -> tl.SweepResults:
     settings: dict[str, Any] = {
         "metric": "loss", "num_samples": 2, "workers": 2, "seed": 7, "storage": tmp_path, "name": backend,
         "scheduler": "fifo", "progress": False, "max_concurrent": 1,
@@ -45,7 +45,7 @@ def test_all_backends_train_alike(ray4: Any, tmp_path: Path) -> None:
 
 
 @BACKENDS
-def test_a_failing_rank_is_the_trial_s_error_and_the_gang_trains_on(ray4: Any, tmp_path: Path, backend: str) -> None:
+def test_a_failing_rank_is_the_trial_s_error_and_the_gang_trains_on(ray4: Any, tmp_path: Path, backend: Any) -> None:
     configs = [{"lr": lr} for lr in (0.01, 0.9, 0.01)]
     results = sweep(tmp_path, failing, backend, num_samples=3, baselines=configs)
     assert [trial.state for trial in results.trials] == ["FINISHED", "ERROR", "FINISHED"]
@@ -56,7 +56,7 @@ def test_a_failing_rank_is_the_trial_s_error_and_the_gang_trains_on(ray4: Any, t
 
 
 @BACKENDS
-def test_asha_stops_trials_and_checkpoints_load(ray4: Any, tmp_path: Path, backend: str) -> None:
+def test_asha_stops_trials_and_checkpoints_load(ray4: Any, tmp_path: Path, backend: Any) -> None:
     configs = [{"lr": lr} for lr in (0.1, 1e-4, 1e-5)]
     results = sweep(
         tmp_path, saving, backend, num_samples=3, baselines=configs,
@@ -69,7 +69,7 @@ def test_asha_stops_trials_and_checkpoints_load(ray4: Any, tmp_path: Path, backe
 
 
 @BACKENDS
-def test_a_model_sweep_takes_the_backend_s_strategy(ray4: Any, tmp_path: Path, backend: str) -> None:
+def test_a_model_sweep_takes_the_backend_s_strategy(ray4: Any, tmp_path: Path, backend: Any) -> None:
     results = tl.run(
         {"model.lr": tl.loguniform(1e-3, 1e-1)}, model=Line, data=LineData, max_epochs=2, backend=backend,
         metric="val_loss", num_samples=1, workers=2, storage=tmp_path, name="m", progress=False,
