@@ -25,7 +25,7 @@ def head(port: str, _folder: str) -> None:
 
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     node: Any = ray._private.worker._global_node
-    # 30 s are too few on a loaded machine; and the server forks while it talks, which gRPC's own handlers make worse.
+    # 30 s are too few on a loaded machine; and the server forks while gRPC runs, so that its fork handlers are off.
     os.environ.update(RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S="60", GRPC_ENABLE_FORK_SUPPORT="0")
     server = subprocess.Popen(  # what `ray start --head --ray-client-server-port` starts, but on 127.0.0.1 only
         [
