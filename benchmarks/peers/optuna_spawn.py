@@ -6,10 +6,7 @@ import argparse
 from typing import Any
 
 import optuna
-from workload import Job, run_peer, train_one
-
-ATTEMPTS = 4
-"""How often a trial is started that died of a signal: its time counts, as it would for a user."""
+from workload import ATTEMPTS, Job, run_peer, train_one
 
 
 def study(job: Job, _: argparse.Namespace) -> None:

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 J = TypeVar("J")
 THREADS = 1
 """Threads of torch in every worker of every peer."""
+ATTEMPTS = 4
+"""How often ddp_spawn is started anew where a process of it died of a signal."""
 
 
 @dataclass(frozen=True)
