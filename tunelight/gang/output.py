@@ -15,39 +15,41 @@ from tunelight.messages import Terminal, Text
 LOG = "log.txt"
 
 
-class RankLog(io.TextIOBase):
-    """A text stream that writes whole lines to the trial's log (and on, if asked to). Thread-safe."""
+class RankLines(io.TextIOBase):
+    """A text stream that puts out whole lines, each with its rank before it. Thread-safe."""
 
-    def __init__(self, path: Path, rank: int, also: TextIO | None) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    def __init__(self, rank: int) -> None:
         self._prefix = f"[{rank}] "
-        self._also = also
         self._part = ""
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Take text; lines are written when they are complete."""
+        """Take text; lines are put out when they are complete."""
         with self._lock:
-            *lines, self._part = (self._part + text).split("\n")
-            if lines:
-                self._put("".join(f"{self._prefix}{line}\n" for line in lines))
+            self._take(text)
         return len(text)
 
+    def _take(self, text: str) -> None:
+        *lines, self._part = (self._part + text).split("\n")
+        if lines:
+            self._put("".join(f"{self._prefix}{line}\n" for line in lines))
+
     def _put(self, text: str) -> None:
-        try:
-            os.write(self._fd, text.encode(errors="replace"))
-        except OSError:
-            return  # a full disk must not end a trial that only wanted to print
-        if self._also is not None:
-            self._also.write(text)
+        """Put out text that is ready."""
+        raise NotImplementedError
+
+    def _finish_line(self) -> None:
+        if self._part:
+            self._put(f"{self._prefix}{self._part}\n")
+            self._part = ""
+
+    def finish(self) -> None:
+        """Put out what has no line end yet."""
+        with self._lock:
+            self._finish_line()
 
     def flush(self) -> None:
-        """Do nothing: lines are on their way already."""
-
-    def fileno(self) -> int:
-        """Return the log's descriptor, for child processes."""
-        return self._fd
+        """Do nothing: whole lines are on their way already."""
 
     def isatty(self) -> bool:
         """Return False."""
@@ -59,15 +61,35 @@ class RankLog(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Return the log's encoding."""
+        """Return the encoding that text will have."""
         return "utf-8"
+
+
+class RankLog(RankLines):
+    """Writes to the trial's log (and on, if asked to)."""
+
+    def __init__(self, path: Path, rank: int, also: TextIO | None) -> None:
+        super().__init__(rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._also = also
+
+    def _put(self, text: str) -> None:
+        try:
+            os.write(self._fd, text.encode(errors="replace"))
+        except OSError:
+            return  # a full disk must not end a trial that only wanted to print
+        if self._also is not None:
+            self._also.write(text)
+
+    def fileno(self) -> int:
+        """Return the log's descriptor, for child processes."""
+        return self._fd
 
     def finish(self) -> None:
         """Write what has no line end yet, and close the log."""
         with self._lock:
-            if self._part:
-                self._put(f"{self._prefix}{self._part}\n")
-                self._part = ""
+            self._finish_line()
             os.close(self._fd)
             self._fd = os.open(os.devnull, os.O_WRONLY)  # a left-over thread may still print
 
@@ -98,61 +120,36 @@ class TrialOutput:
         self._log.finish()
 
 
-class RankStream(io.TextIOBase):
-    """A text stream that posts what a rank prints: whole lines with the rank before them, a bar as it is drawn.
+class RankStream(RankLines):
+    """Posts what a rank prints: whole lines, and a progress bar as it is drawn.
 
-    A progress bar rewrites its line, which its carriage returns and escapes tell. Thread-safe.
+    A bar rewrites its line, which its carriage returns and escapes tell.
     """
 
     def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None], *, error: bool) -> None:
-        self._prefix = f"[{rank}] "
+        super().__init__(rank)
         self._tty = terminal.tty
         self._post = post
         self._error = error
-        self._part = ""
         self._drawing = False
-        self._lock = threading.Lock()
 
-    def write(self, text: str) -> int:
-        """Take text."""
-        with self._lock:
-            if "\r" in text or "\x1b" in text or (self._drawing and not text.strip()):
-                self._finish_line()
-                self._drawing = not text.endswith("\n")
-                self._post(Text(text, self._error))
-            else:
-                *lines, self._part = (self._part + text).split("\n")
-                if lines:
-                    start = "\n" if self._drawing else ""
-                    self._drawing = False
-                    self._post(Text(start + "".join(f"{self._prefix}{line}\n" for line in lines), self._error))
-        return len(text)
+    def _take(self, text: str) -> None:
+        if "\r" in text or "\x1b" in text or (self._drawing and not text.strip()):
+            self._finish_line()
+            self._drawing = not text.endswith("\n")
+            self._post(Text(text, self._error))
+            return
+        if self._drawing and "\n" in text:
+            self._drawing = False
+            self._post(Text("\n", self._error))
+        super()._take(text)
 
-    def _finish_line(self) -> None:
-        if self._part:
-            self._post(Text(f"{self._prefix}{self._part}\n", self._error))
-            self._part = ""
-
-    def flush(self) -> None:
-        """Do nothing: whole lines are on their way already."""
+    def _put(self, text: str) -> None:
+        self._post(Text(text, self._error))
 
     def isatty(self) -> bool:
         """Tell whether the driver's own stream is a terminal."""
         return self._tty
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """Return the encoding that text will have."""
-        return "utf-8"
-
-    def finish(self) -> None:
-        """Post what has no line end yet."""
-        with self._lock:
-            self._finish_line()
 
 
 class JobOutput:

@@ -19,7 +19,7 @@ import torch
 from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
 from tunelight.cluster import check_cluster, use_ray
-from tunelight.errors import HOW_TO_GET_HOROVOD, ResourceError, StrategyError, WorkerFailedError
+from tunelight.errors import ResourceError, StrategyError, WorkerFailedError
 from tunelight.gang.gang import Gang, GangSpec, driver_paths
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.messages import Continue, Ended, Output, Report, Task, Terminal, Text
@@ -47,7 +47,6 @@ class DriverLauncher(_Launcher):
     def __init__(self, strategy: GangStrategy, before: Any) -> None:
         self.trainer: pl.Trainer
         self._strategy = strategy
-        self._precision = strategy.precision_plugin
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
         self._held: Held | None = None
         self._trained: tuple[Held, int] | None = None
@@ -129,8 +128,6 @@ class DriverLauncher(_Launcher):
                 f"This {name} has been given to another Trainer since: a strategy belongs to one Trainer. Make one "
                 "for each; they share warm workers all the same."
             )
-        if strategy.backend == "horovod" and not _installed("horovod"):
-            raise StrategyError(HOW_TO_GET_HOROVOD)
         connector = trainer._accelerator_connector
         flag = connector._devices_flag
         devices = len(flag) if isinstance(flag, list | tuple) else int(flag)
@@ -278,12 +275,6 @@ def _say(text: str) -> None:
 
 def _is_tty() -> bool:
     return bool(sys.stdout is not None and sys.stdout.isatty())
-
-
-def _installed(name: str) -> bool:
-    from importlib.util import find_spec  # noqa: PLC0415
-
-    return find_spec(name) is not None
 
 
 def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, name: str) -> int:

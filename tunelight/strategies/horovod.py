@@ -280,12 +280,6 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
             if sent is not tensor:
                 tensor.copy_(sent)
 
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return an optimizer's state."""
-        if isinstance(optimizer, LightningOptimizer):
-            optimizer = optimizer._optimizer
-        return optimizer.state_dict()
-
 
 def _size(num_workers: int | None, num_hosts: int | None, num_slots: int | None) -> int | None:
     """Return how many workers the two spellings ask for. Raises: SettingsError where they disagree."""

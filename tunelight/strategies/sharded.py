@@ -89,11 +89,6 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
         data = self.device_mesh["data_parallel"]
         return data.size(), data.get_local_rank()
 
-    @property
-    def restore_checkpoint_after_setup(self) -> bool:
-        """Say that checkpoints are loaded into the sharded model."""
-        return True
-
     def setup(self, trainer: pl.Trainer) -> None:
         """Shard the model, unless it has done so itself, then make its optimizers."""
         assert self.model is not None  # noqa: S101 - Lightning's order
@@ -110,11 +105,6 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
-
-    def model_to_device(self) -> None:
-        """Move the model to this rank's device, where it is not there already."""
-        assert self.model is not None  # noqa: S101 - Lightning's order
-        self.model.to(self.root_device)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the model's state: on a driver what it holds, on a rank as checkpoints are to be written."""
