@@ -110,6 +110,18 @@ class Terminal:
 
 
 @dataclass(frozen=True, slots=True)
+class OnResize:
+    """What keeps training the same in a gang that has another size than the one that was wanted.
+
+    ``batch``: the global batch, by smaller batches and gradient accumulation; ``linear`` and ``sqrt``: each rank
+    keeps its batch, and learning rates are scaled by the size (or its root), over ``warmup_steps`` optimizer steps.
+    """
+
+    keep: Literal["batch", "linear", "sqrt"] = "batch"
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One trial, as it is handed to every rank of a gang.
 
@@ -141,6 +153,9 @@ class Task:
     """False where nobody wants the reports of a job."""
     backend: str = "ddp"
     """How the gang meets: ``ddp``, ``sharded`` or ``horovod``."""
+    wanted: int | None = None
+    """The size that the gang is meant to have; None: the size that it has."""
+    on_resize: OnResize = OnResize()
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,7 @@ class Session:
         config: the trial's configuration, as the search space drew it.
         seed: the trial's seed; it is set on every rank before the train function starts.
         number: reports made so far, those before a restart included.
+        wanted: how many workers the gang is meant to have; it may have fewer for a while.
     """
 
     def __init__(
@@ -139,6 +140,8 @@ class Session:
         self.every = task.every
         self.job = task.job
         self.backend = task.backend
+        self.wanted = task.wanted or place.world_size
+        self.on_resize = task.on_resize
         self._heard = task.heard
         self.reports = 0
         """Reports of this start alone."""
