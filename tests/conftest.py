@@ -189,7 +189,7 @@ def _warm_gangs() -> set[str]:
     return {
         one
         for held in module.pool._idle
-        for one in [*(worker._actor_id.hex() for worker in held.gang._workers), held.owned and held.owned.id.hex()]
+        for one in [*(worker._actor_id.hex() for worker in held.gang._crew.workers), held.owned and held.owned.id.hex()]
     }
 
 

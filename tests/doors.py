@@ -50,7 +50,7 @@ DOORS: dict[str, Door] = {
     "checkpoints": Door(names("messages errors"), why="reads and writes files, and knows no framework"),
     "session": Door(names("messages errors checkpoints"), why="a worker's context knows neither Ray nor torch"),
     # What is declared before anything runs, and plain deciders.
-    "settings": Door(names("messages errors"), names("cloudpickle yaml")),
+    "settings": Door(names("messages errors policies"), names("cloudpickle yaml")),
     "space": Door(names("messages errors settings"), names("numpy yaml", TUNE)),
     "resources": Door(names("messages errors settings"), late=names(TUNE)),
     "cluster": Door(

@@ -13,7 +13,7 @@ import cloudpickle
 
 from tunelight import session as sessions
 from tunelight.errors import GangError, TrialStopped
-from tunelight.gang.gang import GangSpec
+from tunelight.gang.spec import GangSpec
 from tunelight.messages import Decision, Ended, Event, Place, Report, Save, Saved, Stop, Task, WorkerError
 
 
@@ -40,8 +40,11 @@ class FakeGang:
 
     formed = 0
 
-    def __init__(self, spec: GangSpec) -> None:
+    def __init__(self, spec: GangSpec, group: Any = None) -> None:
         self.spec = spec
+        self.size = 0
+        self.closed = self.completed = False
+        self.late: list[Event] = []
         self.trials = 0
         self.unfit: str | None = None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -51,8 +54,9 @@ class FakeGang:
 
     @classmethod
     def form(cls, spec: GangSpec, group: Any = None) -> FakeGang:
-        cls.formed += 1
-        return cls(spec)
+        gang = cls(spec, group)
+        gang.heal()
+        return gang
 
     def __enter__(self) -> FakeGang:
         return self
@@ -64,9 +68,15 @@ class FakeGang:
     def running(self) -> bool:
         return bool(self._buffer) or not self._ended
 
-    def heal(self) -> None:
-        if self.unfit is not None:
-            raise GangError(f"The gang cannot be used again: {self.unfit}.")
+    def heal(self, size: int | None = None) -> None:
+        if self.closed:
+            raise GangError("The gang cannot be used again: it was closed.")
+        if self.size == 0:
+            type(self).formed += 1
+        self.size, self.unfit = 1, None
+
+    def ready(self) -> int:
+        return 0
 
     def start(self, task: Task) -> None:
         self.trials += 1
@@ -108,6 +118,8 @@ class FakeGang:
         except queue.Empty:
             return None
         self._ended = isinstance(event, Ended)
+        if isinstance(event, Ended):
+            self.completed = not event.stopped and event.error is None
         return event
 
     def save(self) -> Saved:
@@ -143,6 +155,6 @@ class FakeGang:
     def close(self) -> None:
         if self.running:
             self._mailbox.abort("closed")
-        self._ended = True
+        self._ended = self.closed = True
         self._buffer = []
         self.unfit = self.unfit or "it was closed"

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Checkpoints": "tunelight.settings",
+    "FailurePolicy": "tunelight.policies",
     "HorovodRayStrategy": "tunelight.strategies",
     "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ray.tune import grid_search as grid
 
     from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+    from tunelight.policies import FailurePolicy
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.session import get_checkpoint_path, get_context, report

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError
-from tunelight.resources import Reservation, check_fits
+from tunelight.resources import Reservation, fitted
 
 if TYPE_CHECKING:
     from tunelight.settings import Settings
@@ -23,8 +23,11 @@ _LOCAL_RAY = {"prestart_worker_first_driver": False}
 
 
 @contextlib.contextmanager
-def connected(settings: Settings, reservation: Reservation) -> Iterator[None]:
-    """Use the Ray that is there, or start one for the sweep and shut that one down."""
+def connected(settings: Settings, reservation: Reservation) -> Iterator[Reservation]:
+    """Use the Ray that is there, or start one for the sweep and shut that one down.
+
+    Yields the reservation, smaller than asked for where it is elastic and the cluster holds no more.
+    """
     import ray  # noqa: PLC0415 - half a second that bad input need not wait for
 
     ours = not ray.is_initialized()
@@ -38,8 +41,7 @@ def connected(settings: Settings, reservation: Reservation) -> Iterator[None]:
         if ours:
             _init_ray(settings.address, settings.runtime_env, settings.verbose)
         _refuse_client()
-        check_cluster(reservation)
-        yield
+        yield check_cluster(reservation)
     finally:
         if ours:
             with _undisturbed():
@@ -101,20 +103,22 @@ def _init_ray(address: str | None, runtime_env: Mapping[str, Any] | None, verbos
             )
 
 
-def check_cluster(reservation: Reservation, *, who: str = "A trial", spread: bool = False) -> None:
+def check_cluster(reservation: Reservation, *, who: str = "A trial", spread: bool = False) -> Reservation:
     """Refuse a gang that this cluster can never hold; where it may grow, warn and wait.
 
-    ``spread`` wants each bundle on a node of its own. Raises: ResourceError.
+    Returns the reservation, smaller where it is elastic and the cluster holds no more. ``spread`` wants each bundle on
+    a node of its own. Raises: ResourceError.
     """
     import ray  # noqa: PLC0415
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     try:
-        check_fits(reservation, nodes, who=who, spread=spread)
+        return fitted(reservation, nodes, who=who, spread=spread)
     except ResourceError as error:
         if not _may_grow():
             raise
         warnings.warn(f"{error} The cluster may grow: waiting for it.", stacklevel=2)
+    return reservation
 
 
 def _may_grow() -> bool:

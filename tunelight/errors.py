@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from tunelight.messages import WorkerError
 
@@ -76,7 +76,18 @@ class TrialError(WorkerFailedError):
 
 
 class GangError(TunelightError, RuntimeError):
-    """A gang's workers could not be started, did not meet, or did not answer in time."""
+    """A gang's workers could not be started, did not meet, or did not answer in time.
+
+    ``cause`` is "exception" where the user's own code kept them from it (an init_hook, a runtime environment), so that
+    trying again is of no use.
+    """
+
+    def __init__(self, message: str, cause: Literal["exception", "unresponsive"] = "unresponsive") -> None:
+        super().__init__(message, cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class TrialStopped(BaseException):

@@ -72,6 +72,13 @@ class Stop:
     reason: str = "stopped"
 
 
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Go on with at most ``workers`` ranks from the next report on, of those that the gang has or can get."""
+
+    workers: int
+
+
 Decision = Continue | Save | Stop
 
 
@@ -79,8 +86,8 @@ Decision = Continue | Save | Stop
 class WorkerError:
     """Why a trial failed: which rank, where, and its traceback as text.
 
-    ``cause`` is ``exception`` (the training code raised), ``died`` (the process is gone) or
-    ``unresponsive`` (it did not answer in time and was ended).
+    ``cause`` is ``exception`` (the training code raised), ``died`` (the process is gone), ``preempted`` (its node
+    was taken away) or ``unresponsive`` (it did not answer, or get on, in time and was ended).
     """
 
     rank: int
@@ -88,7 +95,7 @@ class WorkerError:
     type_name: str
     message: str
     traceback: str
-    cause: Literal["exception", "died", "unresponsive"] = "exception"
+    cause: Literal["exception", "died", "preempted", "unresponsive"] = "exception"
     secondary: bool = False
     """True for a rank that failed because another one had failed before it."""
 

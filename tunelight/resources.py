@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError, guess
@@ -17,7 +17,11 @@ _WORDS = ("cpu", "gpu", "extra_cpu", "extra_gpu", "custom_resources", "extra_cus
 
 @dataclass(frozen=True)
 class Reservation:
-    """What one trial holds: a head, and ``workers`` equal workers (CPUs and GPUs may be fractions)."""
+    """What one trial holds: a head, and ``workers`` equal workers (CPUs and GPUs may be fractions).
+
+    An elastic one can do with ``least`` workers; ``most`` is what it is meant to have, where that is more than it
+    reserves at its start.
+    """
 
     workers: int = 1
     cpus_per_worker: float = 1
@@ -26,6 +30,8 @@ class Reservation:
     head_gpus: float = 0
     resources_per_worker: Mapping[str, float] = field(default_factory=dict)
     head_resources: Mapping[str, float] = field(default_factory=dict)
+    least: int | None = None
+    most: int | None = None
 
     @property
     def head(self) -> dict[str, float]:
@@ -66,7 +72,7 @@ def _bundle(cpus: float, gpus: float, custom: Mapping[str, float]) -> dict[str, 
 
 
 def reserve(
-    workers: int | None = None,
+    workers: int | tuple[int, int] | None = None,
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
     resources_per_trial: Mapping[str, Any] | None = None,
@@ -75,11 +81,14 @@ def reserve(
     """Make one reservation of the two spellings: workers, or the old words ``cpu`` and ``extra_cpu``.
 
     ``resources_per_trial`` is {"cpu": head, "extra_cpu": all workers together, "gpu", "extra_gpu", ...}.
-    ``workers=None`` is derived from it. Raises: SettingsError where the two contradict each other, a
-    remainder is left, or a word is unknown.
+    ``workers=None`` is derived from it; ``(least, wanted)`` is an elastic gang. Raises: SettingsError where the two
+    contradict each other, a remainder is left, or a word is unknown.
     """
+    least = None
     if workers is not None:
-        check_setting("workers", workers)
+        workers = check_setting("workers", workers)
+    if isinstance(workers, tuple):
+        least, workers = workers
     check_setting("cpus_per_worker", cpus_per_worker)
     check_setting("gpus_per_worker", gpus_per_worker)
     words = dict(resources_per_trial or {})
@@ -111,6 +120,7 @@ def reserve(
         head_gpus=float(words.get("gpu", 0) or 0),
         resources_per_worker=custom,
         head_resources=dict(words.get("custom_resources") or {}),
+        least=least,
     )
 
 
@@ -169,6 +179,26 @@ def check_fits(
                 break
         else:
             raise ResourceError(_misfit(reservation, nodes, who, "a node for each worker, " if spread else ""))
+
+
+def fitted(
+    reservation: Reservation, nodes: Sequence[Mapping[str, float]], *, who: str = "A trial", spread: bool = False
+) -> Reservation:
+    """Return the reservation as large as a cluster of ``nodes`` can hold it; smaller only if it is elastic.
+
+    Raises: ResourceError where not even its least size fits.
+    """
+    wanted = reservation.workers
+    for workers in range(wanted, (reservation.least or wanted) - 1, -1):
+        smaller = replace(reservation, workers=workers, most=wanted)
+        try:
+            check_fits(smaller, nodes, who=who, spread=spread)
+        except ResourceError:
+            if workers == (reservation.least or wanted):
+                raise
+        else:
+            return reservation if workers == wanted else smaller
+    return reservation
 
 
 def _misfit(reservation: Reservation, nodes: Sequence[Mapping[str, float]], who: str, spread: str) -> str:

@@ -145,6 +145,8 @@ class Session:
         self._heard = task.heard
         self.reports = 0
         """Reports of this start alone."""
+        self.progress = 0
+        """Batches and reports of this start so far: what shows that this rank gets on."""
         self.fit = -1
         """Which fit of the trial is running (0 is the first)."""
         self.writer: Writer | None = None
@@ -190,6 +192,7 @@ class Session:
             raise TrialStopped(self._stopped.reason)
         self.number += 1
         self.reports += 1
+        self.progress += bool(self.progress)  # what is counted in batches is watched; reports alone may be hours apart
         clean = {str(name): _number(value) for name, value in metrics.items()}
         if taken := _RESERVED & clean.keys():
             raise MetricError(f"No metric may be called {', '.join(sorted(taken))}: Ray Tune would obey it.")

@@ -10,12 +10,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.cluster import connected, quiet
+from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.recipe import Recipe
 from tunelight.resources import Reservation, reserve
@@ -55,7 +56,7 @@ def run(
     max_epochs: int | None = UNSET,
     scheduler: str | Mapping[str, Any] | TrialScheduler = UNSET,
     searcher: str | Searcher = UNSET,
-    workers: int | None = UNSET,
+    workers: int | tuple[int, int] | None = UNSET,
     cpus_per_worker: float = UNSET,
     gpus_per_worker: float = UNSET,
     resources_per_trial: Mapping[str, Any] | None = UNSET,
@@ -70,7 +71,8 @@ def run(
     seed: int | None = UNSET,
     baselines: Sequence[Mapping[str, Any]] = UNSET,
     callbacks: Sequence[Any] = UNSET,
-    max_failures: int = UNSET,
+    failures: FailurePolicy | Mapping[str, Any] | int = UNSET,
+    on_resize: str | Mapping[str, Any] | OnResize = UNSET,
     address: str | None = UNSET,
     runtime_env: Mapping[str, Any] | None = UNSET,
     progress: bool = UNSET,
@@ -92,7 +94,8 @@ def run(
         scheduler: "asha" (default), "fifo", a name of Ray's, {"name": "asha", "grace_period": 2, ...} or any
             Ray Tune TrialScheduler.
         searcher: "random" (default) or a Ray Tune Searcher.
-        workers: workers of a trial (None: from ``resources_per_trial``, else 1).
+        workers: workers of a trial (None: from ``resources_per_trial``, else 1). (1, 4) is an elastic gang: 4, and no
+            fewer than 1 while nodes are lost.
         cpus_per_worker, gpus_per_worker: what each worker holds (1, 0); fractions are allowed.
         resources_per_trial: the same in Tune's old words: {"cpu": head, "extra_cpu": all workers together}.
         backend: how workers meet: "ddp", "horovod" or "sharded"; train's strategy has to be of that kind ("ddp").
@@ -106,7 +109,10 @@ def run(
         seed: of the sweep: configurations and every trial's own seed follow from it (None: drawn, and recorded).
         baselines: configurations to try first.
         callbacks: Ray Tune Callbacks, on the driver.
-        max_failures: how often a failed trial is tried again from its last checkpoint (0; -1: always).
+        failures: FailurePolicy(max_failures=3, ...), or just a number: what a trial survives (lost workers and nodes,
+            hangs), going on from its last checkpoint.
+        on_resize: what an elastic gang keeps when its size changes: "keep_global_batch", or "scale_lr" (also
+            {"scale_lr": "sqrt", "warmup_steps": 100}).
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a local one of its own).
         runtime_env: Ray's, for the sweep's workers.
         progress: show the live table (True).
@@ -130,7 +136,7 @@ def run(
     folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
     write_sweep_file(folder, _told(space, settings, reservation))
     try:
-        with connected(settings, reservation):
+        with connected(settings, reservation) as reservation:
             _tune(space, settings, reservation, payload, folder, scheduler=scheduler, searcher=searcher)
     except BaseException:
         if not (folder / RECORD_FILE).stat().st_size:
@@ -175,7 +181,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation) -> d
     told: dict[str, Any] = {"space": space.describe()}
     for entry in fields(settings):
         told[entry.name] = _plain(getattr(settings, entry.name))
-    told["workers"] = reservation.workers
+    told["workers"] = reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
     told["reservation"] = reservation.bundles
     told["versions"] = versions()
     return told
@@ -190,6 +196,8 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, Checkpoints):
         return {"keep": value.keep, "every": value.every}
+    if isinstance(value, FailurePolicy | OnResize):
+        return asdict(value)
     if isinstance(value, type) or callable(value):
         return import_path(value)
     if isinstance(value, timedelta):
@@ -232,7 +240,8 @@ def _tune(
         keep=keep.keep,
         every=keep.every,
         first=first_decision(scheduler),
-        failures=FailurePolicy(settings.max_failures),
+        failures=settings.failures,
+        on_resize=settings.on_resize,
         runtime_env=dict(settings.runtime_env) if settings.runtime_env else None,
         soft_errors=True,
         real_checkpoints=False,
@@ -251,7 +260,7 @@ def _tune(
             scheduler=scheduler,
             reuse_actors=settings.reuse_gangs,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
-            max_failures=settings.max_failures,
+            max_failures=settings.failures.max_failures,
             time_budget_s=settings.budget_s,
             raise_on_failed_trial=False,
             callbacks=callbacks,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,9 @@ import ray
 
 from tunelight import checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.gang.gang import Gang, GangSpec
+from tunelight.gang.gang import Gang
+from tunelight.gang.run import Run, head_error
+from tunelight.gang.spec import GangSpec
 from tunelight.imports import collector_resting
 from tunelight.messages import (
     RESULT_KEY,
@@ -24,10 +25,10 @@ from tunelight.messages import (
     Decision,
     Ended,
     Report,
+    Resize,
     Task,
     WorkerError,
 )
-from tunelight.policies import FailureDecision
 from tunelight.resources import reserve
 from tunelight.trial import TrialSpec, trial_seed
 
@@ -57,6 +58,7 @@ class GangTrainable(Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         """Remember the first trial; its gang starts later, for this actor may be thrown away unused."""
         self._gang: Gang | None = None
+        self._run: Run | None = None
         self._log: list[str] = []
         self._new_trial(config)
 
@@ -71,8 +73,8 @@ class GangTrainable(Trainable):
         self._number = 0
         self._until: int | None = self.spec.first.until
         self._decided = True
-        self._started = False
-        self._failures = 0
+        self._run = None
+        self._size: int | None = None
         self._resume: CheckpointInfo | None = None
         self._known: list[CheckpointInfo] = []
         self._fresh: CheckpointInfo | None = None
@@ -96,21 +98,18 @@ class GangTrainable(Trainable):
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
         self._prune()  # Tune has the report before: what that made needless may go
-        while True:
-            try:
-                if not self._started:
-                    self._start()
-                elif not self._decided:
+        try:
+            run = self._run
+            if run is None:
+                run = self._start()
+            else:
+                run.size = self._size
+                run.resize_if_due()
+                if not self._decided:
                     self._answer(Continue(until=self._number + 1))
-                return self._next_result()
-            except GangError as error:
-                self._discard(str(error))
-                failure = _head_error(error)
-            except TrialError as error:
-                failure = error.error
-            result = self._failed(failure)
-            if result is not None:
-                return result
+            return self._next_result(run)
+        except TrialError as error:
+            return self._failed(error.error)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Leave in ``checkpoint_dir`` a pointer to the trial's newest checkpoint, written now if need be.
@@ -136,47 +135,51 @@ class GangTrainable(Trainable):
 
     # -- the scheduler's door
 
-    def decide(self, decision: Decision) -> None:
+    def decide(self, decision: Decision | Resize) -> None:
         """Take a decision that Tune has no word for, between two steps.
 
         ``Continue(until=n)`` lets the trial run on unasked to report n; ``Stop`` ends it at its next report,
-        before Tune comes to say so.
+        before Tune comes to say so; ``Resize(n)`` lets it go on with at most n workers from its next report on.
         """
-        if self._started:
+        if isinstance(decision, Resize):
+            self._size = decision.workers
+        elif self._run is not None:
             self._answer(decision)
 
     def _answer(self, decision: Decision) -> None:
-        assert self._gang is not None  # noqa: S101 - started means that there is one
+        assert self._run is not None  # noqa: S101 - there is a trial to answer
         if isinstance(decision, Continue):
             self._until = decision.until
             self._decided = True
-        self._gang.answer(decision)
+        self._run.answer(decision)
 
     # -- one trial on the gang
 
-    def _start(self) -> None:
-        gang = self._fit_gang()
+    def _start(self) -> Run:
         self._recover_number()
-        until = self._until if self._until is None else max(self._until, self._number + 1)
-        self._until = until
-        gang.start(
-            Task(
-                trial_id=self.trial_id,
-                trial_dir=str(self._trial_dir()),
-                config=self._config,
-                train=self.spec.train,
-                seed=trial_seed(self.spec.seed, self.trial_id),
-                cwd=self.spec.cwd,
-                sys_path=self.spec.sys_path,
-                metric=self.spec.metric,
-                number=self._number,
-                until=until,
-                resume=self._resume,
-                every=self.spec.every,
-                verbose=self.spec.verbose,
-            )
+        task = Task(
+            trial_id=self.trial_id,
+            trial_dir=str(self._trial_dir()),
+            config=self._config,
+            train=self.spec.train,
+            seed=trial_seed(self.spec.seed, self.trial_id),
+            cwd=self.spec.cwd,
+            sys_path=self.spec.sys_path,
+            metric=self.spec.metric,
+            number=self._number,
+            until=self._until,
+            resume=self._resume,
+            every=self.spec.every,
+            verbose=self.spec.verbose,
         )
-        self._started = True
+        if self._gang is None:
+            self._gang = Gang(self._gang_spec(), ray.util.get_current_placement_group())
+        elif self._gang.unfit is not None:
+            self._say(f"a worker is replaced: {self._gang.unfit}")
+        run = Run(self._gang, task, self.spec.failures, say=self._say, keep=self._keep, size=self._size)
+        run.start()
+        self._run = run
+        return run
 
     def _recover_number(self) -> None:
         """Find the last whole checkpoint of a trial that starts again in the folder it had."""
@@ -187,50 +190,37 @@ class GangTrainable(Trainable):
                 self._say(f"goes on from its checkpoint of report {self._number}")
             self._known = checkpoints.forget_after(self._number, self._trial_dir())
 
-    def _fit_gang(self) -> Gang:
-        """Return a gang that is fit for a trial: the warm one, healed if need be, or a new one."""
-        if self._gang is not None:
-            if self._gang.unfit is None:
-                try:
-                    self._gang.heal()
-                except GangError as error:
-                    self._discard(str(error))
-            else:
-                self._discard(self._gang.unfit)
-        if self._gang is None:
-            reservation = self.spec.reservation
-            spec = GangSpec(
-                workers=reservation.workers,
-                cpus_per_worker=reservation.cpus_per_worker,
-                gpus_per_worker=reservation.gpus_per_worker,
-                resources_per_worker=dict(reservation.resources_per_worker),
-                backend=self.spec.backend,
-                runtime_env=self.spec.runtime_env,
-                first_bundle=reservation.first_bundle,
-                cwd=self.spec.cwd,
-                sys_path=self.spec.sys_path,
-            )
-            self._gang = Gang.form(spec, ray.util.get_current_placement_group())
-        return self._gang
+    def _gang_spec(self) -> GangSpec:
+        reservation, failures = self.spec.reservation, self.spec.failures
+        return GangSpec(
+            workers=reservation.workers,
+            least=reservation.least,
+            most=reservation.most,
+            cpus_per_worker=reservation.cpus_per_worker,
+            gpus_per_worker=reservation.gpus_per_worker,
+            resources_per_worker=dict(reservation.resources_per_worker),
+            backend=self.spec.backend,
+            runtime_env=self.spec.runtime_env,
+            first_bundle=reservation.first_bundle,
+            on_resize=self.spec.on_resize,
+            hang_timeout_s=failures.hang_timeout_s,
+            reschedule_timeout_s=failures.reschedule_timeout_s,
+            cwd=self.spec.cwd,
+            sys_path=self.spec.sys_path,
+        )
 
-    def _next_result(self) -> dict[str, Any]:
-        gang = self._gang
-        assert gang is not None  # noqa: S101
+    def _next_result(self, run: Run) -> dict[str, Any]:
         while True:
-            event = gang.next_event()
+            event = run.next_event()
             if isinstance(event, Report):
                 return self._reported(event)
-            if isinstance(event, Ended) and event.error is not None:
-                raise TrialError(gang.fail(event.error))
-            if event is None or not gang.running:
+            if event is None or not run.running:
                 return self._ended(event)
 
     def _reported(self, report: Report) -> dict[str, Any]:
         self._number = report.number
         self._last = report
         self._decided = self._until is None or report.number < self._until
-        if report.checkpoint is not None:
-            self._keep(report.checkpoint)
         return {
             **report.metrics,
             "epoch": report.epoch,
@@ -246,21 +236,14 @@ class GangTrainable(Trainable):
             if isinstance(event, Ended) and event.stopped:
                 message = "the trial was stopped before its first report"
             if not self._number:
-                raise TrialError(_head_error(GangError(message)))
+                raise TrialError(head_error(GangError(message)))
         return {RESULT_DUPLICATE: True, DONE: True}
 
-    def _failed(self, error: WorkerError) -> dict[str, Any] | None:
-        """Return the result that ends a failed trial; None if it is to be tried again."""
-        self._failures += 1
-        if self.spec.failures.decide(error, self._failures) is FailureDecision.RETRY:
-            self._say(f"failed on rank {error.rank} ({error.type_name}: {error.message}); trying again")
-            time.sleep(self.spec.failures.delay_s(self._failures))
-            self._started = False
-            self._resume = self._fresh or self._resume
-            self._number = self._iteration = self._resume.number if self._resume else 0
-            self._until = self.spec.first.until
-            return None
-        if not self.spec.soft_errors:
+    def _failed(self, error: WorkerError) -> dict[str, Any]:
+        """Return the result that ends a failed trial. Raises: TrialError where Tune is to let go of the gang too."""
+        self._run = None
+        if not self.spec.soft_errors or error.rank < 0:  # a gang that cannot be had: the next trial gets another
+            self._close_gang()
             raise TrialError(error)
         return {
             DONE: True,
@@ -274,7 +257,7 @@ class GangTrainable(Trainable):
         checkpoint = report.checkpoint if report else None
         return {
             "number": self._number,
-            "workers": self.spec.reservation.workers,
+            "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
             "checkpoint": checkpoint.asdict() if checkpoint else None,
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
             "notes": list(report.notes) if report else [],
@@ -292,7 +275,7 @@ class GangTrainable(Trainable):
             for report in late:
                 if report.checkpoint is not None:
                     self._keep(report.checkpoint)
-        self._started = False
+        self._run = None
 
     def _keep(self, info: CheckpointInfo) -> CheckpointInfo:
         """Note a new checkpoint; the next step prunes those that nobody needs any more."""
@@ -305,10 +288,6 @@ class GangTrainable(Trainable):
             self._known = checkpoints.prune(
                 self._known, self.spec.keep, self.spec.mode, checkpoints.pinned(self._trial_dir())
             )
-
-    def _discard(self, reason: str) -> None:
-        self._say(f"gang discarded: {reason}")
-        self._close_gang()
 
     def _close_gang(self) -> None:
         if self._gang is not None:
@@ -325,10 +304,6 @@ class GangTrainable(Trainable):
         if storage is not None and storage.storage_filesystem.type_name == "local":
             return Path(storage.trial_fs_path)
         return Path(self.logdir)
-
-
-def _head_error(error: Exception) -> WorkerError:
-    return WorkerError(-1, os.uname().nodename, type(error).__name__, str(error), "", cause="unresponsive")
 
 
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tunelight.gang.gang import driver_paths
-from tunelight.messages import Continue
+from tunelight.gang.spec import driver_paths
+from tunelight.messages import Continue, OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
@@ -32,6 +32,7 @@ class TrialSpec:
     every: int = 1
     first: Continue = field(default_factory=lambda: Continue(until=1))
     failures: FailurePolicy = field(default_factory=FailurePolicy)
+    on_resize: OnResize = field(default_factory=OnResize)
     runtime_env: dict[str, Any] | None = None
     soft_errors: bool = False
     real_checkpoints: bool = True

@@ -34,6 +34,7 @@ def test_a_killed_worker_is_its_trials_error_and_the_others_train(ray4: Any, tmp
     results = tl.run(
         {"lr": tl.uniform(0, 1), "die": tl.choice([True, False])}, suicidal, metric="loss", baselines=configs,
         num_samples=3, workers=2, max_concurrent=1, scheduler="fifo", storage=tmp_path, name="s", progress=False,
+        failures=0,
     )  # fmt: skip
     assert [trial.state for trial in results.trials] == ["FINISHED", "ERROR", "FINISHED"]
     (failed,) = results.errors

@@ -20,7 +20,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SubsetRa
 
 from tests.conftest import share_holdings
 from tunelight.errors import StrategyError
-from tunelight.gang.gang import Gang, GangSpec, driver_paths
+from tunelight.gang.gang import Gang
+from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.messages import Ended, Task
 from tunelight.strategies.evaluation import ExactEvaluation, interleave
 

@@ -14,7 +14,8 @@ import pytest
 
 from tests.conftest import share_holdings
 from tests.contract import GangContract
-from tunelight.gang.gang import Gang, GangSpec, driver_paths
+from tunelight.gang.gang import Gang
+from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.messages import Ended, Report, Task
 
 
@@ -32,7 +33,7 @@ def warm(ray4: Any) -> Iterator[list[Gang]]:
 
 
 def take(warm: list[Gang]) -> Gang:
-    if not warm or warm[0].unfit is not None:
+    if not warm or warm[0].closed:
         for old in warm:
             old.close()
         warm[:] = [Gang.form(spec(), None)]
@@ -43,8 +44,9 @@ def take(warm: list[Gang]) -> Gang:
 
 class TestRealGang(GangContract):
     @pytest.fixture
-    def gang(self, warm: list[Gang]) -> Gang:
-        return take(warm)
+    def gang(self, warm: list[Gang]) -> Iterator[Gang]:
+        yield take(warm)
+        share_holdings()  # a worker may have been replaced
 
 
 def run(gang: Gang, tmp_path: Path, train: Any, **config: Any) -> tuple[list[Report], Any, float]:

@@ -30,8 +30,8 @@ from tests.integration.parity import (
     weights,
 )
 from tunelight import errors
-from tunelight.gang.gang import GangSpec
 from tunelight.gang.placement import arrange
+from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")

@@ -156,7 +156,7 @@ def test_a_failed_trial_is_tried_again_from_its_last_checkpoint(ray4: Any, tmp_p
         assert context.number == 2
         saving({"lr": 0.01})
 
-    results = sweep(tmp_path, fragile, num_samples=1, max_failures=1)
+    results = sweep(tmp_path, fragile, num_samples=1, failures=tl.FailurePolicy(1, retry_exceptions=True))
     (trial,) = results.trials
     assert trial.state == "FINISHED"
     assert [report["training_iteration"] for report in trial.history] == [1, 2, 3, 4]

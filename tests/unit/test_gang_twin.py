@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract import GangContract
 from tests.fakes import FakeGang
-from tunelight.gang.gang import GangSpec
+from tunelight.gang.spec import GangSpec
 
 
 class TestFakeGang(GangContract):

@@ -9,8 +9,8 @@ import pytest
 
 from tunelight.errors import GangError
 from tunelight.gang import pool as pools
-from tunelight.gang.gang import GangSpec
 from tunelight.gang.pool import Held, Pool
+from tunelight.gang.spec import GangSpec
 from tunelight.resources import Reservation
 
 

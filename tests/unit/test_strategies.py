@@ -17,10 +17,10 @@ import tunelight as tl
 from tests.fakes import MemoryControl
 from tunelight import session
 from tunelight.errors import ResourceError, SettingsError, StrategyError
-from tunelight.gang.gang import GangSpec
 from tunelight.gang.horovod import environment
 from tunelight.gang.placement import arrange, layout, visible_gpus
 from tunelight.gang.rendezvous import Meeting
+from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
 from tunelight.messages import Place, Task
 from tunelight.resources import Reservation, check_fits

@@ -7,77 +7,36 @@ failure. Whatever waits here has a limit. Nothing here imports torch.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunelight.errors import GangError
-from tunelight.gang.placement import arrange, layout
-from tunelight.gang.rendezvous import JOIN_LIMIT_S, Meeting
-from tunelight.gang.worker import CONCURRENCY, GangWorker, Location
+from tunelight.gang.crew import Crew
+from tunelight.gang.spec import GangSpec
+from tunelight.gang.watch import HangWatch
+from tunelight.gang.worker import Location
 from tunelight.messages import Decision, Ended, Event, Report, Saved, Stop, Task, WorkerError
 
-START_LIMIT_S = 600.0
-"""How long the workers' processes and imports may take (a cold network file system is slow)."""
 STOP_LIMIT_S = 30.0
 """How long a trial may take from a stop to its end: its next report may be an epoch away."""
 FAIL_LIMIT_S = 4.0
 """How long the other ranks may take to end once one has failed; then they are killed."""
 SILENCE_LIMIT_S = 300.0
-"""How long a worker may leave a poll unanswered; a healthy one answers within 20 s, news or not."""
+"""How long a worker's process may be too busy to say that it has no news."""
 _POLL_S = 20.0
-_CALL_LIMIT_S = 30.0
-
-
-@dataclass(frozen=True)
-class GangSpec:
-    """What a gang is made of: its workers and what each holds.
-
-    ``first_bundle`` is the index of worker 0's bundle (1 where the head has one of its own);
-    ``backend`` is ``ddp``, ``sharded`` or ``horovod``.
-    """
-
-    workers: int
-    cpus_per_worker: float = 1
-    gpus_per_worker: float = 0
-    resources_per_worker: dict[str, float] = field(default_factory=dict)
-    runtime_env: dict[str, Any] | None = None
-    backend: str = "ddp"
-    first_bundle: int = 0
-    workers_per_bundle: int = 1
-    init_hook: bytes | None = None
-    """Pickled; called without arguments on every worker before the gang first meets."""
-    process_group: str | None = None
-    """torch's backend, where it is not to be chosen by what workers hold."""
-    timeout_s: float | None = None
-    """How long a collective may take (None: torch's default, 30 minutes)."""
-    environ: dict[str, str] = field(default_factory=dict)
-    """Variables that every worker gets before it imports anything."""
-    cwd: str = "."
-    sys_path: tuple[str, ...] = ()
-
-    @property
-    def collectives(self) -> str:
-        """How ranks reach one another: Horovod; or nccl where each rank has a GPU of its own, else gloo."""
-        if self.backend == "horovod":
-            return "horovod"
-        if self.process_group is not None:
-            return self.process_group
-        return "nccl" if self.gpus_per_worker >= 1 else "gloo"
 
 
 class Gang:
     """N workers that train as one. Runs on: trial (the head's process).
 
+    Workers that are lost are replaced where they sat, and the others stay warm. A gang with ``least`` trains on with
+    those that it has; who arrives later joins when it next meets (``heal``).
     Use it as a context manager, or call ``close``: workers also end with the process that started them.
     """
 
@@ -85,18 +44,14 @@ class Gang:
         self.spec = spec
         self.trials = 0
         """Trials started on this gang; from the second on it is warm."""
-        self.unfit: str | None = None
-        """Why no other trial may run here, once that is so."""
         self.late: list[Event] = []
         """What came while the last failed trial was brought to its end."""
-        self._group = group
-        self._workers: list[Any] = []
-        self._locations: list[Location] = []
+        self._crew = Crew(spec, group)
         self._polls: dict[Any, int] = {}
         self._buffer: deque[Event] = deque()
         self._asked: dict[int, float] = {}
         self._ended: dict[int, Ended] = {}
-        self._met = False
+        self._watch = HangWatch(spec.hang_timeout_s)
 
     # -- life
 
@@ -114,116 +69,83 @@ class Gang:
         """
         gang = cls(spec, group)
         try:
-            gang._start_workers()
-            gang._meet()
+            gang.heal()
         except BaseException:
             gang.close()
             raise
         return gang
 
-    def _start_workers(self) -> None:
-        spec = self.spec
-        actor = ray.remote(GangWorker)
-        started: list[Any] = []
-        for index in range(spec.workers):
-            options: dict[str, Any] = {
-                "num_cpus": spec.cpus_per_worker,
-                "num_gpus": spec.gpus_per_worker,
-                "resources": spec.resources_per_worker or None,
-                "max_concurrency": CONCURRENCY,
-                "max_restarts": 0,
-                "runtime_env": spec.runtime_env,
-            }
-            if self._group is not None:
-                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_bundle_index=spec.first_bundle + index // spec.workers_per_bundle
-                )
-            started.append(actor.options(**options).remote(spec.sys_path, spec.cwd, spec.environ))
-        self._workers = started
-        locations = self._gather(
-            [worker.locate.remote() for worker in started], START_LIMIT_S, "its workers to start and import"
-        )
-        head = ray.get_runtime_context().get_node_id()
-        order = arrange(locations, head)
-        self._workers = [started[index] for index, _ in order]
-        self._locations = [locations[index] for index, _ in order]
-        self._places = [place for _, place in order]
-        if spec.init_hook is not None:
-            self._gather(
-                [worker.prepare.remote(spec.init_hook) for worker in self._workers], START_LIMIT_S, "its init_hook"
-            )
+    @property
+    def size(self) -> int:
+        """How many ranks the gang has now."""
+        return self._crew.size
 
-    def _meet(self) -> None:
-        interface, nodes = self._places[0].interface, layout(self._places)
-        ((port, group_port),) = self._gather(
-            [self._workers[0].host.remote(interface, self.spec.collectives, nodes)],
-            _CALL_LIMIT_S,
-            f"rank 0 to listen on {interface}",
-        )
-        meeting = Meeting(interface, port, self.spec.collectives, nodes, group_port, self.spec.timeout_s)
-        self._gather(
-            [worker.join.remote(meeting, place) for worker, place in zip(self._workers, self._places, strict=True)],
-            JOIN_LIMIT_S,
-            "its ranks to meet",
-        )
-        self._met = True
+    @property
+    def unfit(self) -> str | None:
+        """Why the gang needs ``heal`` to replace a worker before another trial, if it does."""
+        return self._crew.unfit
 
-    def heal(self) -> None:
-        """Make the gang fit for another trial: meet anew if the last one failed. It must have ended.
+    @property
+    def closed(self) -> bool:
+        """True once its workers are ended."""
+        return self._crew.closed
 
-        Raises: GangError when it cannot be healed; close it then and form another.
-        """
-        if self.unfit is not None:
-            raise GangError(f"The gang cannot be used again: {self.unfit}.")
-        if not self._met:
-            left = self._gather([w.leave.remote() for w in self._workers], _CALL_LIMIT_S, "its ranks to leave")
-            if any(left):
-                self.unfit = f"rank {[bool(one) for one in left].index(True)} left {'; '.join(sum(left, ()))}"
-                raise GangError(f"The gang cannot be used again: {self.unfit}.")
-            self._meet()
+    @property
+    def locations(self) -> list[Location]:
+        """Where the ranks run, in rank order."""
+        return list(self._crew.locations)
+
+    def ready(self) -> int:
+        """Return how many workers could join when the gang next meets; see :meth:`Crew.ready`."""
+        return self._crew.ready()
+
+    def heal(self, size: int | None = None) -> None:
+        """Make the gang fit for another trial; see :meth:`Crew.heal`. Raises: GangError."""
+        self._crew.heal(size)
 
     def check_alive(self, limit_s: float) -> None:
         """Ask every worker for a sign of life. Raises: GangError."""
-        self._gather([worker.locate.remote() for worker in self._workers], limit_s, "a sign of life")
+        self._crew.check_alive(limit_s)
 
     def close(self) -> None:
         """End the workers. Safe to call more than once, and on a gang that never got up."""
-        for worker in self._workers:
-            with contextlib.suppress(Exception):  # it may be dead, or Ray may be gone
-                ray.kill(worker)
-        self._workers = []
+        self._crew.close()
         self._polls = {}
         self._buffer.clear()
-        self.unfit = self.unfit or "it was closed"
 
     # -- one trial
 
     @property
     def running(self) -> bool:
         """True while a trial has not ended on every rank, or has left events to read."""
-        return bool(self._buffer) or (self.trials > 0 and len(self._ended) < len(self._workers))
+        return bool(self._buffer) or (self.trials > 0 and len(self._ended) < self.size)
 
     @property
-    def locations(self) -> list[Location]:
-        """Where the ranks run, in rank order."""
-        return list(self._locations)
+    def completed(self) -> bool:
+        """True when every rank has come to the end of the trial by itself."""
+        ended = self._ended.values()
+        return len(ended) == self.size and not any(one.stopped or one.error for one in ended)
 
     def start(self, task: Task) -> None:
         """Start a trial on every rank."""
         self.trials += 1
         self._buffer.clear()
         self._ended = {}
-        task = replace(task, serial=self.trials, backend=self.spec.backend)
-        for worker in self._workers:
+        self._watch = HangWatch(self.spec.hang_timeout_s)
+        task = replace(
+            task, serial=self.trials, backend=self.spec.backend, wanted=self.spec.wanted, on_resize=self.spec.on_resize
+        )
+        for worker in self._crew.workers:
             worker.start.remote(task)  # a worker that died shows in its poll
         self._polls = {}
-        for rank in range(len(self._workers)):
+        for rank in range(self.size):
             self._ask(rank)
 
     def answer(self, decision: Decision) -> None:
         """Send a decision to rank 0, which passes it on at the boundary it is for."""
-        if self._workers:
-            self._workers[0].answer.remote(self.trials, decision)
+        self._watch.rest()  # they may have waited for this
+        if self.size and (zero := self._crew.workers[0]) is not None:
+            zero.answer.remote(self.trials, decision)
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """Return the next event of the running trial; None when none came within ``timeout_s``.
@@ -232,33 +154,57 @@ class Gang:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._buffer:
-            left = _POLL_S if deadline is None else deadline - time.monotonic()
-            if left <= 0 or not self._polls:
+            left = self._poll_s if deadline is None else deadline - time.monotonic()
+            if left < 0 or not self._polls:
                 return None
-            ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=min(left, _POLL_S))
+            ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=min(left, self._poll_s))
             if not ready:
                 self._drop_silent()
             for poll in ready:
                 self._take(self._polls.pop(poll), poll)
+            self._drop_stuck()
+            if left == 0 and not ready:
+                return None
         return self._buffer.popleft()
+
+    @property
+    def _silence_limit_s(self) -> float:
+        """How long a worker may leave a poll unanswered; a healthy one answers within ``_poll_s``, news or not."""
+        return min(SILENCE_LIMIT_S, self.spec.hang_timeout_s or SILENCE_LIMIT_S) + self._poll_s
+
+    @property
+    def _poll_s(self) -> float:
+        return min(_POLL_S, (self.spec.hang_timeout_s or _POLL_S * 4) / 4)
 
     def _drop_silent(self) -> None:
         """Give up a rank that has not even answered that it has no news: its process is stopped, or stuck."""
         for poll, rank in list(self._polls.items()):
-            if time.monotonic() - self._asked[rank] > SILENCE_LIMIT_S:
+            if time.monotonic() - self._asked[rank] > self._silence_limit_s:
                 del self._polls[poll]
-                self._buffer.append(self._give_up(rank, f"has answered nothing for {SILENCE_LIMIT_S:.0f} s"))
+                self._buffer.append(self._give_up(rank, f"has answered nothing for {self._silence_limit_s:.0f} s"))
+
+    def _drop_stuck(self) -> None:
+        """Give up the rank that holds the others up, if the trial hangs."""
+        running = [rank for rank in range(self.size) if rank not in self._ended]
+        rank = self._watch.stuck(running)
+        if rank is not None:
+            self._polls = {poll: other for poll, other in self._polls.items() if other != rank}
+            reason = f"hangs: the gang has finished no batch for {self.spec.hang_timeout_s:.0f} s (hang_timeout_s)"
+            self._buffer.append(self._give_up(rank, reason))
 
     def _ask(self, rank: int) -> None:
         self._asked[rank] = time.monotonic()
-        self._polls[self._workers[rank].poll.remote(self.trials, _POLL_S)] = rank
+        self._polls[self._crew.workers[rank].poll.remote(self.trials, self._poll_s)] = rank
 
     def _take(self, rank: int, poll: Any) -> None:
+        events: Sequence[Event]
         try:
-            events: Sequence[Event] = ray.get(poll)
+            events, sign = ray.get(poll)
+            self._watch.hear(rank, sign, time.monotonic())
         except RayError as error:
-            self.unfit = f"rank {rank} died"
-            events = [Ended(rank, error=self._death(rank, error))]
+            death = self._death(rank, error)
+            self._crew.lose(rank, f"rank {rank} died")
+            events = [Ended(rank, error=death)]
         for event in events:
             self._buffer.append(event)
             if isinstance(event, Ended):
@@ -269,32 +215,26 @@ class Gang:
     def _note_end(self, ended: Ended) -> None:
         self._ended[ended.rank] = ended
         if ended.error is not None:
-            self._met = False
-        if ended.left_behind and self.unfit is None:
-            self.unfit = f"rank {ended.rank} left {'; '.join(ended.left_behind)}"
+            self._crew.met = False
+        if ended.left_behind:
+            self._crew.lose(ended.rank, f"rank {ended.rank} left {'; '.join(ended.left_behind)}")
 
     def _give_up(self, rank: int, reason: str) -> Ended:
-        """Kill a rank that does not answer or end; whatever it holds is free at once."""
+        """Kill a rank that does not answer or end; whatever it holds is free at once, and who waits for it."""
         message = f"rank {rank} {reason}"
-        self.unfit = self.unfit or message
-        ray.kill(self._workers[rank])
-        node = self._locations[rank].hostname
+        self._crew.lose(rank, message)
+        node = self._crew.locations[rank].hostname
         ended = Ended(rank, error=WorkerError(rank, node, "GangError", message, "", cause="unresponsive"))
         self._note_end(ended)
         return ended
 
     def _death(self, rank: int, error: Exception) -> WorkerError:
-        node = self._locations[rank].hostname
+        node = self._crew.locations[rank].hostname
         died = "the worker's process died" if isinstance(error, RayActorError) else "the worker failed"
         detail = str(error).strip().splitlines()
-        return WorkerError(
-            rank,
-            node,
-            type(error).__name__,
-            f"{died}: {detail[0] if detail else ''}",
-            str(error),
-            cause="died",
-        )
+        cause: Literal["died", "preempted"] = "preempted" if getattr(error, "preempted", False) else "died"
+        message = f"{died}: {detail[0] if detail else ''}"
+        return WorkerError(rank, node, type(error).__name__, message, str(error), cause=cause)
 
     def save(self) -> Saved:
         """Have the waiting (or next) report write a checkpoint; return it, or an empty one if it ended.
@@ -335,8 +275,8 @@ class Gang:
 
         Ranks that do not end within ``FAIL_LIMIT_S`` are killed.
         """
-        for rank, worker in enumerate(self._workers):
-            if rank not in self._ended:
+        for rank, worker in enumerate(self._crew.workers):
+            if rank not in self._ended and worker is not None:
                 worker.abort.remote(self.trials, f"rank {first.rank} failed")
         self.late = self._until_ended(FAIL_LIMIT_S)
         self._kill_slow(f"did not end within {FAIL_LIMIT_S:.0f} s of the failure of rank {first.rank}")
@@ -345,7 +285,7 @@ class Gang:
 
     def _kill_slow(self, reason: str) -> None:
         """Give up the ranks that have not ended."""
-        for rank in range(len(self._workers)):
+        for rank in range(self.size):
             if rank not in self._ended:
                 self._give_up(rank, reason)
         self._polls = {}
@@ -360,22 +300,10 @@ class Gang:
                 events.append(event)
         return events
 
-    def _gather(self, calls: list[Any], limit_s: float, what: str) -> list[Any]:
-        try:
-            return ray.get(calls, timeout=limit_s)
-        except GetTimeoutError as error:
-            raise GangError(f"Waited {limit_s:.0f} s for {what}, in vain (a gang of {len(calls)}).") from error
-        except RayError as error:
-            raise GangError(f"A worker failed while the gang waited for {what}: {error}") from error
+
+_CAUSES = ("preempted", "exception", "died", "unresponsive")
 
 
 def _blame(error: WorkerError) -> tuple[bool, int, int]:
     """Order errors by how likely each is the cause: the first to fail, then a process that died, then the rest."""
-    return (error.secondary, {"exception": 0, "died": 1, "unresponsive": 2}[error.cause], error.rank)
-
-
-def driver_paths() -> tuple[str, ...]:
-    """Return the folders that this process imports from, absolute, for its workers to import from too."""
-    import sys  # noqa: PLC0415
-
-    return tuple(dict.fromkeys(os.path.abspath(path or ".") for path in sys.path))  # noqa: PTH100
+    return (error.secondary, _CAUSES.index(error.cause), error.rank)

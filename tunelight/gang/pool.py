@@ -17,7 +17,8 @@ from ray.util import placement_group, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from tunelight.errors import GangError, ResourceError
-from tunelight.gang.gang import Gang, GangSpec
+from tunelight.gang.gang import Gang
+from tunelight.gang.spec import GangSpec
 from tunelight.resources import Reservation
 
 ROOM_LIMIT_S = 600.0

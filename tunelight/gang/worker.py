@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import ray
@@ -20,10 +21,13 @@ from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.output import JobOutput, TrialOutput
 from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
+from tunelight.gang.watch import Sign
 from tunelight.imports import collector_resting
 from tunelight.messages import Continue, Decision, Ended, Event, Place, Task, WorkerError
 
 _TIDY_LIMIT_S = 10.0
+_COLLECTIVES = ("torch/distributed/", "horovod/")
+"""Where the code lies that waits for other ranks."""
 CONCURRENCY = 6
 """Calls that a worker answers at once: a poll that waits, and short ones beside it."""
 WARM_IMPORTS = (
@@ -88,6 +92,7 @@ class GangWorker:
         self._trial = TrialBox(0)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._session: sessions.Session | None = None
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
 
@@ -102,11 +107,13 @@ class GangWorker:
             gpus=tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])),
         )
 
-    def prepare(self, hook: bytes) -> None:
-        """Run the user's hook, before the gang first meets."""
-        with collector_resting():
-            _load(hook)()
-        self._clean = CleanState()  # what the hook did is there for every trial
+    def arrive(self, hook: bytes | None) -> Location:
+        """Run the user's hook, before this worker first meets others; return where it runs."""
+        if hook is not None:
+            with collector_resting():
+                _load(hook)()
+            self._clean = CleanState()  # what the hook did is there for every trial
+        return self.locate()
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
         """Open the gang's store, and the backend's own, on ``address``; return their ports. Runs on: rank 0."""
@@ -148,15 +155,17 @@ class GangWorker:
                 self._trial = TrialBox(serial)
             return self._trial if serial == self._trial.serial else TrialBox(serial)
 
-    def poll(self, serial: int, timeout_s: float) -> list[Event]:
-        """Return the events of trial ``serial`` that came, waiting up to ``timeout_s`` for the first."""
+    def poll(self, serial: int, timeout_s: float) -> tuple[list[Event], Sign]:
+        """Return the events of trial ``serial`` that came, waiting up to ``timeout_s`` for the first; and a sign."""
         box = self._box(serial)
         events: list[Event] = []
         with contextlib.suppress(queue.Empty):
             events.append(box.events.get(timeout=timeout_s))
             while True:
                 events.append(box.events.get_nowait())
-        return events
+        session, thread = self._session, self._thread
+        waits = thread is not None and _waits_for_peers(sys._current_frames().get(thread.ident or 0))
+        return events, Sign(0 if session is None else session.progress, waits)
 
     def answer(self, serial: int, decision: Decision) -> None:
         """Hand a decision to trial ``serial``. Runs on: rank 0."""
@@ -196,6 +205,7 @@ class GangWorker:
             _add_paths(task.sys_path)
             session = sessions.Session(task, self._place, control, post, mailbox)
             sessions.set_current(session)
+            self._session = session
             _load(task.train)(task.config)
             session.check_finished()
         except TrialStopped:
@@ -203,6 +213,7 @@ class GangWorker:
         except BaseException as error:  # noqa: BLE001 - SystemExit too is the trial's failure, not ours
             return Ended(self._rank, error=self._fail(error, control, job=task.job))
         finally:
+            self._session = None
             sessions.set_current(None)
         return Ended(self._rank)
 
@@ -256,6 +267,16 @@ def _load(train: Any) -> Callable[..., object]:
             f"The train function needs module {error.name!r}, which this worker cannot import. Pass "
             "runtime_env={'working_dir': '.'} to tunelight.run, or install the module on every node."
         ) from error
+
+
+def _waits_for_peers(frame: FrameType | None) -> bool:
+    """Tell whether a thread is inside a collective (or backward, which ends in one), as far as its frames show."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "_engine_run_backward" or any(part in code.co_filename for part in _COLLECTIVES):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _add_paths(paths: tuple[str, ...]) -> None:

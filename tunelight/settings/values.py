@@ -14,6 +14,8 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, guess
+from tunelight.messages import OnResize
+from tunelight.policies import FailurePolicy
 from tunelight.settings.code import load_object
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Settings:
     max_epochs: int | None = None
     scheduler: Any = "asha"
     searcher: Any = "random"
-    workers: int | None = None
+    workers: int | tuple[int, int] | None = None
     cpus_per_worker: float = 1
     gpus_per_worker: float = 0
     resources_per_trial: Mapping[str, Any] | None = None
@@ -73,7 +75,8 @@ class Settings:
     seed: int | None = None
     baselines: Sequence[Mapping[str, Any]] = ()
     callbacks: Sequence[Any] = ()
-    max_failures: int = 0
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    on_resize: OnResize = field(default_factory=OnResize)
     address: str | None = None
     runtime_env: Mapping[str, Any] | None = None
     progress: bool = True
@@ -179,13 +182,54 @@ def _mode(name: str, value: Any) -> str:
     return str(value)
 
 
-def _workers(name: str, value: Any) -> int:
-    if isinstance(value, tuple | list | range):
+def _workers(name: str, value: Any) -> int | tuple[int, int]:
+    if not isinstance(value, tuple | list):
+        return _whole(name, value)
+    if len(value) != 2:
+        raise SettingsError(f"{name} must be one whole number, or (least, wanted) of an elastic gang, not {value!r}.")
+    least, wanted = (_whole(name, number) for number in value)
+    if least > wanted:
         raise SettingsError(
-            f"workers={value!r}: a gang that changes its size comes with a later version. Say one whole "
-            "number for all trials, workers=2 for example."
+            f"{name}={value!r}: an elastic gang's least number of workers comes first, and {least} is more than "
+            f"{wanted}. Say {name}=({wanted}, {least})."
         )
-    return _whole(name, value)
+    return (least, wanted)
+
+
+def _failures(name: str, value: Any) -> FailurePolicy:
+    if isinstance(value, FailurePolicy):
+        return value
+    if isinstance(value, Mapping):
+        valid = [entry.name for entry in fields(FailurePolicy)]
+        for key in value:
+            if key not in valid:
+                raise SettingsError(f"{name} has no {key!r}.{guess(key, valid)} There are: {', '.join(valid)}.")
+        return FailurePolicy(**value)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise SettingsError(
+            f"{name} must be FailurePolicy(max_failures=3, ...), a dict of its arguments, or a number of failures, not "
+            f"{value!r}."
+        )
+    return FailurePolicy(int(value))
+
+
+_KEEPS: dict[str, Literal["batch", "linear"]] = {"keep_global_batch": "batch", "scale_lr": "linear"}
+
+
+def _on_resize(name: str, value: Any) -> OnResize:
+    if isinstance(value, OnResize):
+        return value
+    if isinstance(value, str):
+        if value not in _KEEPS:
+            raise SettingsError(f"There is no {name}={value!r}.{guess(value, _KEEPS)} There are: {', '.join(_KEEPS)}.")
+        return OnResize(keep=_KEEPS[value])
+    told = dict(_mapping(name, value))
+    rule, steps = told.pop("scale_lr", "linear"), told.pop("warmup_steps", 0)
+    if told:
+        raise SettingsError(f"{name} has no {next(iter(told))!r}. There are: scale_lr, warmup_steps.")
+    if rule not in ("linear", "sqrt"):
+        raise SettingsError(f"{name}: scale_lr must be 'linear' or 'sqrt', not {rule!r}.")
+    return OnResize(keep=rule, warmup_steps=_whole(f"{name}: warmup_steps", steps, 0))
 
 
 def _backend(name: str, value: Any) -> str:
@@ -304,7 +348,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("metric", "name", "address"), _text),
     **dict.fromkeys(("num_samples", "max_epochs", "max_concurrent"), _whole),
     **dict.fromkeys(("seed", "verbose"), functools.partial(_whole, least=0)),
-    "max_failures": functools.partial(_whole, least=-1),
+    "failures": _failures,
+    "on_resize": _on_resize,
     **dict.fromkeys(("reuse_gangs", "progress"), _flag),
     "mode": _mode,
     "workers": _workers,

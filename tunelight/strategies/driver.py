@@ -20,8 +20,9 @@ from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
 from tunelight.cluster import check_cluster, use_ray
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError
-from tunelight.gang.gang import Gang, GangSpec, driver_paths
+from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
+from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.messages import Continue, Ended, Output, Report, Task, Terminal, Text
 from tunelight.notebook import shown
 from tunelight.resources import Reservation

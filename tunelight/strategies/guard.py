@@ -24,7 +24,7 @@ def _guard(session: Session) -> Callback:
     from pytorch_lightning.callbacks import Callback, ProgressBar  # noqa: PLC0415 - Lightning is loaded when this runs
 
     class Guard(Callback):
-        """Checks the Trainer's strategy before it does anything; quiets progress bars nobody could see."""
+        """Checks the Trainer's strategy before it does anything, counts its batches, quiets bars nobody could see."""
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             check_strategy(trainer, session)
@@ -32,6 +32,13 @@ def _guard(session: Session) -> Callback:
                 for callback in trainer.callbacks:
                     if isinstance(callback, ProgressBar):
                         callback.disable()
+
+        def _count(self, *_: Any, **__: Any) -> None:
+            """Count a batch: a rank that gets on does not hang."""
+            session.progress += 1
+
+        on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _count
+        on_train_epoch_end = on_validation_end = _count
 
     return Guard()
 

@@ -1,0 +1,194 @@
+"""Who is in a gang: its seats, those who arrived there, and those of them who met as its ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
+
+from tunelight.errors import GangError
+from tunelight.gang.placement import arrange, layout
+from tunelight.gang.rendezvous import JOIN_LIMIT_S, Meeting
+from tunelight.gang.seat import Seat
+from tunelight.gang.spec import START_LIMIT_S, GangSpec
+from tunelight.gang.worker import Location
+
+_LOOK_S = 0.05
+_CALL_LIMIT_S = 30.0
+_GRACE_S = 1.0
+"""How long ranks may take to finish meeting once one of them cannot."""
+
+
+class Crew:
+    """The workers of a gang. Those that are lost are replaced where they sat, and the others stay warm.
+
+    Runs on: trial (the head's process).
+    """
+
+    def __init__(self, spec: GangSpec, group: PlacementGroup | None) -> None:
+        self.spec = spec
+        self.unfit: str | None = None
+        """Why ``heal`` has to replace a worker before another trial, if it has to."""
+        self.met = False
+        """True while all ranks are where they met, and fit for a trial."""
+        self.closed = False
+        self.ranks: list[Seat] = []
+        self.locations: list[Location] = []
+        self._seats = [
+            Seat(spec, group, spec.first_bundle + index // spec.workers_per_bundle) for index in range(spec.workers)
+        ]
+        self._seats += [Seat(spec, of_its_own=True) for _ in range(spec.workers, spec.wanted)]
+
+    def close(self) -> None:
+        """End the workers, and give back what they reserved by themselves."""
+        for seat in self._seats:
+            seat.release()
+        self.ranks = []
+        self.closed = True
+        self.unfit = self.unfit or "it was closed"
+
+    @property
+    def size(self) -> int:
+        """How many ranks the gang has now."""
+        return len(self.ranks)
+
+    def ready(self) -> int:
+        """Return how many workers could join when the gang next meets; start those that are missing. Waits for nothing.
+
+        Only an elastic gang has any: another one waits until it is whole.
+        """
+        if self.spec.least is None or self.closed:
+            return 0
+        for seat in self._seats:
+            with contextlib.suppress(RayError):  # it is tried again, later each time
+                seat.occupy()
+                seat.look()
+        return sum(seat not in self.ranks for seat in self._arrived())
+
+    def heal(self, size: int | None = None) -> None:
+        """Make the gang fit for a trial: start who is missing, and meet (anew) if need be. No trial may be running.
+
+        ``size`` is how many ranks to be at most (None: all that there are). An elastic gang that has met before goes
+        on at once with those who are there, at least ``least``; another one waits until it is whole.
+        Raises: GangError when it cannot be healed in time; close it then and form another, or try again.
+        """
+        if self.closed:
+            raise GangError("The gang cannot be used again: it was closed.")
+        if self.met and self.size == len(self._arrived()[:size]) and not (size is None and self.ready()):
+            return
+        self.met = False
+        for seat in self._seats[: self.spec.workers]:
+            seat.occupy()  # what has to start can do so while the others leave
+        self._leave()
+        if self.ranks:
+            self._gather_round(self.spec.least or self.spec.workers, self.spec.reschedule_timeout_s)
+        else:
+            self._gather_round(self.spec.workers, START_LIMIT_S)
+        self._meet(self._arrived()[:size])
+        self.unfit = None
+
+    def _arrived(self) -> list[Seat]:
+        return [seat for seat in self._seats if seat.location is not None]
+
+    def _leave(self) -> None:
+        """Have all workers leave where they met; who cannot is replaced."""
+        calls = {seat.worker.leave.remote(): seat for seat in self._arrived()}
+        slow = ray.wait(list(calls), num_returns=len(calls), timeout=_CALL_LIMIT_S)[1] if calls else []
+        for call, seat in calls.items():
+            if call in slow:
+                seat.vacate(f"did not leave within {_CALL_LIMIT_S:.0f} s")
+                continue
+            try:
+                if left := ray.get(call):
+                    seat.vacate(f"left {'; '.join(left)}")
+            except RayError as error:
+                seat.vacate(str(error).strip())
+
+    def _gather_round(self, enough: int, limit_s: float) -> None:
+        """Wait until at least ``enough`` workers have arrived. Raises: GangError."""
+        deadline = time.monotonic() + limit_s
+        first = self._seats[: self.spec.workers]
+        while len(self._arrived()) < enough:
+            for seat in first:
+                seat.occupy()
+                try:
+                    seat.look(_LOOK_S if seat.location is None else 0.0)
+                except RayError as error:
+                    what = "A worker failed while the gang waited for it to start"
+                    raise GangError(f"{what}: {error}", "exception") from error
+            if time.monotonic() > deadline:
+                there = len(self._arrived())
+                lost = next((f" The last that was lost: {seat.lost}" for seat in first if seat.lost), "")
+                raise GangError(
+                    f"Waited {limit_s:.0f} s for workers to start and import: {there} of {enough} are there.{lost}"
+                )
+
+    def _meet(self, seats: list[Seat]) -> None:
+        """Let the workers of ``seats`` meet, as ranks in the order of where they run."""
+        head = ray.get_runtime_context().get_node_id()
+        order = arrange([seat.location for seat in seats if seat.location is not None], head)
+        self.ranks = [seats[index] for index, _ in order]
+        self.locations = [seat.location for seat in self.ranks if seat.location is not None]
+        places = [place for _, place in order]
+        interface, nodes = places[0].interface, layout(places)
+        ((port, group_port),) = self._gather(
+            [self.workers[0].host.remote(interface, self.spec.collectives, nodes)],
+            _CALL_LIMIT_S,
+            f"rank 0 to listen on {interface}",
+        )
+        meeting = Meeting(interface, port, self.spec.collectives, nodes, group_port, self.spec.timeout_s)
+        self._gather(
+            [worker.join.remote(meeting, place) for worker, place in zip(self.workers, places, strict=True)],
+            JOIN_LIMIT_S,
+            "its ranks to meet",
+        )
+        self.met = True
+
+    @property
+    def workers(self) -> list[Any]:
+        """The ranks' actors, in rank order; None for one that is lost."""
+        return [seat.worker for seat in self.ranks]
+
+    def check_alive(self, limit_s: float) -> None:
+        """Ask every worker for a sign of life. Raises: GangError."""
+        self._gather([worker.locate.remote() for worker in self.workers], limit_s, "a sign of life")
+
+    def lose(self, rank: int, reason: str) -> None:
+        """End a rank's worker; it is replaced when the gang is healed."""
+        self.met = False
+        self.unfit = self.unfit or reason
+        self.ranks[rank].vacate(reason)
+
+    def _gather(self, calls: list[Any], limit_s: float, what: str) -> list[Any]:
+        """Return what calls to the ranks return. Raises: GangError as soon as one fails; who is not done is ended."""
+        deadline = time.monotonic() + limit_s
+        left = list(calls)
+        try:
+            while left:
+                done, left = ray.wait(left, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+                if not done:
+                    raise GangError(f"Waited {limit_s:.0f} s for {what}, in vain (a gang of {self.size}).")
+                ray.get(done)
+        except (RayError, GangError) as error:
+            for rank, call in enumerate(calls):
+                if not _succeeded(call):
+                    self.lose(rank, f"rank {rank} failed while the gang waited for {what}")
+            if isinstance(error, GangError):
+                raise
+            raise GangError(f"A worker failed while the gang waited for {what}: {error}") from error
+        return list(ray.get(calls))
+
+
+def _succeeded(call: Any) -> bool:
+    """Tell whether a call has been answered, without an error."""
+    if not ray.wait([call], timeout=_GRACE_S)[0]:
+        return False
+    try:
+        ray.get(call)
+    except RayError:
+        return False
+    return True

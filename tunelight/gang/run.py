@@ -1,0 +1,208 @@
+"""One trial or job on a gang, through faults and changes of size: the run protocol, for whoever wants it resilient."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tunelight.errors import GangError, TrialError
+from tunelight.messages import (
+    CheckpointInfo,
+    Continue,
+    Decision,
+    Ended,
+    Event,
+    Report,
+    Saved,
+    Task,
+    Text,
+    WorkerError,
+)
+from tunelight.policies import COOLDOWN_S, FailureDecision, FailurePolicy
+
+Keep = Callable[[CheckpointInfo], object]
+
+
+class Run:
+    """One task on a gang. It goes on from its newest checkpoint after a fault, and with more workers as they arrive.
+
+    Every report is passed on once, also where training goes back behind it. Runs on: trial, driver.
+
+    Args:
+        gang: formed or not yet; it stays the caller's.
+        task: where to begin; ``number`` and ``resume`` say from where.
+        failures: what is survived.
+        say: told what happened, for the person who runs it.
+        keep: told of each finished checkpoint.
+        size: how many workers to use at most (None: all).
+    """
+
+    def __init__(
+        self,
+        gang: Any,
+        task: Task,
+        failures: FailurePolicy,
+        *,
+        say: Callable[[str], object],
+        keep: Keep = lambda _: None,
+        size: int | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.gang = gang
+        self.seen = task.number
+        """The last report that was passed on."""
+        self.resume = task.resume
+        """The newest checkpoint."""
+        self.size = size
+        self._task = task
+        self._failures = failures
+        self._say, self._keep, self._sleep, self._clock = say, keep, sleep, clock
+        self._until = task.until
+        self._queue: deque[Event] = deque()
+        self._count = self._row = 0
+        self._error: WorkerError | None = None
+        self._met = -COOLDOWN_S
+        self._can_save = True
+
+    def start(self) -> None:
+        """Start, on a gang that is fit for it. Raises: TrialError when the gang cannot be had."""
+        try:
+            self._start()
+        except GangError as error:
+            self._try_again(head_error(error))
+            self._raise_when_over()
+
+    def _start(self) -> None:
+        gang, before = self.gang, self.gang.size
+        gang.heal(self.size)
+        self._met = self._clock()
+        if before and gang.size != before:
+            self._say(f"goes on with {gang.size} workers ({before} before)")
+        number = self.resume.number if self.resume else 0
+        until = None if self._until is None else max(self._until, self.seen + 1)
+        gang.start(replace(self._task, number=number, resume=self.resume, until=until))
+
+    @property
+    def running(self) -> bool:
+        """True while there are events to come."""
+        return bool(self._queue) or self._error is not None or bool(self.gang.running)
+
+    def answer(self, decision: Decision) -> None:
+        """Send a decision to the ranks."""
+        if isinstance(decision, Continue) and self._until is not None:
+            self._until = None if decision.until is None else max(self._until, decision.until)
+        self.gang.answer(decision)
+
+    def next_event(self, timeout_s: float | None = None) -> Event | None:
+        """Return the next event, None when none came in time. Faults that are survived are none.
+
+        Raises: TrialError for one that is not, after everything that came before it.
+        """
+        while True:
+            event = self._queue.popleft() if self._queue else None
+            if event is None:
+                self._raise_when_over()
+                event = self.gang.next_event(timeout_s)
+            if event is None:
+                return None
+            if isinstance(event, Ended) and event.error is not None:
+                self._fail(event.error)
+                continue
+            if self._take(event):
+                return event
+
+    def _take(self, event: Event) -> bool:
+        """Note what an event brings; False for a report that was passed on before."""
+        checkpoint = event.checkpoint if isinstance(event, Report | Saved) else None
+        if checkpoint is not None:
+            self._note(checkpoint)
+        if not isinstance(event, Report):
+            return True
+        if event.number <= self.seen:
+            return False
+        self.seen, self._row = event.number, 0
+        return True
+
+    def _note(self, checkpoint: CheckpointInfo) -> None:
+        self.resume = checkpoint
+        self._keep(checkpoint)
+
+    def _raise_when_over(self) -> None:
+        if self._error is not None and not self._queue:
+            error, self._error = self._error, None
+            raise TrialError(error)
+
+    # -- faults
+
+    def _fail(self, error: WorkerError) -> None:
+        cause = self.gang.fail(error)
+        for event in self.gang.late:  # what came while the other ranks were brought to their end
+            if isinstance(event, Report | Saved) and event.checkpoint is not None:
+                self._note(event.checkpoint)
+            if isinstance(event, Report | Text):
+                self._queue.append(event)
+        self._try_again(cause)
+
+    def _try_again(self, cause: WorkerError) -> None:
+        """Start again as often as the policy says."""
+        while True:
+            self._count += self._failures.counts(cause)
+            self._row += 1
+            if self._failures.decide(cause, self._count) is FailureDecision.GIVE_UP:
+                self._error = cause
+                return
+            where = f"from report {self.resume.number}" if self.resume else "from the beginning"
+            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {where}")
+            self._sleep(self._failures.delay_s(self._row))
+            try:
+                self._start()
+            except GangError as error:
+                cause = head_error(error)
+            else:
+                return
+
+    # -- another size
+
+    def resize_if_due(self) -> None:
+        """Go on with another number of workers, if that was asked for, or if workers have arrived that can join.
+
+        Call it between two reports. Nothing is lost: the ranks write a checkpoint first. Training code that cannot
+        write one keeps its workers.
+        """
+        if self._can_save and self._error is None and self.gang.running and self._due():
+            self._resize()
+
+    def _due(self) -> bool:
+        gang = self.gang
+        if self.size is not None and self.size < gang.size:
+            return True
+        wanted = gang.spec.wanted if self.size is None else min(self.size, gang.spec.wanted)
+        return bool(gang.size < wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
+
+    def _resize(self) -> None:
+        gang = self.gang
+        saved = gang.save().checkpoint
+        if saved is None:
+            self._can_save = not gang.running  # it has ended meanwhile, or it has no way to write one
+            if gang.running:
+                self._say("keeps its workers, though more have arrived: its training code writes no checkpoints")
+            return
+        self._note(saved)
+        self._queue.extend(gang.finish(reason="resize"))
+        if gang.completed:
+            return
+        try:
+            self._start()
+        except GangError as error:
+            self._try_again(head_error(error))
+
+
+def head_error(error: Exception) -> WorkerError:
+    """Describe what went wrong on the head's side of a gang."""
+    cause = error.cause if isinstance(error, GangError) else "unresponsive"
+    return WorkerError(-1, os.uname().nodename, type(error).__name__, str(error), "", cause=cause)

@@ -1,0 +1,99 @@
+"""A seat of a gang: a bundle that one worker is to sit on, and the worker that does, if there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util import placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tunelight.gang.worker import CONCURRENCY, GangWorker, Location
+
+if TYPE_CHECKING:
+    from tunelight.gang.spec import GangSpec
+
+_LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(eq=False)
+class Seat:
+    """One worker's place. Runs on: trial.
+
+    ``group`` and ``bundle`` are the trial's reservation; a seat ``of_its_own`` has one that it makes for itself,
+    and that it gives back when it is released.
+    """
+
+    spec: GangSpec
+    group: PlacementGroup | None = None
+    bundle: int = 0
+    of_its_own: bool = False
+    worker: Any = None
+    location: Location | None = None
+    """Where the worker runs; None until it has arrived: its process is there and has imported what it needs."""
+    lost: str | None = None
+    """Why the last worker of this seat is gone."""
+    _arriving: Any = None
+    _tries: int = 0
+    _not_before: float = 0.0
+
+    def occupy(self) -> None:
+        """Start a worker here, unless there is one; waits for nothing. After lost workers it takes its time."""
+        if self.worker is not None or time.monotonic() < self._not_before:
+            return
+        spec = self.spec
+        bundle = {"CPU": spec.cpus_per_worker, "GPU": spec.gpus_per_worker, **spec.resources_per_worker}
+        if self.of_its_own and self.group is None:
+            self.group = placement_group([{name: amount for name, amount in bundle.items() if amount}])
+        options: dict[str, Any] = {
+            "num_cpus": spec.cpus_per_worker,
+            "num_gpus": spec.gpus_per_worker,
+            "resources": spec.resources_per_worker or None,
+            "max_concurrency": CONCURRENCY,
+            "max_restarts": 0,
+            "runtime_env": spec.runtime_env,
+        }
+        if self.group is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                self.group, placement_group_bundle_index=self.bundle
+            )
+        self.worker = ray.remote(GangWorker).options(**options).remote(spec.sys_path, spec.cwd, spec.environ)
+        self._arriving = self.worker.arrive.remote(spec.init_hook)
+        self._not_before = time.monotonic() + min(2.0**self._tries, _LONGEST_PAUSE_S)
+        self._tries += 1
+
+    def look(self, timeout_s: float = 0.0) -> bool:
+        """Tell whether a worker has arrived. Raises: RayError when it cannot: its constructor or hook failed."""
+        if self._arriving is not None and ray.wait([self._arriving], timeout=timeout_s)[0]:
+            try:
+                self.location = ray.get(self._arriving)
+                self._arriving, self._tries, self.lost = None, 0, None
+            except RayActorError as error:
+                self.vacate(str(error).strip())
+                if error.actor_init_failed:
+                    raise
+            except RayError as error:
+                self.vacate(str(error).strip())
+                raise
+        return self.location is not None
+
+    def vacate(self, why: str) -> None:
+        """End the worker; whatever it holds is free at once. The seat stays reserved."""
+        if self.worker is not None:
+            with contextlib.suppress(Exception):  # it may be dead, or Ray may be gone
+                ray.kill(self.worker)
+            self.lost = why
+        self.worker = self.location = self._arriving = None
+
+    def release(self) -> None:
+        """End the worker, and give back what was reserved for this seat alone."""
+        self.vacate("released")
+        if self.of_its_own and self.group is not None:
+            with contextlib.suppress(Exception):  # Ray may be gone
+                remove_placement_group(self.group)
+            self.group = None
