@@ -43,7 +43,7 @@ class FakeGang:
     def __init__(self, spec: GangSpec, group: Any = None) -> None:
         self.spec = spec
         self.size = 0
-        self.closed = self.completed = False
+        self.closed = False
         self.late: list[Event] = []
         self.trials = 0
         self.unfit: str | None = None
@@ -118,8 +118,6 @@ class FakeGang:
         except queue.Empty:
             return None
         self._ended = isinstance(event, Ended)
-        if isinstance(event, Ended):
-            self.completed = not event.stopped and event.error is None
         return event
 
     def save(self) -> Saved:

@@ -70,6 +70,8 @@ class Stop:
     """End the trial at this boundary, on every rank."""
 
     reason: str = "stopped"
+    save: bool = False
+    """Write a checkpoint first, and tell of it by :class:`Saved`; where training cannot, it goes on."""
 
 
 @dataclass(frozen=True, slots=True)

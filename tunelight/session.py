@@ -222,11 +222,12 @@ class Session:
             decision = self._agree()
             if isinstance(decision, Continue):
                 return
-            if isinstance(decision, Save):
+            if isinstance(decision, Save) or decision.save:
                 info = None if self.writer is None else self._write(self.writer, metrics, epoch, step)
                 if self.rank == 0:
                     self._post(Saved(info))
-                continue
+                if isinstance(decision, Save) or self.writer is None:
+                    continue
             self._stopped = decision
             raise TrialStopped(decision.reason)
 
@@ -365,14 +366,16 @@ def get_checkpoint_path() -> str | None:
 def _encode(decision: Decision) -> str:
     if isinstance(decision, Continue):
         return "continue"
-    return "save" if isinstance(decision, Save) else f"stop {decision.reason}"
+    if isinstance(decision, Save):
+        return "save"
+    return f"{'leave' if decision.save else 'stop'} {decision.reason}"
 
 
 def _decode(word: str) -> Decision:
     verb, _, reason = word.partition(" ")
     if verb == "continue":
         return Continue()
-    return Save() if verb == "save" else Stop(reason)
+    return Save() if verb == "save" else Stop(reason, save=verb == "leave")
 
 
 def _number(value: Any) -> Any:

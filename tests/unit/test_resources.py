@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunelight.errors import ResourceError, SettingsError
-from tunelight.resources import check_fits, get_tune_resources, reserve
+from tunelight.resources import check_fits, fitted, get_tune_resources, reserve
 
 
 def test_the_two_spellings_are_one_reservation() -> None:
@@ -69,3 +69,15 @@ def test_a_gang_that_can_never_fit_says_the_numbers() -> None:
 def test_the_sum_may_fit_where_no_node_holds_a_worker() -> None:
     with pytest.raises(ResourceError, match="largest has 2 CPU"):
         check_fits(reserve(workers=1, cpus_per_worker=3), [{"CPU": 2}, {"CPU": 2}])
+
+
+def test_an_elastic_gang_is_as_large_as_the_cluster_holds() -> None:
+    elastic = reserve(workers=(1, 4))
+    assert (elastic.least, elastic.workers) == (1, 4)
+    assert fitted(elastic, [{"CPU": 8}]) == elastic
+    smaller = fitted(elastic, [{"CPU": 2}, {"CPU": 1}])
+    assert (smaller.workers, smaller.most, len(smaller.bundles)) == (3, 4, 3)
+    with pytest.raises(ResourceError, match="needs 2 workers"):
+        fitted(reserve(workers=(2, 4)), [{"CPU": 1}])
+    with pytest.raises(ResourceError, match="needs 4 workers"):
+        fitted(reserve(workers=4), [{"CPU": 3}])

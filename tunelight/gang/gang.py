@@ -120,12 +120,6 @@ class Gang:
         """True while a trial has not ended on every rank, or has left events to read."""
         return bool(self._buffer) or (self.trials > 0 and len(self._ended) < self.size)
 
-    @property
-    def completed(self) -> bool:
-        """True when every rank has come to the end of the trial by itself."""
-        ended = self._ended.values()
-        return len(ended) == self.size and not any(one.stopped or one.error for one in ended)
-
     def start(self, task: Task) -> None:
         """Start a trial on every rank."""
         self.trials += 1

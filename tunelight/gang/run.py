@@ -18,6 +18,7 @@ from tunelight.messages import (
     Event,
     Report,
     Saved,
+    Stop,
     Task,
     Text,
     WorkerError,
@@ -68,6 +69,7 @@ class Run:
         self._error: WorkerError | None = None
         self._met = -COOLDOWN_S
         self._can_save = True
+        self._leaving = False
 
     def start(self) -> None:
         """Start, on a gang that is fit for it. Raises: TrialError when the gang cannot be had."""
@@ -79,6 +81,7 @@ class Run:
 
     def _start(self) -> None:
         gang, before = self.gang, self.gang.size
+        self._leaving = False
         gang.heal(self.size)
         self._met = self._clock()
         if before and gang.size != before:
@@ -113,7 +116,9 @@ class Run:
             if isinstance(event, Ended) and event.error is not None:
                 self._fail(event.error)
                 continue
-            if self._take(event):
+            if isinstance(event, Saved) and self._leaving:
+                self._left(event)
+            elif self._take(event):
                 return event
 
     def _take(self, event: Event) -> bool:
@@ -169,13 +174,14 @@ class Run:
     # -- another size
 
     def resize_if_due(self) -> None:
-        """Go on with another number of workers, if that was asked for, or if workers have arrived that can join.
+        """Go on with another number of workers soon, if that was asked for, or if workers have arrived that can join.
 
-        Call it between two reports. Nothing is lost: the ranks write a checkpoint first. Training code that cannot
-        write one keeps its workers.
+        Call it now and then; waits for nothing. Nothing is lost: at their next boundary the ranks write a checkpoint.
+        Training code that cannot write one keeps its workers.
         """
-        if self._can_save and self._error is None and self.gang.running and self._due():
-            self._resize()
+        if self._can_save and not self._leaving and self._error is None and self.gang.running and self._due():
+            self._leaving = True
+            self.gang.answer(Stop("resize", save=True))
 
     def _due(self) -> bool:
         gang = self.gang
@@ -184,18 +190,15 @@ class Run:
         wanted = gang.spec.wanted if self.size is None else min(self.size, gang.spec.wanted)
         return bool(gang.size < wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
 
-    def _resize(self) -> None:
-        gang = self.gang
-        saved = gang.save().checkpoint
-        if saved is None:
-            self._can_save = not gang.running  # it has ended meanwhile, or it has no way to write one
-            if gang.running:
-                self._say("keeps its workers, though more have arrived: its training code writes no checkpoints")
+    def _left(self, saved: Saved) -> None:
+        """Go on in another size, now that the ranks leave with a checkpoint; or not, where they could write none."""
+        self._leaving = False
+        if saved.checkpoint is None:
+            self._can_save = False
+            self._say("keeps its workers, though more have arrived: its training code writes no checkpoints")
             return
-        self._note(saved)
-        self._queue.extend(gang.finish(reason="resize"))
-        if gang.completed:
-            return
+        self._note(saved.checkpoint)
+        self._queue.extend(self.gang.finish(reason="resize"))
         try:
             self._start()
         except GangError as error:

@@ -1,0 +1,232 @@
+"""A run on a gang through faults and changes of size, with a gang that plays a script."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tunelight.errors import GangError, TrialError
+from tunelight.gang.run import Run
+from tunelight.gang.spec import GangSpec
+from tunelight.messages import (
+    CheckpointInfo,
+    Continue,
+    Ended,
+    Event,
+    Report,
+    Saved,
+    Stop,
+    Task,
+    WorkerError,
+)
+from tunelight.policies import COOLDOWN_S, FailurePolicy
+
+TASK = Task("00000", "/nowhere", {}, b"", 1, "/", until=None)
+
+
+def error(cause: Any = "died", rank: int = 1) -> WorkerError:
+    return WorkerError(rank, "here", "ActorDiedError", "gone", "", cause=cause)
+
+
+def info(number: int) -> CheckpointInfo:
+    return CheckpointInfo(f"/nowhere/report-{number:06d}.ckpt", number)
+
+
+def report(number: int, saved: bool = True) -> Report:
+    return Report(number, {"loss": 1 / number}, checkpoint=info(number) if saved else None)
+
+
+class ScriptedGang:
+    """Every start plays the next list of events; ``late`` is what a failure finds on its way."""
+
+    def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
+        self.spec = GangSpec(size, least=1, most=wanted)
+        self.size, self.arrived = size, 0
+        self.late: list[Event] = list(late)
+        self.tasks: list[Task] = []
+        self.answers: list[Any] = []
+        self.broken = 0
+        self._starts = deque(starts)
+        self._events: deque[Event] = deque()
+
+    @property
+    def running(self) -> bool:
+        return bool(self._events)
+
+    def heal(self, size: int | None = None) -> None:
+        if self.broken:
+            self.broken -= 1
+            raise GangError("no room")
+        self.size = min(self.size + self.arrived, size or 99)
+        self.arrived = 0
+
+    def ready(self) -> int:
+        return self.arrived
+
+    def start(self, task: Task) -> None:
+        self.tasks.append(task)
+        self._events = deque(self._starts.popleft())
+
+    def next_event(self, timeout_s: float | None = None) -> Event | None:
+        return self._events.popleft() if self._events else None
+
+    def answer(self, decision: Any) -> None:
+        self.answers.append(decision)
+
+    def fail(self, first: WorkerError) -> WorkerError:
+        self._events.clear()
+        return first
+
+    def finish(self, reason: str = "") -> list[Report]:
+        late = [event for event in self._events if isinstance(event, Report)]
+        self._events.clear()
+        return late
+
+
+class Clock:
+    """Seconds that pass when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 100.0, list[float]()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def play(gang: ScriptedGang, policy: FailurePolicy | None = None, **kwargs: Any) -> tuple[Run, Clock, list[str]]:
+    said: list[str] = []
+    clock = Clock()
+    run = Run(
+        gang, TASK, policy or FailurePolicy(), say=said.append, sleep=clock.sleep, clock=clock, **kwargs
+    )  # fmt: skip
+    run.start()
+    return run, clock, said
+
+
+def numbers(run: Run) -> list[int]:
+    found = []
+    while run.running:
+        event = run.next_event()
+        if isinstance(event, Report):
+            found.append(event.number)
+    return found
+
+
+def test_a_lost_worker_costs_no_report_and_none_comes_twice() -> None:
+    gang = ScriptedGang(
+        [report(1), report(2, saved=False), Ended(1, error=error())], [report(2), report(3), Ended(0), Ended(1)]
+    )
+    run, _, said = play(gang)
+    assert numbers(run) == [1, 2, 3]
+    assert [(task.number, task.resume) for task in gang.tasks] == [(0, None), (1, info(1))]
+    assert said == ["failed on rank 1 (ActorDiedError: gone); going on from report 1"]
+
+
+def test_what_was_on_its_way_at_the_fault_is_passed_on_and_gone_on_from() -> None:
+    gang = ScriptedGang([report(1), Ended(1, error=error())], [Ended(0)], late=[report(2)])
+    run, *_ = play(gang)
+    assert numbers(run) == [1, 2]
+    assert gang.tasks[1].resume == info(2)
+
+
+def test_the_last_report_comes_before_the_error_that_ends_the_trial() -> None:
+    gang = ScriptedGang([Ended(1, error=error())], late=[report(1)])
+    run, *_ = play(gang, FailurePolicy(0))
+    first = run.next_event()
+    assert isinstance(first, Report)
+    with pytest.raises(TrialError, match="gone"):
+        run.next_event()
+    assert not run.running
+
+
+def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
+    gang = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
+    said: list[str] = []
+    run = Run(gang, replace(TASK, until=1), FailurePolicy(), say=said.append)
+    run.start()
+    run.next_event()
+    run.answer(Continue(until=2))
+    numbers(run)
+    assert gang.tasks[1].until == 3
+
+
+def test_retries_wait_longer_each_time_and_a_report_ends_the_row() -> None:
+    failed = [Ended(1, error=error())]
+    gang = ScriptedGang(failed, failed, failed, [report(1), *failed], [Ended(0)])
+    run, clock, _ = play(gang, FailurePolicy(5, backoff_s=2))
+    numbers(run)
+    assert clock.slept == [0, 2, 4, 0]
+
+
+def test_a_gang_that_cannot_be_had_is_a_failure_too() -> None:
+    gang = ScriptedGang([report(1), Ended(1, error=error())], [Ended(0)])
+    run, clock, said = play(gang)
+    gang.broken = 2
+    assert numbers(run) == [1]
+    assert clock.slept == [0, 1, 2]
+    assert len(said) == 3
+
+
+def test_a_gang_that_can_never_be_had_is_an_error() -> None:
+    gang = ScriptedGang()
+    gang.broken = 9
+    with pytest.raises(TrialError, match="no room"):
+        play(gang, FailurePolicy(2))
+
+
+def test_a_bug_is_not_tried_again_and_a_preemption_does_not_count() -> None:
+    bug = ScriptedGang([Ended(0, error=error("exception", 0))])
+    run, *_ = play(bug)
+    with pytest.raises(TrialError):
+        run.next_event()
+    asked = ScriptedGang([Ended(0, error=error("exception", 0))], [report(1), Ended(0)])
+    run, *_ = play(asked, FailurePolicy(1, retry_exceptions=True))
+    assert numbers(run) == [1]
+    taken = [Ended(1, error=error("preempted"))]
+    gang = ScriptedGang(*[taken] * 4, [report(1), Ended(0)])
+    run, *_ = play(gang, FailurePolicy(0))
+    assert numbers(run) == [1]
+
+
+def test_workers_that_arrived_join_at_a_boundary_after_the_cooldown() -> None:
+    gang = ScriptedGang([report(1), Saved(info(2)), report(2)], [report(3), Ended(0)], size=1, wanted=2)
+    run, clock, said = play(gang)
+    gang.arrived = 1
+    run.resize_if_due()
+    assert gang.answers == []
+    clock.sleep(COOLDOWN_S)
+    run.resize_if_due()
+    run.resize_if_due()
+    assert gang.answers == [Stop("resize", save=True)]
+    assert numbers(run) == [1, 2, 3]
+    assert gang.tasks[1].resume == info(2)
+    assert said == ["goes on with 2 workers (1 before)"]
+
+
+def test_training_that_writes_no_checkpoint_keeps_its_workers() -> None:
+    gang = ScriptedGang([report(1, saved=False), Saved(None), report(2, saved=False), Ended(0)], size=1, wanted=2)
+    run, clock, said = play(gang)
+    gang.arrived = 1
+    clock.sleep(COOLDOWN_S)
+    run.resize_if_due()
+    assert numbers(run) == [1, 2]
+    run.resize_if_due()
+    assert len(gang.tasks) == len(gang.answers) == 1
+    assert "writes no checkpoints" in said[0]
+
+
+def test_a_smaller_size_is_taken_at_once() -> None:
+    gang = ScriptedGang([Saved(info(1))], [report(2), Ended(0)])
+    run, *_ = play(gang)
+    run.size = 1
+    run.resize_if_due()
+    assert numbers(run) == [2]
+    assert gang.size == 1
