@@ -68,7 +68,7 @@ DOORS: dict[str, Door] = {
     "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
     # Lightning's side, inside a worker.
     "strategies": Door(
-        names("messages errors checkpoints session gang"),
+        names("messages errors checkpoints session settings policies gang"),
         names(LIGHTNING),
         late=names("torchmetrics horovod"),
         why="a worker knows its session, never a scheduler, a storage or Tune",

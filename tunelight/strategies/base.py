@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytorch_lightning as pl
@@ -19,8 +19,10 @@ from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import ParallelStrategy
 
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.messages import Place
+from tunelight.messages import OnResize, Place
+from tunelight.policies import FailurePolicy
 from tunelight.session import Session, current
+from tunelight.settings import check_setting
 from tunelight.strategies.environment import GangEnvironment
 from tunelight.strategies.launcher import GangLauncher
 
@@ -49,7 +51,10 @@ IDLE_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Workers:
-    """The gang that a driver's strategy asks for. ``hosts`` spreads it over so many nodes, evenly."""
+    """The gang that a driver's strategy asks for. ``hosts`` spreads it over so many nodes, evenly.
+
+    An elastic one can do with ``least`` workers.
+    """
 
     number: int = 1
     cpus: float = 1
@@ -58,8 +63,16 @@ class Workers:
     init_hook: Callable[[], object] | None = None
     idle_timeout_s: float = IDLE_TIMEOUT_S
     hosts: int | None = None
+    least: int | None = None
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    on_resize: OnResize = field(default_factory=OnResize)
 
     def __post_init__(self) -> None:
+        if self.least is not None and self.hosts is not None:
+            raise SettingsError(
+                f"num_workers=({self.least}, {self.number}) is an elastic gang, and num_hosts={self.hosts} a fixed "
+                "one. Leave num_hosts and num_slots out, or say one number."
+            )
         for name, value in (("num_workers", self.number), ("num_hosts", self.hosts)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SettingsError(f"{name} must be a whole number, 1 or more, not {value!r}.")
@@ -70,14 +83,21 @@ class Workers:
             raise SettingsError(f"init_hook must be a function without arguments, not {self.init_hook!r}.")
 
 
+NumWorkers = int | tuple[int, int] | None
+Failures = FailurePolicy | Mapping[str, Any] | int | None
+Resizing = OnResize | Mapping[str, Any] | str | None
+
+
 def workers(
-    num_workers: int | None,
+    num_workers: NumWorkers,
     num_cpus_per_worker: float,
     use_gpu: bool,
     init_hook: Callable[[], object] | None,
     resources_per_worker: Mapping[str, float] | None,
     *,
     idle_timeout_s: float,
+    failures: Failures = None,
+    on_resize: Resizing = None,
     hosts: int | None = None,
 ) -> Workers:
     """Return what a driver's strategy asks for; CPU and GPU in ``resources_per_worker`` win (fractions too)."""
@@ -95,8 +115,21 @@ def workers(
             "slower between GPUs.",
             stacklevel=4,
         )
-    number = num_workers if num_workers is not None else _bundles_here() or 1
-    return Workers(number, cpus, gpus, custom, init_hook, idle_timeout_s, hosts)
+    least, number = None, _bundles_here() or 1 if num_workers is None else num_workers
+    if isinstance(number, tuple | list):
+        least, number = check_setting("workers", number)
+    return Workers(
+        number,
+        cpus,
+        gpus,
+        custom,
+        init_hook,
+        idle_timeout_s,
+        hosts,
+        least,
+        FailurePolicy() if failures is None else check_setting("failures", failures),
+        OnResize() if on_resize is None else check_setting("on_resize", on_resize),
+    )
 
 
 def _bundles_here() -> int | None:
@@ -121,7 +154,7 @@ class GangStrategy(ParallelStrategy):
     _session: Session | None = None
     _launcher: GangLauncher | DriverLauncher | None
 
-    def _settle(self, num_workers: int | None, wanted: Callable[[], Workers]) -> GangEnvironment:
+    def _settle(self, num_workers: NumWorkers, wanted: Callable[[], Workers]) -> GangEnvironment:
         """Find out where this is; return Lightning's view of the gang.
 
         Raises: StrategyError in a gang of another size or kind than this strategy's.
@@ -138,9 +171,10 @@ class GangStrategy(ParallelStrategy):
                 f"{name} trains on gangs with backend={self.backend!r}, and this one has {session.backend!r}. Pass "
                 f"backend={self.backend!r} to the sweep, or use the strategy for {session.backend!r}."
             )
-        if num_workers is not None and num_workers != session.world_size:
+        number = num_workers[-1] if isinstance(num_workers, tuple | list) else num_workers
+        if number is not None and number != session.wanted:
             raise StrategyError(
-                f"{name}(num_workers={num_workers}) runs in a gang of {session.world_size}: leave "
+                f"{name}(num_workers={num_workers}) runs in a gang of {session.wanted}: leave "
                 "num_workers out, or make it equal to workers= of the sweep."
             )
         self._session = session

@@ -22,8 +22,9 @@ from tunelight.cluster import check_cluster, use_ray
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError
 from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
+from tunelight.gang.run import Run
 from tunelight.gang.spec import GangSpec, driver_paths
-from tunelight.messages import Continue, Ended, Output, Report, Task, Terminal, Text
+from tunelight.messages import Continue, Output, Report, Task, Terminal, Text
 from tunelight.notebook import shown
 from tunelight.resources import Reservation
 from tunelight.strategies import job
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from tunelight.strategies.base import GangStrategy
 
 _serials = itertools.count(1)
+_LOOK_S = 1.0
+"""How often the driver of an elastic gang looks whether workers have arrived."""
 _PASSED_ON = ("NCCL_", "TORCH_NCCL_", "HOROVOD_")
 """What a driver's variables that workers get too begin with: interfaces, protocols, time limits."""
 _NO_STATES = (
@@ -180,9 +183,9 @@ class DriverLauncher(_Launcher):
         del run, config
         gang = held.gang
         try:
-            gang.start(task)
-            del task  # the store may let go of the Trainer once every rank has it
-            handed_in = _listen(gang, reporter)
+            steady = Run(gang, task, self._strategy.workers.failures, say=lambda text: _say(f"tunelight: {text}"))
+            steady.start()
+            handed_in = _listen(steady, reporter)
         except WorkerFailedError:
             pool.give_back(held, self._strategy.workers.idle_timeout_s)
             raise
@@ -201,7 +204,13 @@ class DriverLauncher(_Launcher):
         """Return a gang: the warm one, or another like it, or a new one."""
         wanted, strategy = self._strategy.workers, self._strategy
         group = current_group()
-        each = Reservation(wanted.number, wanted.cpus, wanted.gpus, resources_per_worker=dict(wanted.resources or {}))
+        each = Reservation(
+            wanted.number,
+            wanted.cpus,
+            wanted.gpus,
+            resources_per_worker=dict(wanted.resources or {}),
+            least=wanted.least,
+        )
         first, per_bundle, reservation = 0, 1, each
         if group is not None:
             first = _first_bundle(group.bundle_specs, each, type(strategy).__name__)
@@ -216,9 +225,14 @@ class DriverLauncher(_Launcher):
                     resources_per_worker={name: n * per_bundle for name, n in (wanted.resources or {}).items()},
                 )
             who = f"{type(strategy).__name__}(num_workers={wanted.number})"
-            check_cluster(reservation, who=who, spread=wanted.hosts is not None)
+            reservation = check_cluster(reservation, who=who, spread=wanted.hosts is not None)
         spec = GangSpec(
-            workers=wanted.number,
+            workers=reservation.workers * per_bundle,
+            least=wanted.least,
+            most=wanted.number,
+            on_resize=wanted.on_resize,
+            hang_timeout_s=wanted.failures.hang_timeout_s,
+            reschedule_timeout_s=wanted.failures.reschedule_timeout_s,
             cpus_per_worker=wanted.cpus,
             gpus_per_worker=wanted.gpus,
             resources_per_worker=dict(wanted.resources or {}),
@@ -236,25 +250,21 @@ class DriverLauncher(_Launcher):
         return self._held
 
 
-def _listen(gang: Gang, reporter: Any) -> dict[int, Any]:
-    """Follow a job to its end; return what ranks handed in. Raises: WorkerFailedError with the cause."""
+def _listen(run: Run, reporter: Any) -> dict[int, Any]:
+    """Follow a job to its end; return what ranks handed in. Raises: TrialError with the cause."""
     handed_in: dict[int, Any] = {}
+    elastic = run.gang.spec.least is not None
     with shown() as show:
-        while gang.running:
-            event = gang.next_event()
+        while run.running:
+            event = run.next_event(_LOOK_S if elastic else None)
+            run.resize_if_due()
             if isinstance(event, Text):
                 show(event)
             elif isinstance(event, Output):
                 handed_in[event.rank] = event.value
             elif isinstance(event, Report) and reporter is not None:
                 reporter(event)
-                gang.answer(Continue(until=event.number + 1))
-            elif isinstance(event, Ended) and event.error is not None:
-                cause = gang.fail(event.error)
-                for late in gang.late:
-                    if isinstance(late, Text):
-                        show(late)
-                raise WorkerFailedError(cause)
+                run.answer(Continue(until=event.number + 1))
     return handed_in
 
 

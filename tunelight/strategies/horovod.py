@@ -15,7 +15,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, StrategyError
-from tunelight.strategies.base import IDLE_TIMEOUT_S, GangStrategy, workers
+from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
 from tunelight.strategies.evaluation import ExactEvaluation
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
     """Train with Horovod on Ray workers: those of the gang that this is in, or a gang of its own.
 
     Args:
-        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s: as in
-            :class:`tunelight.RayStrategy`.
+        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s, failures,
+            on_resize: as in :class:`tunelight.RayStrategy`.
         num_hosts, num_slots: the other spelling of size: so many nodes with so many workers each.
         compression: of gradients on their way: "none" or "fp16".
         scale_lr: multiply learning rates by the number of workers, as Horovod's examples do (False).
@@ -121,13 +121,15 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
 
     def __init__(
         self,
-        num_workers: int | None = None,
+        num_workers: NumWorkers = None,
         num_cpus_per_worker: float = 1,
         use_gpu: bool = False,
         init_hook: Callable[[], object] | None = None,
         resources_per_worker: dict[str, float] | None = None,
         *,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
+        failures: Failures = None,
+        on_resize: Resizing = None,
         num_hosts: int | None = None,
         num_slots: int | None = None,
         compression: str = "none",
@@ -141,7 +143,8 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
         wanted = functools.partial(
             workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, hosts=num_hosts
         )
-        environment = self._settle(num_workers, functools.partial(wanted, idle_timeout_s=idle_timeout_s))
+        told = functools.partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        environment = self._settle(num_workers, told)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices())
         self._compression = compression
         self._scale_lr = scale_lr
@@ -281,11 +284,13 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
                 tensor.copy_(sent)
 
 
-def _size(num_workers: int | None, num_hosts: int | None, num_slots: int | None) -> int | None:
+def _size(num_workers: NumWorkers, num_hosts: int | None, num_slots: int | None) -> NumWorkers:
     """Return how many workers the two spellings ask for. Raises: SettingsError where they disagree."""
     if num_hosts is None and num_slots is None:
         return num_workers
     product = (num_hosts or 1) * (num_slots or 1)
+    if isinstance(num_workers, tuple):
+        return num_workers  # it contradicts num_hosts, which is said where all of it is known
     if num_workers is not None and num_workers != product:
         raise SettingsError(
             f"num_workers={num_workers}, but num_hosts={num_hosts or 1} with num_slots={num_slots or 1} each make "

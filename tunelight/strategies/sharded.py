@@ -14,7 +14,8 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.strategies.base import IDLE_TIMEOUT_S, GangStrategy, workers
+from tunelight.session import Session
+from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
 from tunelight.strategies.evaluation import ExactEvaluation
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
     """Train with FSDP2: parameters, gradients and optimizer states are sharded over the gang's workers.
 
     Args:
-        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s: as in
-            :class:`tunelight.RayStrategy`.
+        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s, failures,
+            on_resize: as in :class:`tunelight.RayStrategy`.
         min_sharded: parameters (100,000) from which on a block of a model without ``configure_model`` is
             gathered on its own, so that not the whole model is in memory at once.
         tensor_parallel_size: workers that share one copy of the computation; a model that wants more than
@@ -47,13 +48,15 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
 
     def __init__(
         self,
-        num_workers: int | None = None,
+        num_workers: NumWorkers = None,
         num_cpus_per_worker: float = 1,
         use_gpu: bool = False,
         init_hook: Callable[[], object] | None = None,
         resources_per_worker: dict[str, float] | None = None,
         *,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
+        failures: Failures = None,
+        on_resize: Resizing = None,
         min_sharded: int = MIN_SHARDED,
         tensor_parallel_size: int = 1,
         save_distributed_checkpoint: bool = False,
@@ -61,11 +64,17 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
         wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        environment = self._settle(num_workers, partial(wanted, idle_timeout_s=idle_timeout_s))
+        told = partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        environment = self._settle(num_workers, told)
         size = environment.world_size()
         if tensor_parallel_size < 1 or size % tensor_parallel_size:
             raise SettingsError(
                 f"tensor_parallel_size={tensor_parallel_size} does not divide the gang's {size} workers."
+            )
+        if tensor_parallel_size > 1 and not self.joined and self.workers.least is not None:
+            raise SettingsError(
+                f"num_workers={num_workers!r} is an elastic gang, and tensor_parallel_size={tensor_parallel_size} "
+                "needs a fixed one. Say one number of workers."
             )
         super().__init__(
             data_parallel_size=size // tensor_parallel_size,
@@ -81,6 +90,11 @@ class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what no pickle takes."""
         return {**super().__getstate__(), "_device_mesh": None}
+
+    def join(self, session: Session) -> None:
+        """Become this rank's strategy; it came from a driver, which may have wanted more ranks."""
+        super().join(session)
+        self._data_parallel_size = session.world_size // int(self._tensor_parallel_size)
 
     def _shards(self) -> tuple[int, int]:
         """Return how many parts data is in, and which is this rank's: ranks of one tensor parallel group share it."""
