@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tunelight import checkpoints
-from tunelight.errors import CheckpointError, ContextError, GangError, MetricError, TrialStopped, guess
+from tunelight.errors import ContextError, GangError, MetricError, TrialStopped, guess
 from tunelight.messages import (
     RESULT_KEY,
     CheckpointInfo,
@@ -32,20 +31,22 @@ from tunelight.messages import (
     Stop,
     Task,
 )
+from tunelight.policies import CheckpointPolicy
+from tunelight.writing import CheckpointWriter, Writer
 
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; nothing takes an hour."""
 _POLL_S = 0.2
-_ENDED = "ended"
+_ENDED, _WRITE, _SKIP = "ended", "write", "skip"
 _RESERVED = frozenset({"done", "should_checkpoint", RESULT_KEY})
 """Names that mean something to Tune."""
 
-Writer = Callable[[str], object]
-"""Writes a checkpoint to the path it is given; called on every rank with the same path."""
-
 
 class Control(Protocol):
-    """Carries rank 0's word to the other ranks of its gang: one word a turn, turns count from 1."""
+    """Carries rank 0's word to the other ranks of its gang: one word a turn.
+
+    Decisions have turns 1, 2, ...; whether report n writes a checkpoint is told in turn -n.
+    """
 
     def say(self, turn: int, word: str) -> None:
         """Publish rank 0's word for ``turn``."""
@@ -137,7 +138,6 @@ class Session:
         self.resume = task.resume
         self.metric = task.metric
         self.verbose = task.verbose
-        self.every = task.every
         self.job = task.job
         self.backend = task.backend
         self.wanted = task.wanted or place.world_size
@@ -149,6 +149,13 @@ class Session:
         """Which fit of the trial is running (0 is the first)."""
         self.writer: Writer | None = None
         """How to write a checkpoint now, if the training code told."""
+        self._every = task.every
+        self.writing = CheckpointWriter(
+            lead=self.rank == 0,
+            policy=CheckpointPolicy(time.monotonic(), task.every_s, task.share),
+            note=self.note,
+            post=None if task.job else post,  # a job's reports may be passed on, each with its checkpoint
+        )
         self._control = control
         self._post = post
         self._mailbox = mailbox
@@ -177,7 +184,9 @@ class Session:
         Args:
             metrics: numbers by name; rank 0's are used. Tensors of one element are read as numbers.
             checkpoint: a file or folder that rank 0 wrote (it is moved into the trial's folder), or a
-                function that writes one to the path it is given (it is called on every rank).
+                function that writes one to the path it is given. The function is called on every rank, at
+                those reports that are to write one (``checkpoints=`` of the sweep); an OSError of it is
+                told to the person and costs that checkpoint only.
             epoch, step: where training stands, for the record.
             filename: what plain Tune's ``Result.checkpoint`` calls the file.
 
@@ -198,7 +207,7 @@ class Session:
         if self.reports == 1:
             self._check_metric(clean)
         info = None
-        if checkpoint is not None:
+        if checkpoint is not None and (not callable(checkpoint) or self._writes_now()):
             info = self._write(checkpoint, clean, epoch, step, filename)
         if self.rank == 0:
             notes, self._notes = tuple(self._notes), []
@@ -220,7 +229,7 @@ class Session:
             if isinstance(decision, Continue):
                 return
             if isinstance(decision, Save):
-                info = None if self.writer is None else self._write(self.writer, metrics, epoch, step)
+                info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
                 if self.rank == 0:
                     self._post(Saved(info))
                 continue
@@ -231,21 +240,40 @@ class Session:
         self._turn += 1
         if self.rank == 0:
             decision = self._mailbox.take(self.number, ANSWER_LIMIT_S)
+            while isinstance(decision, Save) and (info := self.writing.written(self.number)) is not None:
+                self._post(Saved(info))  # this report's own: no rank need write another
+                decision = self._mailbox.take(self.number, ANSWER_LIMIT_S)
             if self.world_size > 1:
                 self._control.say(self._turn, _encode(decision))
             return decision
+        word = self._hear(self._turn)
+        return Stop(self._mailbox.aborted or "stopped") if word is None else _decode(word)
+
+    def _writes_now(self) -> bool:
+        """Return whether this report writes a checkpoint: rank 0 decides it for all."""
+        if self.number % self._every:
+            return False
+        if self.rank == 0:
+            admitted = self.writing.admit()
+            if self.world_size > 1:
+                self._control.say(-self.number, _WRITE if admitted else _SKIP)
+            return admitted
+        return self._hear(-self.number) == _WRITE
+
+    def _hear(self, turn: int) -> str | None:
+        """Return rank 0's word for ``turn``; None when the trial was called off."""
         deadline = time.monotonic() + ANSWER_LIMIT_S
         while time.monotonic() < deadline:
             if self._mailbox.aborted is not None:
-                return Stop(self._mailbox.aborted)
-            word = self._control.hear(self._turn, _POLL_S)
+                return None
+            word = self._control.hear(turn, _POLL_S)
             if word == _ENDED:
                 raise GangError(
                     f"Rank {self.rank} made report {self.number}, but rank 0's train function has returned before it: "
                     "every rank has to report equally often."
                 )
             if word is not None:
-                return _decode(word)
+                return word
         raise GangError(
             f"Rank {self.rank} reached report {self.number} and rank 0 did not within "
             f"{ANSWER_LIMIT_S:.0f} s: every rank has to report equally often."
@@ -258,8 +286,10 @@ class Session:
         epoch: int | None,
         step: int | None,
         filename: str | None = None,
+        *,
+        wait: bool = False,
     ) -> CheckpointInfo | None:
-        """Write checkpoint ``number`` into the trial's folder; rank 0 finishes it and knows it."""
+        """Write checkpoint ``number`` into the trial's folder; return it if it is finished already (rank 0)."""
         folder = Path(self.trial_dir, checkpoints.FOLDER)
         value = metrics.get(self.metric) if self.metric else None
         info = CheckpointInfo(
@@ -271,21 +301,7 @@ class Session:
             value=float(value) if isinstance(value, int | float) else None,
             name=filename,
         )
-        draft = checkpoints.draft(info)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if callable(checkpoint):
-                checkpoint(str(draft))
-            elif self.rank == 0:
-                shutil.move(os.fspath(checkpoint), draft)
-            return checkpoints.finish(info, draft) if self.rank == 0 else None
-        except (OSError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
-                raise  # a collective's, say; torch reports a full disk as a RuntimeError of its writer
-            checkpoints.discard(draft)
-            raise CheckpointError(
-                f"Could not write checkpoint {info.path}: {error}. Is the disk full, or the folder gone?"
-            ) from error
+        return self.writing.write(info, checkpoint, wait=wait)
 
     def hand_in(self, value: Any) -> None:
         """Send the head what a job made on this rank: a value, or a reference to one in Ray's object store."""
@@ -300,7 +316,9 @@ class Session:
     def check_finished(self) -> None:
         """Raise if the train function returned without having done its part."""
         if self.rank == 0 and self.world_size > 1:
-            self._control.say(self._turn + 1, _ENDED)  # a rank that would report once more learns why it can't
+            for turn in (self._turn + 1, -self.number - 1):
+                self._control.say(turn, _ENDED)  # a rank that would report once more learns why it can't
+        self.writing.settle()
         if self.reports == 0 and self.number == 0 and not self.job:
             if self.rank > 0:
                 raise MetricError(

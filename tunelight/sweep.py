@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -97,8 +97,8 @@ def run(
         resources_per_trial: the same in Tune's old words: {"cpu": head, "extra_cpu": all workers together}.
         backend: how workers meet: "ddp", "horovod" or "sharded"; train's strategy has to be of that kind ("ddp").
         reuse_gangs: keep workers warm from trial to trial (True).
-        checkpoints: Checkpoints(keep=1, every=1): how many of the best to keep beside the last; None: write none
-            in a ``model=`` sweep.
+        checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep beside the
+            last two, and when to write one; None: write none in a ``model=`` sweep.
         max_concurrent: trials at once (None: as many as fit the cluster).
         time_budget: seconds, timedelta or "2h" after which the sweep ends (None).
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made of the time).
@@ -189,7 +189,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Checkpoints):
-        return {"keep": value.keep, "every": value.every}
+        return asdict(value)
     if isinstance(value, type) or callable(value):
         return import_path(value)
     if isinstance(value, timedelta):
@@ -231,6 +231,8 @@ def _tune(
         seed=settings.seed or 0,
         keep=keep.keep,
         every=keep.every,
+        every_s=keep.every_s,
+        share=keep.share,
         first=first_decision(scheduler),
         failures=FailurePolicy(settings.max_failures),
         runtime_env=dict(settings.runtime_env) if settings.runtime_env else None,

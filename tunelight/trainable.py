@@ -24,10 +24,12 @@ from tunelight.messages import (
     Decision,
     Ended,
     Report,
+    Stop,
     Task,
     WorkerError,
+    Wrote,
 )
-from tunelight.policies import FailureDecision
+from tunelight.policies import Divergence, FailureDecision, classify
 from tunelight.resources import reserve
 from tunelight.trial import TrialSpec, trial_seed
 
@@ -74,19 +76,20 @@ class GangTrainable(Trainable):
         self._started = False
         self._failures = 0
         self._resume: CheckpointInfo | None = None
-        self._known: list[CheckpointInfo] = []
-        self._fresh: CheckpointInfo | None = None
+        self._kept = checkpoints.Kept(self.spec.keep, self.spec.mode)
         self._last: Report | None = None
+        self._divergence = Divergence(self.spec.metric, self.spec.mode)
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Go on from what ``save_checkpoint`` left."""
-        self._resume = self._fresh = None
+        self._resume = self._kept.newest = None
         if isinstance(checkpoint, str | os.PathLike):
             self._resume = checkpoints.adopt(checkpoint, self._trial_dir())
         self._number = self._iteration
         if self._resume is not None:
-            self._number = self._iteration = self._resume.number
-        self._known = checkpoints.forget_after(self._number, self._trial_dir())
+            self._resume = self._tell(checkpoints.whole_or_before(self._resume))
+            self._number = self._iteration = self._resume.number if self._resume else 0
+        self._kept.forget_after(self._number, self._trial_dir())
         if self._resume is None and self._number:
             raise CheckpointError(
                 f"Trial {self.trial_id} was paused at report {self._number} without a checkpoint, so it cannot "
@@ -95,7 +98,7 @@ class GangTrainable(Trainable):
 
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
-        self._prune()  # Tune has the report before: what that made needless may go
+        self._kept.prune(self._trial_dir())  # Tune has the report before: what that made needless may go
         while True:
             try:
                 if not self._started:
@@ -117,13 +120,15 @@ class GangTrainable(Trainable):
 
         Under plain Tune (``real_checkpoints``) the file itself lies beside it.
         """
-        info = self._fresh or self._resume
+        info = self._kept.newest or self._resume
         gang = self._gang
         fresh = info is not None and info.number == self._number
         if not fresh and gang is not None and gang.running and self._number:
             saved = gang.save().checkpoint
+            if saved is None:  # it ended before it could: it may have written this report's in the background
+                saved = next((one for one in checkpoints.find(self._trial_dir()) if one.number == self._number), None)
             if saved is not None:
-                info = self._keep(saved)
+                info = self._kept.add(saved)
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)
@@ -156,6 +161,7 @@ class GangTrainable(Trainable):
 
     def _start(self) -> None:
         gang = self._fit_gang()
+        checkpoints.remove_drafts(self._trial_dir())
         self._recover_number()
         until = self._until if self._until is None else max(self._until, self._number + 1)
         self._until = until
@@ -173,6 +179,8 @@ class GangTrainable(Trainable):
                 until=until,
                 resume=self._resume,
                 every=self.spec.every,
+                every_s=self.spec.every_s,
+                share=self.spec.share,
                 verbose=self.spec.verbose,
             )
         )
@@ -181,11 +189,11 @@ class GangTrainable(Trainable):
     def _recover_number(self) -> None:
         """Find the last whole checkpoint of a trial that starts again in the folder it had."""
         if self._resume is None:
-            self._resume = checkpoints.last_whole(self._trial_dir())
+            self._resume = self._tell(checkpoints.last_whole(self._trial_dir()))
             if self._resume is not None:
                 self._number = self._iteration = self._resume.number
                 self._say(f"goes on from its checkpoint of report {self._number}")
-            self._known = checkpoints.forget_after(self._number, self._trial_dir())
+            self._kept.forget_after(self._number, self._trial_dir())
 
     def _fit_gang(self) -> Gang:
         """Return a gang that is fit for a trial: the warm one, healed if need be, or a new one."""
@@ -220,9 +228,11 @@ class GangTrainable(Trainable):
             event = gang.next_event()
             if isinstance(event, Report):
                 return self._reported(event)
-            if isinstance(event, Ended) and event.error is not None:
+            if isinstance(event, Wrote):
+                self._wrote(event)
+            elif isinstance(event, Ended) and event.error is not None:
                 raise TrialError(gang.fail(event.error))
-            if event is None or not gang.running:
+            elif event is None or not gang.running:
                 return self._ended(event)
 
     def _reported(self, report: Report) -> dict[str, Any]:
@@ -230,14 +240,20 @@ class GangTrainable(Trainable):
         self._last = report
         self._decided = self._until is None or report.number < self._until
         if report.checkpoint is not None:
-            self._keep(report.checkpoint)
-        return {
+            self._kept.add(report.checkpoint)
+        result = {
             **report.metrics,
             "epoch": report.epoch,
             "timestamp": report.timestamp,
             TRAINING_ITERATION: report.number,
             RESULT_KEY: self._ours(report),
         }
+        astray = self._divergence.judge(report.number, report.metrics) if self.spec.soft_errors else None
+        if astray is not None:
+            self._answer(Stop("diverged"))
+            result[DONE] = True
+            result[RESULT_KEY]["error"] = _head_error(FloatingPointError(astray)).asdict() | {"state": "DIVERGED"}
+        return result
 
     def _ended(self, event: Any) -> dict[str, Any]:
         """Say that the trial's last report was its end (no iteration that was never trained)."""
@@ -247,6 +263,7 @@ class GangTrainable(Trainable):
                 message = "the trial was stopped before its first report"
             if not self._number:
                 raise TrialError(_head_error(GangError(message)))
+        self._kept.prune(self._trial_dir())
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any] | None:
@@ -256,7 +273,8 @@ class GangTrainable(Trainable):
             self._say(f"failed on rank {error.rank} ({error.type_name}: {error.message}); trying again")
             time.sleep(self.spec.failures.delay_s(self._failures))
             self._started = False
-            self._resume = self._fresh or self._resume
+            # The folder knows more than was heard of: a worker that died may have finished one before.
+            self._resume = self._tell(checkpoints.last_whole(self._trial_dir(), self._number)) or self._resume
             self._number = self._iteration = self._resume.number if self._resume else 0
             self._until = self.spec.first.until
             return None
@@ -265,17 +283,16 @@ class GangTrainable(Trainable):
         return {
             DONE: True,
             TRAINING_ITERATION: self._number,
-            RESULT_KEY: {**self._ours(None), "error": error.asdict()},
+            RESULT_KEY: {**self._ours(None), "error": {**error.asdict(), "state": classify(error)}},
         }
 
     def _ours(self, report: Report | None) -> dict[str, Any]:
         """Return what a result carries for tunelight's own driver side."""
         log, self._log = self._log, []
-        checkpoint = report.checkpoint if report else None
         return {
             "number": self._number,
             "workers": self.spec.reservation.workers,
-            "checkpoint": checkpoint.asdict() if checkpoint else None,
+            "checkpoints": self._kept.news(),
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
             "notes": list(report.notes) if report else [],
             "error": None,
@@ -288,23 +305,23 @@ class GangTrainable(Trainable):
     def _finish(self, reason: str, limit_s: float | None = None) -> None:
         """Bring the running trial to its end, within a limit."""
         if self._gang is not None and self._gang.running:
-            late = self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
-            for report in late:
-                if report.checkpoint is not None:
-                    self._keep(report.checkpoint)
+            self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
+            self._kept.known = checkpoints.find(self._trial_dir())  # the last was finished meanwhile, or is lost
+            self._kept.prune(self._trial_dir())
         self._started = False
 
-    def _keep(self, info: CheckpointInfo) -> CheckpointInfo:
-        """Note a new checkpoint; the next step prunes those that nobody needs any more."""
-        self._known = [*(known for known in self._known if known.path != info.path), info]
-        self._fresh = info
-        return info
+    def _wrote(self, event: Wrote) -> None:
+        if event.checkpoint is not None:
+            self._kept.add(event.checkpoint)
+        if event.note is not None:
+            self._say(event.note)
 
-    def _prune(self) -> None:
-        if len(self._known) > 1:
-            self._known = checkpoints.prune(
-                self._known, self.spec.keep, self.spec.mode, checkpoints.pinned(self._trial_dir())
-            )
+    def _tell(self, found: tuple[CheckpointInfo | None, str | None]) -> CheckpointInfo | None:
+        """Pass on what a search for a whole checkpoint has to say; return the checkpoint."""
+        info, warning = found
+        if warning is not None:
+            self._say(warning)
+        return info
 
     def _discard(self, reason: str) -> None:
         self._say(f"gang discarded: {reason}")

@@ -191,10 +191,10 @@ class GangWorker:
     def _train(self, task: Task, mailbox: sessions.Mailbox, post: Callable[[Event], None]) -> Ended:
         assert self._place is not None  # noqa: S101 - join comes before start
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
+        session = sessions.Session(task, self._place, control, post, mailbox)
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
             _add_paths(task.sys_path)
-            session = sessions.Session(task, self._place, control, post, mailbox)
             sessions.set_current(session)
             _load(task.train)(task.config)
             session.check_finished()
@@ -204,6 +204,8 @@ class GangWorker:
             return Ended(self._rank, error=self._fail(error, control, job=task.job))
         finally:
             sessions.set_current(None)
+            with contextlib.suppress(Exception):  # what it fails of now is no longer the trial's
+                session.writing.settle()
         return Ended(self._rank)
 
     def _fail(self, error: BaseException, control: StoreControl, *, job: bool) -> WorkerError:
