@@ -36,7 +36,7 @@ def names(*lists: str) -> frozenset[str]:
 
 
 TUNE = "ray ray.tune"
-FIRST = "messages errors imports checkpoints session settings space resources policies"
+FIRST = "messages errors imports checkpoints writing control session settings space resources policies"
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
 
@@ -48,7 +48,12 @@ DOORS: dict[str, Door] = {
     "errors": Door(names("messages")),
     "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "checkpoints": Door(names("messages errors"), why="reads and writes files, and knows no framework"),
-    "session": Door(names("messages errors checkpoints"), why="a worker's context knows neither Ray nor torch"),
+    "writing": Door(names("messages checkpoints policies"), why="it writes what it is handed, and knows no framework"),
+    "control": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
+    "session": Door(
+        names("messages errors checkpoints policies control writing"),
+        why="a worker's context knows neither Ray nor torch",
+    ),
     # What is declared before anything runs, and plain deciders.
     "settings": Door(names("messages errors policies"), names("cloudpickle yaml")),
     "space": Door(names("messages errors settings"), names("numpy yaml", TUNE)),

@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 
 from tunelight import session as sessions
+from tunelight.control import Mailbox
 from tunelight.errors import GangError, TrialStopped
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import Decision, Ended, Event, Place, Report, Save, Saved, Stop, Task, WorkerError
@@ -43,13 +44,13 @@ class FakeGang:
     def __init__(self, spec: GangSpec, group: Any = None) -> None:
         self.spec = spec
         self.size = 0
-        self.closed = False
+        self.closed, self.met = False, True
         self.late: list[Event] = []
         self.trials = 0
         self.unfit: str | None = None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._buffer: list[Event] = []
-        self._mailbox = sessions.Mailbox(1)
+        self._mailbox = Mailbox(1)
         self._ended = True
 
     @classmethod
@@ -83,13 +84,13 @@ class FakeGang:
         self._ended = False
         self._buffer = []
         self._events = queue.SimpleQueue()
-        self._mailbox = sessions.Mailbox(task.until)
+        self._mailbox = Mailbox(task.until)
         task = replace(task, serial=self.trials)
         args = (task, self._mailbox, self._events.put)
         threading.Thread(target=self._run, args=args, daemon=True).start()
 
     @staticmethod
-    def _run(task: Task, mailbox: sessions.Mailbox, post: Any) -> None:
+    def _run(task: Task, mailbox: Mailbox, post: Any) -> None:
         session = sessions.Session(task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), post, mailbox)
         sessions.set_current(session)
         try:

@@ -129,7 +129,8 @@ class TuneReportCheckpointCallback(TuneReportCallback):
         filename: what plain Ray Tune's ``Result.checkpoint`` calls the file; in the trial's own folder
             checkpoints are named by their report.
 
-    The best by the sweep's metric and the last are kept (``checkpoints=`` of the sweep says how many).
+    The best by the sweep's metric and the last two are kept; ``checkpoints=`` of the sweep says how many, and at
+    which reports they are written. The file is written in the background, off a copy in rank 0's main memory.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class TuneReportCheckpointCallback(TuneReportCallback):
         self.filename = filename
 
     def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:
-        return trainer.save_checkpoint if (session.number + 1) % session.every == 0 else None
+        return trainer.save_checkpoint
 
 
 def unsynced(trainer: pl.Trainer) -> list[str]:

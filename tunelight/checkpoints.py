@@ -14,9 +14,10 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo
@@ -24,6 +25,8 @@ from tunelight.messages import CheckpointInfo
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
 _CHUNK = 1 << 20
+SPARES = 2
+"""How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
 
 
 def file_name(number: int) -> str:
@@ -38,13 +41,14 @@ def draft(info: CheckpointInfo) -> Path:
 
 
 def finish(info: CheckpointInfo, written: Path) -> CheckpointInfo:
-    """Turn a written draft into a checkpoint: rename, then say so in its companion.
+    """Turn a written draft into a checkpoint: bring it to the disk, rename, then say so in its companion.
 
     Returns ``info`` with size (bytes) and checksum. Raises: OSError when the disk is full or gone.
     """
     path = Path(info.path)
     if not written.exists():
         raise CheckpointError(f"The training code was to write a checkpoint to {written}, but wrote none.")
+    _sync(written)
     size, checksum = _measure(written)
     if path.is_dir():
         shutil.rmtree(path)
@@ -83,20 +87,86 @@ def is_whole(info: CheckpointInfo) -> bool:
     return size == info.size and info.checksum in (None, checksum)
 
 
-def last_whole(trial_dir: str | os.PathLike[str]) -> CheckpointInfo | None:
-    """Return the newest checkpoint of a trial whose checksum holds, or None."""
-    return next((info for info in reversed(find(trial_dir)) if is_whole(info)), None)
+def last_whole(
+    trial_dir: str | os.PathLike[str], number: int | None = None
+) -> tuple[CheckpointInfo | None, str | None]:
+    """Return the newest checkpoint of a trial whose checksum holds, or None; and what to warn the person of.
+
+    ``number`` is the last report that counts (None: all do).
+    """
+    found = [info for info in find(trial_dir) if number is None or info.number <= number]
+    whole = next((info for info in reversed(found) if is_whole(info)), None)
+    return whole, None if not found or whole == found[-1] else _torn(found[-1], whole)
+
+
+def whole_or_before(info: CheckpointInfo) -> tuple[CheckpointInfo | None, str | None]:
+    """Return a checkpoint if its checksum holds, else as :func:`last_whole` does the newest of its trial before it."""
+    if is_whole(info):
+        return info, None
+    whole, _ = last_whole(Path(info.path).parents[1], info.number - 1)
+    return whole, _torn(info, whole)
+
+
+def describe_torn(path: Path) -> str | None:
+    """Return a sentence if ``path`` is a checkpoint and no longer what was written, else None."""
+    info = _read(_companion(path))
+    if info is None or is_whole(replace(info, path=str(path))):
+        return None
+    return f"The checkpoint {path} is torn: its size or checksum is not what was written."
+
+
+def _torn(info: CheckpointInfo, whole: CheckpointInfo | None) -> str:
+    instead = f"{Path(whole.path).name} is used instead" if whole else "it starts from scratch"
+    return f"its checkpoint {Path(info.path).name} is torn or gone (its checksum does not fit): {instead}"
+
+
+def remove_drafts(trial_dir: str | os.PathLike[str]) -> None:
+    """Delete what a worker was writing when it was killed."""
+    for left in Path(trial_dir, FOLDER).glob(".report-*.tmp"):
+        discard(left)
+
+
+class Kept:
+    """What the head of a trial knows of its checkpoints: ``known`` are on disk, ``newest`` is of this start."""
+
+    def __init__(self, keep: int, mode: Literal["min", "max"]) -> None:
+        self.known: list[CheckpointInfo] = []
+        self.newest: CheckpointInfo | None = None
+        self._keep = keep
+        self._mode = mode
+        self._news: list[CheckpointInfo] = []
+
+    def add(self, info: CheckpointInfo) -> CheckpointInfo:
+        """Note a finished checkpoint, perhaps again."""
+        self.known = [*(known for known in self.known if known.path != info.path), info]
+        self.newest = info
+        self._news.append(info)
+        return info
+
+    def news(self) -> list[dict[str, Any]]:
+        """Return those that were added since this was last asked, as plain data."""
+        news, self._news = self._news, []
+        return [info.asdict() for info in news]
+
+    def prune(self, trial_dir: Path) -> None:
+        """Delete those that nobody needs any more (see :func:`prune`)."""
+        if len(self.known) > SPARES:
+            self.known = prune(self.known, self._keep, self._mode, pinned(trial_dir))
+
+    def forget_after(self, number: int, trial_dir: Path) -> None:
+        """Know those up to report ``number`` (see :func:`forget_after`)."""
+        self.known = forget_after(number, trial_dir)
 
 
 def prune(
     known: Iterable[CheckpointInfo], keep: int, mode: Literal["min", "max"], pinned: Iterable[str] = ()
 ) -> list[CheckpointInfo]:
-    """Delete all but the ``keep`` best, the last, and the pinned ones; return what is left, oldest first."""
+    """Delete all but the ``keep`` best, the last two, and the pinned ones; return what is left, oldest first."""
     ordered = sorted(known, key=lambda info: info.number)
     sign = 1.0 if mode == "min" else -1.0
     judged = [info for info in ordered if info.value is not None and math.isfinite(info.value)]
     best = sorted(judged, key=lambda info: (sign * (info.value or 0.0), info.number))[:keep]
-    spared = {info.path for info in best} | {info.path for info in ordered[-1:]} | set(pinned)
+    spared = {info.path for info in best} | {info.path for info in ordered[-SPARES:]} | set(pinned)
     for info in ordered:
         if info.path not in spared:
             discard(Path(info.path))
@@ -118,20 +188,13 @@ def write_pointer(folder: str | os.PathLike[str], info: CheckpointInfo | None) -
 
 
 def read_pointer(folder: str | os.PathLike[str]) -> CheckpointInfo | None:
-    """Return the checkpoint that a pointer names; a real file beside the pointer comes first.
-
-    Raises: CheckpointError when it is gone.
-    """
+    """Return the checkpoint that a pointer names, gone or not; a real file beside the pointer comes first."""
     pointer = Path(folder, POINTER)
     info = _read(pointer) if pointer.exists() else None
     if info is None:
         return None
     beside = pointer.with_name(info.name or Path(info.path).name)
-    if beside.exists():
-        return replace(info, path=str(beside))
-    if not Path(info.path).exists():
-        raise CheckpointError(f"The checkpoint {info.path} is gone; {pointer} points at it.")
-    return info
+    return replace(info, path=str(beside)) if beside.exists() else info
 
 
 def adopt(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str]) -> CheckpointInfo | None:
@@ -186,6 +249,17 @@ def copy_into(info: CheckpointInfo, folder: str | os.PathLike[str]) -> None:
         shutil.copy2(source, target)
 
 
+def _sync(path: Path) -> None:
+    """Bring a file, or all files of a folder, to the disk itself."""
+    for file in _files(path):
+        with file.open("rb") as stream, suppress(OSError):  # not every file system can
+            os.fsync(stream.fileno())
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
 def _companion(path: Path) -> Path:
     return path.with_name(f"{path.stem}.json")
 
@@ -200,9 +274,8 @@ def _read(path: Path) -> CheckpointInfo | None:
 
 def _measure(path: Path) -> tuple[int, str]:
     """Return size in bytes and CRC-32 of a file, or of all files of a folder in order."""
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     size = crc = 0
-    for file in files:
+    for file in _files(path):
         with file.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
                 size += len(chunk)

@@ -42,6 +42,7 @@ class Report:
     step: int | None = None
     timestamp: float = field(default_factory=time.time)
     checkpoint: CheckpointInfo | None = None
+    """The checkpoint of this report, if it is finished already; else :class:`Wrote` tells of it later."""
     notes: tuple[str, ...] = ()
     """Warnings for the person who runs the sweep, each said once."""
 
@@ -51,6 +52,15 @@ class Saved:
     """The answer to :class:`Save`: a checkpoint, or None where the training code cannot write one."""
 
     checkpoint: CheckpointInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """What became of a checkpoint that was written in the background: it is finished, or there is none."""
+
+    checkpoint: CheckpointInfo | None
+    note: str | None = None
+    """What the person who runs the sweep should know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,10 @@ class Resize:
 
 
 Decision = Continue | Save | Stop
+
+
+Failure = Literal["ERROR", "OOM", "DIVERGED"]
+"""How a trial failed: its code raised or a process died, memory ran out, or training went astray."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +167,9 @@ class Task:
     until: int | None = 1
     resume: CheckpointInfo | None = None
     every: int = 1
+    every_s: float = 0.0
+    share: float = 0.05
+    """When checkpoints are written: see :class:`tunelight.policies.CheckpointPolicy`."""
     verbose: int = 0
     terminal: Terminal | None = None
     """Where the ranks' output goes as it happens; None sends it to the trial's log."""
@@ -210,7 +227,7 @@ class Output:
     value: Any
 
 
-Event = Report | Saved | Text | Output | Ended
+Event = Report | Saved | Wrote | Text | Output | Ended
 
 RESULT_KEY = "_tunelight"
 """Under this key a Tune result carries what is tunelight's own (see ``GangTrainable.step``)."""

@@ -5,9 +5,69 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Final, Literal
 
 from tunelight.errors import SettingsError
-from tunelight.messages import WorkerError
+from tunelight.messages import Failure, WorkerError
+
+_OUT_OF_MEMORY: Final = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "cublas_status_alloc_failed",
+)
+_ASTRAY: Final = ("returned nan values", "detected nan and/or inf")
+"""What torch's anomaly detection and Lightning's checks say of a NaN."""
+EXPLODED: Final = 1e6
+"""How many times worse than at first a metric must get to count as exploded."""
+
+
+def classify(error: WorkerError) -> Failure:
+    """Return how a trial failed, by its error: OOM and DIVERGED say something of its configuration, ERROR does not.
+
+    OOM: every exception called ...MemoryError (Python's, torch's, NumPy's, and Ray's, whose memory monitor ended the
+    worker), and a RuntimeError or OSError that says so. DIVERGED: FloatingPointError, and what torch's anomaly
+    detection and Lightning raise at a NaN.
+    """
+    name, text = error.type_name, error.message.lower()
+    if name.endswith("MemoryError"):
+        return "OOM"
+    if name in ("RuntimeError", "AcceleratorError", "OSError") and any(sign in text for sign in _OUT_OF_MEMORY):
+        return "OOM"
+    if name == "FloatingPointError":
+        return "DIVERGED"
+    if name in ("RuntimeError", "ValueError") and any(sign in text for sign in _ASTRAY):
+        return "DIVERGED"
+    return "ERROR"
+
+
+@dataclass(slots=True)
+class Divergence:
+    """Tell by the sweep's metric when one trial's training has gone astray.
+
+    It has when the metric is NaN or infinite, except in the trial's first report: a metric may have no data yet. And
+    when it is worse than the first finite value by a million times that value (or by a million, for small ones).
+    """
+
+    metric: str | None
+    mode: Literal["min", "max"] = "min"
+    first: float | None = None
+
+    def judge(self, number: int, metrics: dict[str, Any]) -> str | None:
+        """Return what is wrong with report ``number`` (1-based), or None."""
+        value = metrics.get(self.metric) if self.metric else None
+        if not isinstance(value, int | float):
+            return None
+        if not math.isfinite(value):
+            return None if number == 1 else f"{self.metric} is {value} at report {number}"
+        if self.first is None:
+            self.first = value
+        worse = value - self.first if self.mode == "min" else self.first - value
+        if worse > EXPLODED * max(1.0, abs(self.first)):
+            return f"{self.metric} exploded from {self.first:.4g} to {value:.4g} at report {number}"
+        return None
+
 
 COOLDOWN_S = 10.0
 """How long a gang keeps its size at least, before workers that have arrived may join it."""
@@ -67,9 +127,55 @@ class FailurePolicy:
         return 0.0 if row < 2 else min(self.backoff_s * 2.0 ** (row - 2), _LONGEST_PAUSE_S)
 
     def decide(self, error: WorkerError, failures: int) -> FailureDecision:
-        """Decide after ``failures`` failures of a trial that count, this one included."""
-        if error.cause == "exception" and not self.retry_exceptions:
+        """Decide after ``failures`` failures of a trial that count, this one included.
+
+        What would repeat itself is not tried again: a bug (unless that is asked for), and what says something of the
+        configuration (see :func:`classify`).
+        """
+        if classify(error) != "ERROR" or (error.cause == "exception" and not self.retry_exceptions):
             return FailureDecision.GIVE_UP
         if self.max_failures < 0 or failures <= self.max_failures:
             return FailureDecision.RETRY
         return FailureDecision.GIVE_UP
+
+
+FREE_S = 1.0
+"""What checkpoints may block training for in all before their share of the time counts: a short trial skips none."""
+
+
+@dataclass(slots=True)
+class CheckpointPolicy:
+    """Write a checkpoint every ``every_s`` seconds, as long as what that blocks stays a small share of the time.
+
+    Args:
+        started: when training started. All times are seconds of one clock, whichever.
+        every_s: seconds from one checkpoint to the next, at least (0: every report may write one).
+        share: how much of the time since ``started`` checkpoints may block training for.
+    """
+
+    started: float
+    every_s: float = 0.0
+    share: float = 0.05
+    blocked_s: float = 0.0
+    """What checkpoints have blocked training for."""
+    last_s: float = 0.0
+    """What the last one did."""
+    last_at: float | None = None
+    """When it was written."""
+
+    def due(self, now: float) -> bool:
+        """Tell whether ``every_s`` seconds have passed."""
+        return self.last_at is None or now - self.last_at >= self.every_s
+
+    def allowance_s(self, now: float) -> float:
+        """Return for how long the next checkpoint may block before it is itself written; below 0: not at all."""
+        return FREE_S + self.share * (now - self.started) - self.blocked_s - self.last_s
+
+    def waited(self, seconds: float) -> None:
+        """Count time that a checkpoint has blocked before it was written, or instead."""
+        self.blocked_s += seconds
+
+    def wrote(self, now: float, seconds: float) -> None:
+        """Count a checkpoint that was written at ``now`` and blocked for so long."""
+        self.blocked_s += seconds
+        self.last_s, self.last_at = seconds, now

@@ -37,8 +37,8 @@ class TrialResult:
 
     Attributes:
         id, index: its id (str), and its number in order of creation (int, from 0).
-        state: PENDING, RUNNING, PAUSED, FINISHED (ended by itself), STOPPED (early, by the scheduler), ERROR
-            or INTERRUPTED.
+        state: PENDING, RUNNING, PAUSED, FINISHED (ended by itself), STOPPED (early, by the scheduler), DIVERGED
+            (its metric became NaN, infinite or exploded), OOM (out of memory), ERROR or INTERRUPTED.
         config: its configuration (dict).
         seed: the seed that was set on all its ranks (int or None).
         history: every report in order, a list of dicts: the metrics, ``epoch``, ``training_iteration`` and
@@ -68,7 +68,7 @@ class TrialResult:
 
     @property
     def error(self) -> str | None:
-        """Why it failed: rank, error and traceback as text; None if it did not."""
+        """Why it failed, diverged or ran out of memory: rank, error and traceback as text; None if it did not."""
         if self._error is None:
             return None
         about = self._error
@@ -83,18 +83,17 @@ class TrialResult:
 
         Best is by the sweep's metric at the report that it belongs to; of equals, the earlier.
         """
-        kept = [(known, self._folder / known["path"]) for known in self._checkpoints]
-        kept = [(known, path) for known, path in kept if path.exists()]
-        if not kept:  # the last ones may have been written after the sweep was cut off, and stand in no record
-            kept = [(info.asdict(), Path(info.path)) for info in checkpoints.find(self.path)]
+        kept = {path: known for known in self._checkpoints if (path := self._folder / known["path"]).exists()}
+        for info in checkpoints.find(self.path):  # those that were finished after the last report are in no record
+            kept.setdefault(Path(info.path), info.asdict())
         best: tuple[float, Path] | None = None
-        for known, path in kept:
+        for path, known in kept.items():
             value = storage.metric_value(known, "value")
             if value is not None and (best is None or storage.is_better(value, best[0], self._mode)):
                 best = value, path
         if best is not None:
             return best[1]
-        return kept[-1][1] if kept else None
+        return list(kept)[-1] if kept else None
 
     @property
     def _mode(self) -> str:
@@ -121,6 +120,8 @@ class TrialResult:
                 "TuneReportCheckpointCallback in the train function (a model= sweep writes checkpoints by "
                 "itself, unless checkpoints=None)."
             )
+        if torn := checkpoints.describe_torn(path):
+            raise CheckpointError(f"{torn} Load another: {self._others(path)}.")
         import torch  # noqa: PLC0415 - whoever only reads results need not wait for torch
 
         try:
@@ -139,6 +140,12 @@ class TrialResult:
                 f"The checkpoint {path} cannot be loaded into {cls.__name__}: {error}. Is that the class "
                 "that the trial trained? Arguments that it needs can be given to load_model(...)."
             ) from error
+
+    def _others(self, path: Path) -> str:
+        """Return which checkpoints the trial has beside ``path``, as text."""
+        whole = [info for info in checkpoints.find(self.path) if info.path != str(path) and checkpoints.is_whole(info)]
+        found = (info.path if info.value is None else f"{info.path} (value {_short(info.value)})" for info in whole)
+        return ", ".join(found) or "the trial has no other"
 
     def _recorded_model(self) -> type[Any]:
         recorded = self._settings.get("model")
@@ -245,7 +252,7 @@ class SweepResults:
 
     @property
     def errors(self) -> list[TrialResult]:
-        """The trials that failed."""
+        """The trials that failed; not those that diverged or ran out of memory: that says something of their config."""
         return [trial for trial in self.trials if trial.state == storage.ERROR]
 
     @property
@@ -262,6 +269,16 @@ class SweepResults:
     def num_errors(self) -> int:
         """How many trials failed."""
         return self._state.counts[storage.ERROR]
+
+    @property
+    def num_diverged(self) -> int:
+        """How many trials were ended because their metric became NaN, infinite or exploded."""
+        return self._state.counts[storage.DIVERGED]
+
+    @property
+    def num_oom(self) -> int:
+        """How many trials ran out of memory."""
+        return self._state.counts[storage.OOM]
 
     @property
     def num_interrupted(self) -> int:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tunelight import checkpoints
-from tunelight.errors import CheckpointError, ContextError, GangError, MetricError, TrialStopped, guess
+from tunelight.control import Control, Mailbox, decode, encode
+from tunelight.errors import ContextError, GangError, MetricError, TrialStopped, guess
 from tunelight.messages import (
     RESULT_KEY,
     CheckpointInfo,
@@ -32,79 +30,15 @@ from tunelight.messages import (
     Stop,
     Task,
 )
+from tunelight.policies import CheckpointPolicy
+from tunelight.writing import CheckpointWriter, Writer
 
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; nothing takes an hour."""
 _POLL_S = 0.2
-_ENDED = "ended"
+_ENDED, _WRITE, _SKIP = "ended", "write", "skip"
 _RESERVED = frozenset({"done", "should_checkpoint", RESULT_KEY})
 """Names that mean something to Tune."""
-
-Writer = Callable[[str], object]
-"""Writes a checkpoint to the path it is given; called on every rank with the same path."""
-
-
-class Control(Protocol):
-    """Carries rank 0's word to the other ranks of its gang: one word a turn, turns count from 1."""
-
-    def say(self, turn: int, word: str) -> None:
-        """Publish rank 0's word for ``turn``."""
-
-    def hear(self, turn: int, timeout_s: float) -> str | None:
-        """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
-
-
-class Mailbox:
-    """Rank 0's decisions as they arrive from the head, in any order; thread-safe, one waiter."""
-
-    def __init__(self, until: int | None = 1) -> None:
-        self._until: float = math.inf if until is None else until
-        self._queue: deque[Decision] = deque()
-        self._changed = threading.Condition()
-        self._aborted: str | None = None
-
-    @property
-    def aborted(self) -> str | None:
-        """Why the trial was called off, if it was."""
-        return self._aborted
-
-    def put(self, decision: Decision) -> None:
-        """Hand in a decision."""
-        with self._changed:
-            if isinstance(decision, Continue):
-                until = math.inf if decision.until is None else decision.until
-                self._until = max(self._until, until)  # what was allowed once stays so
-            else:
-                self._queue.append(decision)
-            self._changed.notify_all()
-
-    def abort(self, reason: str) -> None:
-        """Call the trial off: whoever waits here stops waiting."""
-        with self._changed:
-            self._aborted = reason
-            self._changed.notify_all()
-
-    def take(self, number: int, timeout_s: float) -> Decision:
-        """Return the decision for report ``number``; wait for it if the trial may not run on unasked.
-
-        Raises: GangError when none came within ``timeout_s`` seconds.
-        """
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while True:
-                if self._aborted is not None:
-                    return Stop(self._aborted)
-                if self._queue:
-                    return self._queue.popleft()
-                if number < self._until:
-                    return Continue()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise GangError(
-                        f"Waited {timeout_s:.0f} s for the decision on report {number} and none came: "
-                        "is the sweep's driver still alive?"
-                    )
-                self._changed.wait(left)
 
 
 class Session:
@@ -137,12 +71,11 @@ class Session:
         self.resume = task.resume
         self.metric = task.metric
         self.verbose = task.verbose
-        self.every = task.every
         self.job = task.job
         self.backend = task.backend
         self.wanted = task.wanted or place.world_size
         self.on_resize = task.on_resize
-        self._heard = task.heard
+        self.heard = task.heard
         self.reports = 0
         """Reports of this start alone."""
         self.progress = 0
@@ -151,11 +84,20 @@ class Session:
         """Which fit of the trial is running (0 is the first)."""
         self.writer: Writer | None = None
         """How to write a checkpoint now, if the training code told."""
+        self._every, started = task.every, time.monotonic()
+        self.writing = CheckpointWriter(
+            lead=self.rank == 0,
+            policy=CheckpointPolicy(started, task.every_s, task.share, last_at=started if task.job else None),
+            note=self.note,
+            post=None if task.job and task.heard else post,  # such reports are passed on, each with its checkpoint
+        )
         self._control = control
         self._post = post
         self._mailbox = mailbox
         self._turn = 0
         self._stopped: Stop | None = None
+        self._leaving: Stop | None = None
+        self._saved = False
         self._notes: list[str] = []
         self._said: set[str] = set()
 
@@ -179,14 +121,16 @@ class Session:
         Args:
             metrics: numbers by name; rank 0's are used. Tensors of one element are read as numbers.
             checkpoint: a file or folder that rank 0 wrote (it is moved into the trial's folder), or a
-                function that writes one to the path it is given (it is called on every rank).
+                function that writes one to the path it is given. The function is called on every rank, at
+                those reports that are to write one (``checkpoints=`` of the sweep); an OSError of it is
+                told to the person and costs that checkpoint only.
             epoch, step: where training stands, for the record.
             filename: what plain Tune's ``Result.checkpoint`` calls the file.
 
         Raises: TrialStopped (on every rank, at the same report) when the trial ends here; MetricError when
             the sweep's metric is not among those of the first report.
         """
-        if not self._heard:
+        if not self.heard:
             return
         if self._stopped is not None:
             raise TrialStopped(self._stopped.reason)
@@ -201,12 +145,24 @@ class Session:
         if self.reports == 1:
             self._check_metric(clean)
         info = None
-        if checkpoint is not None:
+        if checkpoint is not None and (not callable(checkpoint) or self._writes_now()):
             info = self._write(checkpoint, clean, epoch, step, filename)
         if self.rank == 0:
             notes, self._notes = tuple(self._notes), []
             self._post(Report(self.number, clean, epoch=epoch, step=step, checkpoint=info, notes=notes))
         self._obey(clean, epoch, step)
+
+    def boundary(self, *, epoch: int, step: int) -> None:
+        """Come to a boundary of a job that reports nothing: write a checkpoint if one is due, learn whether to go on.
+
+        Call it on every rank. Raises: TrialStopped when the job ends here.
+        """
+        self.number += 1
+        if self.writer is not None and self._writes_now():
+            info = self._write(self.writer, {}, epoch, step)
+            if self.rank == 0 and info is not None:
+                self._post(Saved(info))
+        self._obey({}, epoch, step)
 
     def _check_metric(self, metrics: Mapping[str, Any]) -> None:
         if self.metric is not None and self.metric not in metrics:
@@ -222,34 +178,71 @@ class Session:
             decision = self._agree()
             if isinstance(decision, Continue):
                 return
-            if isinstance(decision, Save) or decision.save:
-                info = None if self.writer is None else self._write(self.writer, metrics, epoch, step)
+            if isinstance(decision, Save):
+                info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
                 if self.rank == 0:
-                    self._post(Saved(info))
-                if isinstance(decision, Save) or self.writer is None:
-                    continue
+                    self._tell_saved(info)
+                continue
             self._stopped = decision
             raise TrialStopped(decision.reason)
 
     def _agree(self) -> Decision:
         self._turn += 1
         if self.rank == 0:
-            decision = self._mailbox.take(self.number, ANSWER_LIMIT_S)
+            decision = self._next_decision()
             if self.world_size > 1:
-                self._control.say(self._turn, _encode(decision))
+                self._control.say(self._turn, encode(decision))
             return decision
+        word = self._hear(self._turn)
+        return Stop(self._mailbox.aborted or "stopped") if word is None else decode(word)
+
+    def _next_decision(self) -> Decision:
+        """Return rank 0's next decision; a stop that wants a checkpoint comes as a save, and once that is made."""
+        if self._leaving is not None:
+            leaving, self._leaving = self._leaving, None
+            if self._saved:
+                return leaving
+        while True:
+            decision = self._mailbox.take(self.number, ANSWER_LIMIT_S)
+            if isinstance(decision, Continue) or (isinstance(decision, Stop) and not decision.save):
+                return decision
+            leave = Stop(decision.reason) if isinstance(decision, Stop) else None
+            if (info := self.writing.written(self.number)) is None:
+                self._leaving = leave
+                return Save()
+            self._tell_saved(info)  # this report's own: no rank need write another
+            if leave is not None:
+                return leave
+
+    def _tell_saved(self, info: CheckpointInfo | None) -> None:
+        self._saved = info is not None
+        self._post(Saved(info))
+
+    def _writes_now(self) -> bool:
+        """Return whether this report writes a checkpoint: rank 0 decides it for all."""
+        if self.number % self._every:
+            return False
+        if self.rank == 0:
+            admitted = self.writing.admit()
+            if self.world_size > 1:
+                self._control.say(-self.number, _WRITE if admitted else _SKIP)
+            return admitted
+        return self._hear(-self.number) == _WRITE
+
+    def _hear(self, turn: int) -> str | None:
+        """Return rank 0's word for ``turn``; None when the trial was called off."""
         deadline = time.monotonic() + ANSWER_LIMIT_S
         while time.monotonic() < deadline:
             if self._mailbox.aborted is not None:
-                return Stop(self._mailbox.aborted)
-            word = self._control.hear(self._turn, _POLL_S)
+                return None
+            word = self._control.hear(turn, _POLL_S)
             if word == _ENDED:
                 raise GangError(
                     f"Rank {self.rank} made report {self.number}, but rank 0's train function has returned before it: "
                     "every rank has to report equally often."
                 )
             if word is not None:
-                return _decode(word)
+                return word
         raise GangError(
             f"Rank {self.rank} reached report {self.number} and rank 0 did not within "
             f"{ANSWER_LIMIT_S:.0f} s: every rank has to report equally often."
@@ -262,8 +255,10 @@ class Session:
         epoch: int | None,
         step: int | None,
         filename: str | None = None,
+        *,
+        wait: bool = False,
     ) -> CheckpointInfo | None:
-        """Write checkpoint ``number`` into the trial's folder; rank 0 finishes it and knows it."""
+        """Write checkpoint ``number`` into the trial's folder; return it if it is finished already (rank 0)."""
         folder = Path(self.trial_dir, checkpoints.FOLDER)
         value = metrics.get(self.metric) if self.metric else None
         info = CheckpointInfo(
@@ -275,21 +270,7 @@ class Session:
             value=float(value) if isinstance(value, int | float) else None,
             name=filename,
         )
-        draft = checkpoints.draft(info)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if callable(checkpoint):
-                checkpoint(str(draft))
-            elif self.rank == 0:
-                shutil.move(os.fspath(checkpoint), draft)
-            return checkpoints.finish(info, draft) if self.rank == 0 else None
-        except (OSError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
-                raise  # a collective's, say; torch reports a full disk as a RuntimeError of its writer
-            checkpoints.discard(draft)
-            raise CheckpointError(
-                f"Could not write checkpoint {info.path}: {error}. Is the disk full, or the folder gone?"
-            ) from error
+        return self.writing.write(info, checkpoint, wait=wait)
 
     def hand_in(self, value: Any) -> None:
         """Send the head what a job made on this rank: a value, or a reference to one in Ray's object store."""
@@ -304,7 +285,9 @@ class Session:
     def check_finished(self) -> None:
         """Raise if the train function returned without having done its part."""
         if self.rank == 0 and self.world_size > 1:
-            self._control.say(self._turn + 1, _ENDED)  # a rank that would report once more learns why it can't
+            for turn in (self._turn + 1, -self.number - 1):
+                self._control.say(turn, _ENDED)  # a rank that would report once more learns why it can't
+        self.writing.settle()
         if self.reports == 0 and self.number == 0 and not self.job:
             if self.rank > 0:
                 raise MetricError(
@@ -361,21 +344,6 @@ def get_checkpoint_path() -> str | None:
     """
     resume = get_context().resume
     return None if resume is None else resume.path
-
-
-def _encode(decision: Decision) -> str:
-    if isinstance(decision, Continue):
-        return "continue"
-    if isinstance(decision, Save):
-        return "save"
-    return f"{'leave' if decision.save else 'stop'} {decision.reason}"
-
-
-def _decode(word: str) -> Decision:
-    verb, _, reason = word.partition(" ")
-    if verb == "continue":
-        return Continue()
-    return Save() if verb == "save" else Stop(reason, save=verb == "leave")
 
 
 def _number(value: Any) -> Any:

@@ -100,8 +100,8 @@ def run(
         resources_per_trial: the same in Tune's old words: {"cpu": head, "extra_cpu": all workers together}.
         backend: how workers meet: "ddp", "horovod" or "sharded"; train's strategy has to be of that kind ("ddp").
         reuse_gangs: keep workers warm from trial to trial (True).
-        checkpoints: Checkpoints(keep=1, every=1): how many of the best to keep beside the last; None: write none
-            in a ``model=`` sweep.
+        checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep beside the
+            last two, and when to write one; None: write none in a ``model=`` sweep.
         max_concurrent: trials at once (None: as many as fit the cluster).
         time_budget: seconds, timedelta or "2h" after which the sweep ends (None).
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made of the time).
@@ -195,7 +195,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Checkpoints):
-        return {"keep": value.keep, "every": value.every}
+        return asdict(value)
     if isinstance(value, FailurePolicy | OnResize):
         return asdict(value)
     if isinstance(value, type) or callable(value):
@@ -239,6 +239,8 @@ def _tune(
         seed=settings.seed or 0,
         keep=keep.keep,
         every=keep.every,
+        every_s=keep.every_s,
+        share=keep.share,
         first=first_decision(scheduler),
         failures=settings.failures,
         on_resize=settings.on_resize,

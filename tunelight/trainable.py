@@ -26,9 +26,11 @@ from tunelight.messages import (
     Ended,
     Report,
     Resize,
+    Stop,
     Task,
     WorkerError,
 )
+from tunelight.policies import Divergence, classify
 from tunelight.resources import reserve
 from tunelight.trial import TrialSpec, trial_seed
 
@@ -76,19 +78,20 @@ class GangTrainable(Trainable):
         self._run = None
         self._size: int | None = None
         self._resume: CheckpointInfo | None = None
-        self._known: list[CheckpointInfo] = []
-        self._fresh: CheckpointInfo | None = None
+        self._kept = checkpoints.Kept(self.spec.keep, self.spec.mode)
         self._last: Report | None = None
+        self._divergence = Divergence(self.spec.metric, self.spec.mode)
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Go on from what ``save_checkpoint`` left."""
-        self._resume = self._fresh = None
+        self._resume = self._kept.newest = None
         if isinstance(checkpoint, str | os.PathLike):
             self._resume = checkpoints.adopt(checkpoint, self._trial_dir())
         self._number = self._iteration
         if self._resume is not None:
-            self._number = self._iteration = self._resume.number
-        self._known = checkpoints.forget_after(self._number, self._trial_dir())
+            self._resume = self._tell(checkpoints.whole_or_before(self._resume))
+            self._number = self._iteration = self._resume.number if self._resume else 0
+        self._kept.forget_after(self._number, self._trial_dir())
         if self._resume is None and self._number:
             raise CheckpointError(
                 f"Trial {self.trial_id} was paused at report {self._number} without a checkpoint, so it cannot "
@@ -97,7 +100,7 @@ class GangTrainable(Trainable):
 
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
-        self._prune()  # Tune has the report before: what that made needless may go
+        self._kept.prune(self._trial_dir())  # Tune has the report before: what that made needless may go
         try:
             run = self._run
             if run is None:
@@ -116,13 +119,15 @@ class GangTrainable(Trainable):
 
         Under plain Tune (``real_checkpoints``) the file itself lies beside it.
         """
-        info = self._fresh or self._resume
+        info = self._kept.newest or self._resume
         gang = self._gang
         fresh = info is not None and info.number == self._number
         if not fresh and gang is not None and gang.running and self._number:
             saved = gang.save().checkpoint
+            if saved is None:  # it ended before it could: it may have written this report's in the background
+                saved = next((one for one in checkpoints.find(self._trial_dir()) if one.number == self._number), None)
             if saved is not None:
-                info = self._keep(saved)
+                info = self._kept.add(saved)
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)
@@ -156,6 +161,7 @@ class GangTrainable(Trainable):
     # -- one trial on the gang
 
     def _start(self) -> Run:
+        checkpoints.remove_drafts(self._trial_dir())
         self._recover_number()
         task = Task(
             trial_id=self.trial_id,
@@ -170,25 +176,43 @@ class GangTrainable(Trainable):
             until=self._until,
             resume=self._resume,
             every=self.spec.every,
+            every_s=self.spec.every_s,
+            share=self.spec.share,
             verbose=self.spec.verbose,
         )
         if self._gang is None:
             self._gang = Gang(self._gang_spec(), ray.util.get_current_placement_group())
         elif self._gang.unfit is not None:
             self._say(f"a worker is replaced: {self._gang.unfit}")
-        run = Run(self._gang, task, self.spec.failures, say=self._say, keep=self._keep, size=self._size)
+        run = Run(
+            self._gang,
+            task,
+            self.spec.failures,
+            say=self._say,
+            keep=self._kept.add,
+            newest=self._newest,
+            size=self._size,
+        )
         run.start()
         self._run = run
         return run
 
+    def _newest(self, number: int) -> CheckpointInfo | None:
+        """Return the last whole checkpoint up to report ``number``, for a trial that starts again.
+
+        The folder knows more than was heard of: a worker that died may have finished one before.
+        """
+        checkpoints.remove_drafts(self._trial_dir())
+        return self._tell(checkpoints.last_whole(self._trial_dir(), number)) or self._resume
+
     def _recover_number(self) -> None:
         """Find the last whole checkpoint of a trial that starts again in the folder it had."""
         if self._resume is None:
-            self._resume = checkpoints.last_whole(self._trial_dir())
+            self._resume = self._tell(checkpoints.last_whole(self._trial_dir()))
             if self._resume is not None:
                 self._number = self._iteration = self._resume.number
                 self._say(f"goes on from its checkpoint of report {self._number}")
-            self._known = checkpoints.forget_after(self._number, self._trial_dir())
+            self._kept.forget_after(self._number, self._trial_dir())
 
     def _gang_spec(self) -> GangSpec:
         reservation, failures = self.spec.reservation, self.spec.failures
@@ -221,13 +245,19 @@ class GangTrainable(Trainable):
         self._number = report.number
         self._last = report
         self._decided = self._until is None or report.number < self._until
-        return {
+        result = {
             **report.metrics,
             "epoch": report.epoch,
             "timestamp": report.timestamp,
             TRAINING_ITERATION: report.number,
             RESULT_KEY: self._ours(report),
         }
+        astray = self._divergence.judge(report.number, report.metrics) if self.spec.soft_errors else None
+        if astray is not None:
+            self._answer(Stop("diverged"))
+            result[DONE] = True
+            result[RESULT_KEY]["error"] = head_error(FloatingPointError(astray)).asdict() | {"state": "DIVERGED"}
+        return result
 
     def _ended(self, event: Any) -> dict[str, Any]:
         """Say that the trial's last report was its end (no iteration that was never trained)."""
@@ -237,28 +267,30 @@ class GangTrainable(Trainable):
                 message = "the trial was stopped before its first report"
             if not self._number:
                 raise TrialError(head_error(GangError(message)))
+        self._kept.prune(self._trial_dir())
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:
         """Return the result that ends a failed trial. Raises: TrialError where Tune is to let go of the gang too."""
         self._run = None
-        if not self.spec.soft_errors or error.rank < 0:  # a gang that cannot be had: the next trial gets another
-            self._close_gang()
+        if self._gang is not None and not self._gang.met and error.rank < 0:
+            self._close_gang()  # it cannot be had: the next trial gets another
+            raise TrialError(error)
+        if not self.spec.soft_errors:
             raise TrialError(error)
         return {
             DONE: True,
             TRAINING_ITERATION: self._number,
-            RESULT_KEY: {**self._ours(None), "error": error.asdict()},
+            RESULT_KEY: {**self._ours(None), "error": {**error.asdict(), "state": classify(error)}},
         }
 
     def _ours(self, report: Report | None) -> dict[str, Any]:
         """Return what a result carries for tunelight's own driver side."""
         log, self._log = self._log, []
-        checkpoint = report.checkpoint if report else None
         return {
             "number": self._number,
             "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
-            "checkpoint": checkpoint.asdict() if checkpoint else None,
+            "checkpoints": self._kept.news(),
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
             "notes": list(report.notes) if report else [],
             "error": None,
@@ -271,23 +303,17 @@ class GangTrainable(Trainable):
     def _finish(self, reason: str, limit_s: float | None = None) -> None:
         """Bring the running trial to its end, within a limit."""
         if self._gang is not None and self._gang.running:
-            late = self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
-            for report in late:
-                if report.checkpoint is not None:
-                    self._keep(report.checkpoint)
+            self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
+            self._kept.known = checkpoints.find(self._trial_dir())  # the last was finished meanwhile, or is lost
+            self._kept.prune(self._trial_dir())
         self._run = None
 
-    def _keep(self, info: CheckpointInfo) -> CheckpointInfo:
-        """Note a new checkpoint; the next step prunes those that nobody needs any more."""
-        self._known = [*(known for known in self._known if known.path != info.path), info]
-        self._fresh = info
+    def _tell(self, found: tuple[CheckpointInfo | None, str | None]) -> CheckpointInfo | None:
+        """Pass on what a search for a whole checkpoint has to say; return the checkpoint."""
+        info, warning = found
+        if warning is not None:
+            self._say(warning)
         return info
-
-    def _prune(self) -> None:
-        if len(self._known) > 1:
-            self._known = checkpoints.prune(
-                self._known, self.spec.keep, self.spec.mode, checkpoints.pinned(self._trial_dir())
-            )
 
     def _close_gang(self) -> None:
         if self._gang is not None:

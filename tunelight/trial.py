@@ -30,6 +30,8 @@ class TrialSpec:
     seed: int = 0
     keep: int = 1
     every: int = 1
+    every_s: float = 0.0
+    share: float = 0.05
     first: Continue = field(default_factory=lambda: Continue(until=1))
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     on_resize: OnResize = field(default_factory=OnResize)

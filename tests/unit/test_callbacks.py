@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 from tests.fakes import MemoryControl
 from tunelight import session
 from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+from tunelight.control import Mailbox
 from tunelight.errors import MetricError, SettingsError, StrategyError
 from tunelight.messages import Place, Task
 
@@ -23,7 +24,7 @@ def reports(tmp_path: Path) -> Iterator[list[Any]]:
     """Events of a trial of one rank that needs no answers."""
     events: list[Any] = []
     task = Task("00000", str(tmp_path), {}, b"", 1, ".", every=2)
-    mailbox = session.Mailbox(None)
+    mailbox = Mailbox(None)
     session.set_current(session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, mailbox))
     yield events
     session.set_current(None)

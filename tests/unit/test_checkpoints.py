@@ -32,41 +32,69 @@ def test_nothing_written_is_an_error(tmp_path: Path) -> None:
         checkpoints.finish(info, checkpoints.draft(info))
 
 
-def test_best_and_last_are_kept(tmp_path: Path) -> None:
-    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.1, 0.3, float("nan")], start=1)]
+def test_the_best_and_the_last_two_are_kept(tmp_path: Path) -> None:
+    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.1, 0.3, 0.4, float("nan")], start=1)]
     left = checkpoints.prune(infos, keep=1, mode="min")
-    assert [info.number for info in left] == [2, 4]
+    assert [info.number for info in left] == [2, 4, 5]
     assert checkpoints.find(tmp_path)[0].number == 2
-    assert len(list((tmp_path / checkpoints.FOLDER).iterdir())) == 4
+    assert len(list((tmp_path / checkpoints.FOLDER).iterdir())) == 6
 
 
 def test_max_mode_keeps_the_largest(tmp_path: Path) -> None:
-    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.9, 0.3], start=1)]
-    assert [info.number for info in checkpoints.prune(infos, keep=1, mode="max")] == [2, 3]
+    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.9, 0.3, 0.2, 0.1], start=1)]
+    assert [info.number for info in checkpoints.prune(infos, keep=1, mode="max")] == [2, 4, 5]
 
 
 def test_what_is_pointed_at_is_not_pruned(tmp_path: Path) -> None:
-    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.1, 0.3], start=1)]
+    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.1, 0.3, 0.3], start=1)]
     kept_by_tune = tmp_path / "checkpoint_000000"
     kept_by_tune.mkdir()
     checkpoints.write_pointer(kept_by_tune, infos[0])
     left = checkpoints.prune(infos, 1, "min", checkpoints.pinned(tmp_path))
-    assert [info.number for info in left] == [1, 2, 3]
+    assert [info.number for info in left] == [1, 2, 3, 4]
 
 
 def test_a_corrupt_file_is_passed_over(tmp_path: Path) -> None:
     first, second = write(tmp_path, 1), write(tmp_path, 2)
     Path(second.path).write_text("weightz")
-    assert checkpoints.last_whole(tmp_path) == first
+    found, warning = checkpoints.last_whole(tmp_path)
+    assert found == first
+    assert warning is not None
+    assert "report-000002.ckpt is torn" in warning
+    assert "report-000001.ckpt is used instead" in warning
+    assert checkpoints.whole_or_before(second) == (first, warning)
+    assert checkpoints.whole_or_before(first) == (first, None)
+    assert checkpoints.last_whole(tmp_path, 1) == (first, None)
 
 
-def test_a_pointer_finds_its_file_and_says_when_it_is_gone(tmp_path: Path) -> None:
+def test_without_a_whole_file_there_is_none(tmp_path: Path) -> None:
+    assert checkpoints.last_whole(tmp_path) == (None, None)
+    only = write(tmp_path, 1)
+    Path(only.path).write_text("we")
+    found, warning = checkpoints.last_whole(tmp_path)
+    assert found is None
+    assert "from scratch" in str(warning)
+
+
+def test_what_a_killed_worker_was_writing_is_removed(tmp_path: Path) -> None:
+    info = write(tmp_path, 1)
+    checkpoints.draft(CheckpointInfo(info.path.replace("000001", "000002"), 2)).write_text("half")
+    checkpoints.remove_drafts(tmp_path)
+    assert sorted(path.name for path in Path(info.path).parent.iterdir()) == [
+        "report-000001.ckpt",
+        "report-000001.json",
+    ]
+
+
+def test_a_pointer_finds_its_file_and_a_file_that_is_gone_is_not_whole(tmp_path: Path) -> None:
     info = write(tmp_path, 1)
     checkpoints.write_pointer(tmp_path, info)
     assert checkpoints.read_pointer(tmp_path) == info
     Path(info.path).unlink()
-    with pytest.raises(CheckpointError, match="is gone"):
-        checkpoints.read_pointer(tmp_path)
+    assert checkpoints.read_pointer(tmp_path) == info
+    found, warning = checkpoints.whole_or_before(info)
+    assert found is None
+    assert "report-000001.ckpt is torn or gone" in str(warning)
 
 
 def test_a_real_copy_beside_the_pointer_comes_first_and_shares_its_bytes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.fakes import MemoryControl
 from tunelight import checkpoints, session
+from tunelight.control import Mailbox
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
 from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Task
 
@@ -19,7 +20,7 @@ class Ranks:
 
     def __init__(self, folder: Path, size: int = 2, **task: Any) -> None:
         self.events: list[Any] = []
-        self.mailboxes = [session.Mailbox(task.get("until", 1)) for _ in range(size)]
+        self.mailboxes = [Mailbox(task.get("until", 1)) for _ in range(size)]
         control = MemoryControl()
         settings = Task("00000", str(folder), {}, b"", 1, ".", **task)
         self.sessions = [
@@ -105,7 +106,7 @@ def test_an_abort_frees_ranks_that_wait(tmp_path: Path) -> None:
 
 def test_no_answer_in_time_says_what_was_waited_for() -> None:
     with pytest.raises(GangError, match="decision on report 4"):
-        session.Mailbox(1).take(4, 0.05)
+        Mailbox(1).take(4, 0.05)
 
 
 def test_a_missing_metric_names_those_that_were_reported(tmp_path: Path) -> None:

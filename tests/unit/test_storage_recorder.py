@@ -198,8 +198,8 @@ def test_checkpoints_are_relative_inside_the_sweep_and_recorded_once(sweep):
     sweep.start(trial)
     inside = {"path": str(sweep.folder / "trial_00000/checkpoints/report-000001.ckpt"), "number": 1}
     for number in (1, 2):
-        sweep.report(trial, number, 0.5, own={"checkpoint": {**inside, "value": 0.5, "epoch": 0}})
-    sweep.report(trial, 3, 0.5, own={"checkpoint": {"path": "/elsewhere/x.ckpt", "number": 3}})
+        sweep.report(trial, number, 0.5, own={"checkpoints": [{**inside, "value": 0.5, "epoch": 0}]})
+    sweep.report(trial, 3, 0.5, own={"checkpoints": [{"path": "/elsewhere/x.ckpt", "number": 3}]})
     found = sweep.state.trials["00000"].checkpoints
     assert [known["path"] for known in found] == [
         "trial_00000/checkpoints/report-000001.ckpt",

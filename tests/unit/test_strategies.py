@@ -16,6 +16,7 @@ from torch import nn
 import tunelight as tl
 from tests.fakes import MemoryControl
 from tunelight import session
+from tunelight.control import Mailbox
 from tunelight.errors import ResourceError, SettingsError, StrategyError
 from tunelight.gang.horovod import environment
 from tunelight.gang.placement import arrange, layout, visible_gpus
@@ -41,7 +42,7 @@ def join(tmp_path: Path) -> Iterator[Any]:
     def join(backend: str = "ddp", rank: int = 1, size: int = 2, gpu: int | None = None) -> session.Session:
         task = Task("00000", str(tmp_path), {}, b"", 1, ".", backend=backend)
         place = Place(rank, size, rank, size, 0, "127.0.0.1", gpus=("0", "1") if gpu is not None else (), gpu=gpu)
-        one = session.Session(task, place, MemoryControl(), lambda event: None, session.Mailbox(None))
+        one = session.Session(task, place, MemoryControl(), lambda event: None, Mailbox(None))
         session.set_current(one)
         return one
 

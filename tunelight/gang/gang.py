@@ -86,6 +86,11 @@ class Gang:
         return self._crew.unfit
 
     @property
+    def met(self) -> bool:
+        """True while all ranks are fit for a trial."""
+        return self._crew.met
+
+    @property
     def closed(self) -> bool:
         """True once its workers are ended."""
         return self._crew.closed

@@ -22,6 +22,7 @@ from tunelight.messages import (
     Task,
     Text,
     WorkerError,
+    Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailureDecision, FailurePolicy
 
@@ -39,6 +40,8 @@ class Run:
         failures: what is survived.
         say: told what happened, for the person who runs it.
         keep: told of each finished checkpoint.
+        newest: asked, where training has to start again, for the checkpoint of a report up to the given one (by
+            default the last that was heard of).
         size: how many workers to use at most (None: all).
     """
 
@@ -50,6 +53,7 @@ class Run:
         *,
         say: Callable[[str], object],
         keep: Keep = lambda _: None,
+        newest: Callable[[int], CheckpointInfo | None] | None = None,
         size: int | None = None,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -63,6 +67,7 @@ class Run:
         self._task = task
         self._failures = failures
         self._say, self._keep, self._sleep, self._clock = say, keep, sleep, clock
+        self._newest = newest or (lambda _: self.resume)
         self._until = task.until
         self._queue: deque[Event] = deque()
         self._count = self._row = 0
@@ -122,10 +127,10 @@ class Run:
                 return event
 
     def _take(self, event: Event) -> bool:
-        """Note what an event brings; False for a report that was passed on before."""
-        checkpoint = event.checkpoint if isinstance(event, Report | Saved) else None
-        if checkpoint is not None:
-            self._note(checkpoint)
+        """Note what an event brings; False where there is nothing in it for others, or a report that they have."""
+        self._note(event)
+        if isinstance(event, Wrote):
+            return False
         if not isinstance(event, Report):
             return True
         if event.number <= self.seen:
@@ -133,9 +138,12 @@ class Run:
         self.seen, self._row = event.number, 0
         return True
 
-    def _note(self, checkpoint: CheckpointInfo) -> None:
-        self.resume = checkpoint
-        self._keep(checkpoint)
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Report | Saved | Wrote) and event.checkpoint is not None:
+            self.resume = event.checkpoint
+            self._keep(event.checkpoint)
+        if isinstance(event, Wrote) and event.note is not None:
+            self._say(event.note)
 
     def _raise_when_over(self) -> None:
         if self._error is not None and not self._queue:
@@ -147,8 +155,7 @@ class Run:
     def _fail(self, error: WorkerError) -> None:
         cause = self.gang.fail(error)
         for event in self.gang.late:  # what came while the other ranks were brought to their end
-            if isinstance(event, Report | Saved) and event.checkpoint is not None:
-                self._note(event.checkpoint)
+            self._note(event)
             if isinstance(event, Report | Text):
                 self._queue.append(event)
         self._try_again(cause)
@@ -161,6 +168,9 @@ class Run:
             if self._failures.decide(cause, self._count) is FailureDecision.GIVE_UP:
                 self._error = cause
                 return
+            self.resume = self._newest(
+                max([self.seen, *(one.number for one in self._queue if isinstance(one, Report))])
+            )
             where = f"from report {self.resume.number}" if self.resume else "from the beginning"
             self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {where}")
             self._sleep(self._failures.delay_s(self._row))
@@ -197,7 +207,7 @@ class Run:
             self._can_save = False
             self._say("keeps its workers, though more have arrived: its training code writes no checkpoints")
             return
-        self._note(saved.checkpoint)
+        self._note(saved)
         self._queue.extend(self.gang.finish(reason="resize"))
         try:
             self._start()

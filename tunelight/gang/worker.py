@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from tunelight import session as sessions
+from tunelight.control import Mailbox
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.output import JobOutput, TrialOutput
 from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
@@ -72,7 +73,7 @@ class TrialBox:
     def __init__(self, serial: int) -> None:
         self.serial = serial
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.mailbox = sessions.Mailbox()
+        self.mailbox = Mailbox()
 
 
 class GangWorker:
@@ -175,7 +176,7 @@ class GangWorker:
         """Call trial ``serial`` off; it ends where it next waits or reports."""
         self._box(serial).mailbox.abort(reason)
 
-    def _run(self, task: Task, mailbox: sessions.Mailbox, post: Callable[[Event], None]) -> None:
+    def _run(self, task: Task, mailbox: Mailbox, post: Callable[[Event], None]) -> None:
         ended: Ended | None = None
         self._left = ()
         try:
@@ -197,13 +198,13 @@ class GangWorker:
             return JobOutput(self._rank, task.terminal, post)
         return TrialOutput(task.trial_dir, self._rank, task.verbose)
 
-    def _train(self, task: Task, mailbox: sessions.Mailbox, post: Callable[[Event], None]) -> Ended:
+    def _train(self, task: Task, mailbox: Mailbox, post: Callable[[Event], None]) -> Ended:
         assert self._place is not None  # noqa: S101 - join comes before start
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
+        session = sessions.Session(task, self._place, control, post, mailbox)
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
             _add_paths(task.sys_path)
-            session = sessions.Session(task, self._place, control, post, mailbox)
             sessions.set_current(session)
             self._session = session
             _load(task.train)(task.config)
@@ -215,6 +216,8 @@ class GangWorker:
         finally:
             self._session = None
             sessions.set_current(None)
+            with contextlib.suppress(Exception):  # what it fails of now is no longer the trial's
+                session.writing.settle()
         return Ended(self._rank)
 
     def _fail(self, error: BaseException, control: StoreControl, *, job: bool) -> WorkerError:

@@ -18,9 +18,11 @@ from rich.text import Text
 from tunelight.reporting.guard import guarded
 from tunelight.reporting.views import MAX_ROWS, View, choose_view
 from tunelight.storage import (
+    DIVERGED,
     ERROR,
     FINISHED,
     INTERRUPTED,
+    OOM,
     PAUSED,
     RUNNING,
     STOPPED,
@@ -35,9 +37,24 @@ _SHORTEST_S: Final = 0.25
 _LONGEST_S: Final = 1.0
 """Between two redraws when only time passed."""
 _MESSAGE_CHARS: Final = 300
-_STYLES: Final = {RUNNING: "green", PAUSED: "yellow", STOPPED: "dim", ERROR: "red", INTERRUPTED: "yellow"}
-_VERBS: Final = {FINISHED: "finished", STOPPED: "stopped", ERROR: "failed", INTERRUPTED: "was interrupted"}
-_ENDS: Final = {FINISHED: "finished", STOPPED: "stopped early", ERROR: "failed", INTERRUPTED: "interrupted"}
+_STYLES: Final = {
+    RUNNING: "green",
+    PAUSED: "yellow",
+    STOPPED: "dim",
+    DIVERGED: "magenta",
+    OOM: "magenta",
+    ERROR: "red",
+    INTERRUPTED: "yellow",
+}
+_VERBS: Final = {
+    FINISHED: "finished",
+    STOPPED: "stopped",
+    DIVERGED: "diverged",
+    OOM: "ran out of memory",
+    ERROR: "failed",
+    INTERRUPTED: "was interrupted",
+}
+_ENDS: Final = {**_VERBS, STOPPED: "stopped early", INTERRUPTED: "interrupted"}
 
 
 class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
@@ -179,7 +196,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         view = self._ready_view()
         self._say_notes(view)
         if trial.error is not None:
-            view.say(describe_error(trial), "red")
+            view.say(describe_error(trial), _STYLES.get(trial.state, "red"))
         if not view.animated:
             view.say(end_line(self._state, trial, self._total), "")
 
@@ -276,7 +293,10 @@ def describe_error(trial: TrialState) -> str:
     if len(message) > _MESSAGE_CHARS:
         message = f"{message[:_MESSAGE_CHARS]}..."
     where = f" (traceback: {trial.folder}/log.txt)" if error.get("traceback") and trial.folder else ""
-    return f"trial {short_id(trial.id)} failed: {who}{error.get('type_name', 'error')}: {message}{where}"
+    if trial.state == DIVERGED:
+        return f"trial {short_id(trial.id)} diverged: {who}{message}{where}"
+    how = _VERBS.get(trial.state, "failed")
+    return f"trial {short_id(trial.id)} {how}: {who}{error.get('type_name', 'error')}: {message}{where}"
 
 
 def summary(state: SweepState, now: float) -> str:
@@ -345,7 +365,7 @@ def _counts(state: SweepState, total: int | None) -> str:
     words = {
         RUNNING: "running",
         PAUSED: "paused",
-        **{key: _ENDS[key] for key in (STOPPED, ERROR, INTERRUPTED)},
+        **{key: _ENDS[key] for key in (STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED)},
     }
     shown = [f"{state.counts[key]} {word}" for key, word in words.items() if state.counts[key]]
     return ", ".join([_done(state, total), *shown])

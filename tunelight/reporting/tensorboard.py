@@ -23,7 +23,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tunelight.reporting.guard import guarded
-from tunelight.storage import ERROR, FINISHED, STOPPED, SweepState, TrialState
+from tunelight.storage import DIVERGED, ERROR, FINISHED, OOM, STOPPED, SweepState, TrialState
 
 _WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 """What a report in a trial's history holds beside the user's metrics."""
@@ -31,6 +31,8 @@ _STATUS: Final = {
     FINISHED: api_pb2.STATUS_SUCCESS,
     STOPPED: api_pb2.STATUS_SUCCESS,
     ERROR: api_pb2.STATUS_FAILURE,
+    DIVERGED: api_pb2.STATUS_FAILURE,
+    OOM: api_pb2.STATUS_FAILURE,
 }
 _FLUSH_S: Final = 2.0
 

@@ -23,9 +23,11 @@ from tunelight.storage.files import (
 )
 from tunelight.storage.record import Lines, Record, read_record
 from tunelight.storage.state import (
+    DIVERGED,
     ERROR,
     FINISHED,
     INTERRUPTED,
+    OOM,
     PAUSED,
     PENDING,
     RUNNING,
@@ -44,10 +46,12 @@ if TYPE_CHECKING:
     from tunelight.storage.recorder import RecordCallback
 
 __all__ = [
+    "DIVERGED",
     "ERROR",
     "FINISHED",
     "INTERRUPTED",
     "METRICS_FILE",
+    "OOM",
     "PAUSED",
     "PENDING",
     "RECORD_FILE",

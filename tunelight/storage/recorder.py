@@ -131,24 +131,32 @@ class RecordCallback(Callback):
         own = result.get(RESULT_KEY) or {}
         for text in (*(own.get("log") or ()), *(own.get("notes") or ())):
             self.note(text, trial.trial_id)
-        if own.get("error"):
-            self._set(trial.trial_id, ERROR, error=own["error"])
-            return
         when = {key: result.get(key) for key in ("training_iteration", "epoch", "timestamp")}
         metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
-        if result.get("done") and not metrics:
-            return  # a resumed trial that had nothing left to do: it ends, and reported nothing
+        if metrics or not result.get("done"):  # a trial that failed, or had nothing left to do, reports nothing
+            self._write_report(trial.trial_id, when, metrics, result, own)
+        for found in own.get("checkpoints") or ():
+            self._write_checkpoint(trial.trial_id, when, found)
+        if own.get("error"):
+            self._set(trial.trial_id, own["error"].get("state", ERROR), error=own["error"])
+
+    def _write_report(
+        self,
+        trial_id: str,
+        when: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        result: Mapping[str, Any],
+        own: Mapping[str, Any],
+    ) -> None:
         self._write(
             "report",
-            trial=trial.trial_id,
+            trial=trial_id,
             **when,
             metrics=metrics,
             decision="STOP" if result.get("done") else "CONTINUE",
             workers=own.get("workers"),
         )
-        self._write_metrics(trial.trial_id)
-        if own.get("checkpoint"):
-            self._write_checkpoint(trial.trial_id, when, own["checkpoint"])
+        self._write_metrics(trial_id)
 
     def _write_metrics(self, trial_id: str) -> None:
         lines = self._metrics.get(trial_id)

@@ -13,10 +13,13 @@ PAUSED: Final = "PAUSED"
 FINISHED: Final = "FINISHED"
 STOPPED: Final = "STOPPED"
 ERROR: Final = "ERROR"
+DIVERGED: Final = "DIVERGED"
+OOM: Final = "OOM"
 INTERRUPTED: Final = "INTERRUPTED"
-STATES: Final = (PENDING, RUNNING, PAUSED, FINISHED, STOPPED, ERROR, INTERRUPTED)
-"""FINISHED: ended by itself. STOPPED: ended early, by the scheduler. INTERRUPTED: cut off with its sweep."""
-TERMINAL: Final = frozenset({FINISHED, STOPPED, ERROR, INTERRUPTED})
+STATES: Final = (PENDING, RUNNING, PAUSED, FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED)
+"""FINISHED: ended by itself. STOPPED: ended early, by the scheduler. DIVERGED: its training went astray (NaN).
+OOM: it ran out of memory. INTERRUPTED: cut off with its sweep."""
+TERMINAL: Final = frozenset({FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED})
 
 
 @dataclass
@@ -33,7 +36,7 @@ class TrialState:
     history: list[dict[str, Any]] = field(default_factory=list)
     """Every report's metrics with ``epoch``, ``training_iteration`` and ``timestamp``."""
     best: int | None = None
-    """Where in ``history`` the best report is; NaN is never best, of equals the earlier one is."""
+    """Where in ``history`` the best report is; NaN and infinities never are, of equals the earlier one is."""
     value: float | None = None
     """The sweep's metric in the best report."""
     decision: str = "CONTINUE"
@@ -129,7 +132,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     trial.decision = line["decision"]
     trial.workers = line.get("workers") or trial.workers
     value = metric_value(line["metrics"], state.sweep.get("metric"))
-    if value is None:
+    if value is None or math.isinf(value):
         return
     mode = state.sweep.get("mode", "min")
     if trial.value is None or is_better(value, trial.value, mode):

@@ -23,6 +23,7 @@ from tunelight.messages import OnResize, Place
 from tunelight.policies import FailurePolicy
 from tunelight.session import Session, current
 from tunelight.settings import check_setting
+from tunelight.strategies.copies import write_later
 from tunelight.strategies.environment import GangEnvironment
 from tunelight.strategies.launcher import GangLauncher
 
@@ -268,10 +269,18 @@ class GangStrategy(ParallelStrategy):
         self._launcher = DriverLauncher(self, self._launcher)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint; on a driver, with the optimizers' states that the workers hold."""
+        """Write a checkpoint, that of a report later; on a driver, with the optimizers' states that workers hold."""
         if not self.joined and "optimizer_states" in checkpoint and not checkpoint["optimizer_states"]:
             checkpoint.update(self._driver.training_state(missing_ok=True))
-        if self.joined:
+        writing = self._session.writing if self._session is not None else None
+        if (
+            writing is not None
+            and writing.writes(filepath)
+            and not getattr(self, "_save_distributed_checkpoint", False)
+        ):
+            if self.is_global_zero:
+                writing.defer(write_later(checkpoint, filepath, self.checkpoint_io))
+        elif self.joined:
             super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
         else:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +20,14 @@ import ray
 import torch
 from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
+from tunelight import checkpoints
 from tunelight.cluster import check_cluster, use_ray
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError
 from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import Run
 from tunelight.gang.spec import GangSpec, driver_paths
-from tunelight.messages import Continue, Output, Report, Task, Terminal, Text
+from tunelight.messages import CheckpointInfo, Continue, Output, Report, Task, Terminal, Text
 from tunelight.notebook import shown
 from tunelight.resources import Reservation
 from tunelight.strategies import job
@@ -35,6 +38,10 @@ if TYPE_CHECKING:
     from tunelight.strategies.base import GangStrategy
 
 _serials = itertools.count(1)
+_runs = itertools.count(1)
+_SAFE = ".tunelight"
+SAFE_EVERY_S = 5.0
+"""How often a run writes a checkpoint for its own safety, at most, and when it first does."""
 _LOOK_S = 1.0
 """How often the driver of an elastic gang looks whether workers have arrived."""
 _PASSED_ON = ("NCCL_", "TORCH_NCCL_", "HOROVOD_")
@@ -80,7 +87,7 @@ class DriverLauncher(_Launcher):
                 _ = logger.version  # which folder it will be is settled here, once
             run = job.pack_run(trainer, function.__name__, args, kwargs)
             needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
-            handed_in = self._run(job.run_on_rank, run=run, files=needed)
+            handed_in = self._run(job.run_on_rank, run=run, files=needed, folder=_safe_folder(trainer))
         except BaseException:
             self._strategy.hold_callbacks(trainer)
             raise
@@ -154,11 +161,14 @@ class DriverLauncher(_Launcher):
         run: Packed | None = None,
         files: Sequence[str] = (),
         paths: Sequence[str] = (),
+        folder: Path | None = None,
     ) -> dict[int, Any]:
         """Run ``function`` on every rank; return what they hand in, by rank.
 
-        ``run`` is a packed Trainer's run, ``files`` the checkpoints that it may load, ``paths`` those to bring.
+        ``run`` is a packed Trainer's run, ``files`` the checkpoints that it may load, ``paths`` those to bring;
+        ``folder`` is for what a run needs to survive a lost worker, and gone after it.
         """
+        folder = folder or Path.cwd()
         held = self._take()
         config: dict[str, Any] = {"paths": list(paths)}
         if run is not None:
@@ -168,7 +178,7 @@ class DriverLauncher(_Launcher):
         reporter = _reporter()
         task = Task(
             trial_id=f"job-{next(_serials)}",
-            trial_dir=reporter.folder if reporter else str(Path.cwd()),
+            trial_dir=reporter.folder if reporter else str(folder),
             config=config,
             train=cloudpickle.dumps(function),
             seed=None,
@@ -179,14 +189,22 @@ class DriverLauncher(_Launcher):
             terminal=Terminal(_is_tty(), shutil.get_terminal_size().columns),
             job=True,
             heard=reporter is not None,
+            every_s=SAFE_EVERY_S,
         )
-        del run, config
         gang = held.gang
         try:
-            steady = Run(gang, task, self._strategy.workers.failures, say=lambda text: _say(f"tunelight: {text}"))
+            steady = Run(
+                gang,
+                task,
+                self._strategy.workers.failures,
+                say=lambda text: _say(f"tunelight: {text}"),
+                newest=lambda _: _newest(folder),
+            )
             steady.start()
             handed_in = _listen(steady, reporter)
-        except WorkerFailedError:
+        except WorkerFailedError as error:
+            if (last := _newest(folder)) is not None:
+                error.add_note(f"What it had learned is in {last.path}: fit(..., ckpt_path=...) goes on from there.")
             pool.give_back(held, self._strategy.workers.idle_timeout_s)
             raise
         except BaseException as error:  # Ctrl-C, a stop by Tune: nobody waits for the ranks' next boundary
@@ -196,6 +214,7 @@ class DriverLauncher(_Launcher):
             else:
                 pool.close(held)
             raise
+        _forget(folder)
         self._trained = (held, gang.trials)  # what is asked of it later does not disturb what it keeps
         pool.give_back(held, self._strategy.workers.idle_timeout_s)
         return handed_in
@@ -266,6 +285,28 @@ def _listen(run: Run, reporter: Any) -> dict[int, Any]:
                 reporter(event)
                 run.answer(Continue(until=event.number + 1))
     return handed_in
+
+
+def _safe_folder(trainer: pl.Trainer) -> Path:
+    """Return where a run's own checkpoints go; where the gang has several nodes, it has to be one folder for all."""
+    name = f"{socket.gethostname()}-{os.getpid()}-{next(_runs)}"
+    return Path(trainer.default_root_dir, _SAFE, name).absolute()
+
+
+def _newest(folder: Path) -> CheckpointInfo | None:
+    """Return the checkpoint that a run is to go on from, if there is one."""
+    info, warning = checkpoints.last_whole(folder)
+    if warning is not None:
+        _say(f"tunelight: {warning}")
+    return info
+
+
+def _forget(folder: Path) -> None:
+    """Delete what a run needed while it could still fail."""
+    if folder.parent.name == _SAFE:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()  # unless another run's is in it
 
 
 def _seconds(timeout: timedelta | None) -> float | None:

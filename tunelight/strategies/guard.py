@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tunelight.errors import StrategyError
 from tunelight.session import Session, current
 
 if TYPE_CHECKING:
     from pytorch_lightning.callbacks import Callback
+
+
+STRATEGIES = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
+"""What tunelight's strategies are called, by the backend of the gangs that they are for."""
 
 
 def guard_callbacks() -> list[Callback]:
@@ -45,13 +50,10 @@ def _guard(session: Session) -> Callback:
 
 def check_strategy(trainer: Any, session: Session) -> None:
     """Raise StrategyError unless ``trainer`` trains on the gang (any strategy does for a gang of one)."""
-    from tunelight.errors import StrategyError  # noqa: PLC0415
-    from tunelight.strategies import BY_BACKEND, GangStrategy  # noqa: PLC0415
-
-    if isinstance(trainer.strategy, GangStrategy) or session.world_size == 1:
+    if getattr(trainer.strategy, "backend", None) in STRATEGIES or session.wanted == 1:
         return
     raise StrategyError(
         f"This Trainer uses {type(trainer.strategy).__name__}, so each of the gang's {session.world_size} "
-        f"workers would train a model of its own. Pass strategy=tunelight.{BY_BACKEND[session.backend].__name__}() "
+        f"workers would train a model of its own. Pass strategy=tunelight.{STRATEGIES[session.backend]}() "
         "to the Trainer."
     )

@@ -28,6 +28,7 @@ from tunelight.errors import TrainFunctionError
 from tunelight.gang.reset import torch_flags
 from tunelight.session import get_context
 from tunelight.strategies import files
+from tunelight.strategies.guard import guard_callbacks
 from tunelight.strategies.shares import interleave
 from tunelight.strategies.transfer import (
     Packed,
@@ -124,6 +125,29 @@ def _unpicklable(trainer: Any, args: Any, kwargs: Any, error: Exception) -> Trai
     return TrainFunctionError(f"The Trainer cannot be sent to the workers: {type(error).__name__}: {error}.")
 
 
+class Safeguard(Callback):
+    """Lets a fit write checkpoints, so that a lost worker costs little, and be resized, at its boundaries.
+
+    Boundaries are the ends of validation, and those of epochs in a fit without validation. Runs on: worker.
+    """
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Come to a boundary."""
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self._boundary(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Come to a boundary, where there is no validation."""
+        if not trainer.enable_validation:
+            self._boundary(trainer)
+
+    @staticmethod
+    def _boundary(trainer: pl.Trainer) -> None:
+        session = get_context()
+        session.writer = trainer.save_checkpoint
+        session.boundary(epoch=trainer.current_epoch, step=trainer.global_step)
+
+
 # --- on each rank: run --------------------------------------------------------------------------------------
 
 _optimizer_states: Callable[[], list[dict[str, Any]]] | None = None
@@ -139,10 +163,13 @@ def run_on_rank(config: dict[str, Any]) -> None:
     trainer = run["trainer"]
     strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
     _arrive(trainer, strategy)
+    added = [*guard_callbacks(), *([] if session.heard else [Safeguard()])]
+    trainer.callbacks += added
     run["globals"].set()
     if "files" in config:
         files.write(ray.get(config.pop("files")))
     result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
+    trainer.callbacks = [one for one in trainer.callbacks if one not in added]  # the driver knows nothing of them
     weights = strategy.full_weights() if _changed(trainer) else None  # collective, where it is sharded
     left = _leave(trainer, strategy, result)
     if session.rank == 0 or left.predictions is not None:

@@ -62,7 +62,7 @@ class GangLauncher(_Launcher):
             return args, kwargs
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        if "ckpt_path" in bound.arguments and bound.arguments["ckpt_path"] is None:
+        if "ckpt_path" in bound.arguments and (bound.arguments["ckpt_path"] is None or self._session.job):
             bound.arguments["ckpt_path"] = path
             if bound.arguments.get("weights_only") is None and "weights_only" in bound.arguments:
                 bound.arguments["weights_only"] = False  # tunelight wrote it: it holds hyperparameters too

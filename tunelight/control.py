@@ -1,0 +1,95 @@
+"""How decisions reach the ranks: rank 0's mailbox, and its word to the others."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from typing import Protocol
+
+from tunelight.errors import GangError
+from tunelight.messages import Continue, Decision, Save, Stop
+
+
+class Control(Protocol):
+    """Carries rank 0's word to the other ranks of its gang: one word a turn.
+
+    Decisions have turns 1, 2, ...; whether report n writes a checkpoint is told in turn -n.
+    """
+
+    def say(self, turn: int, word: str) -> None:
+        """Publish rank 0's word for ``turn``."""
+
+    def hear(self, turn: int, timeout_s: float) -> str | None:
+        """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
+
+
+class Mailbox:
+    """Rank 0's decisions as they arrive from the head, in any order; thread-safe, one waiter."""
+
+    def __init__(self, until: int | None = 1) -> None:
+        self._until: float = math.inf if until is None else until
+        self._queue: deque[Decision] = deque()
+        self._changed = threading.Condition()
+        self._aborted: str | None = None
+
+    @property
+    def aborted(self) -> str | None:
+        """Why the trial was called off, if it was."""
+        return self._aborted
+
+    def put(self, decision: Decision) -> None:
+        """Hand in a decision."""
+        with self._changed:
+            if isinstance(decision, Continue):
+                until = math.inf if decision.until is None else decision.until
+                self._until = max(self._until, until)  # what was allowed once stays so
+            else:
+                self._queue.append(decision)
+            self._changed.notify_all()
+
+    def abort(self, reason: str) -> None:
+        """Call the trial off: whoever waits here stops waiting."""
+        with self._changed:
+            self._aborted = reason
+            self._changed.notify_all()
+
+    def take(self, number: int, timeout_s: float) -> Decision:
+        """Return the decision for report ``number``; wait for it if the trial may not run on unasked.
+
+        Raises: GangError when none came within ``timeout_s`` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._aborted is not None:
+                    return Stop(self._aborted)
+                if self._queue:
+                    return self._queue.popleft()
+                if number < self._until:
+                    return Continue()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise GangError(
+                        f"Waited {timeout_s:.0f} s for the decision on report {number} and none came: "
+                        "is the sweep's driver still alive?"
+                    )
+                self._changed.wait(left)
+
+
+def encode(decision: Decision) -> str:
+    """Return a decision as rank 0's word."""
+    if isinstance(decision, Continue):
+        return "continue"
+    if isinstance(decision, Save):
+        return "save"
+    return f"stop {decision.reason}"
+
+
+def decode(word: str) -> Decision:
+    """Return the decision that a word stands for."""
+    verb, _, reason = word.partition(" ")
+    if verb == "continue":
+        return Continue()
+    return Save() if verb == "save" else Stop(reason)

@@ -1,0 +1,75 @@
+"""A checkpoint as it is now, in main memory, to be written while training goes on."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+
+
+def write_later(checkpoint: dict[str, Any], path: str, writer: CheckpointIO) -> Callable[[], None]:
+    """Return a function that writes ``checkpoint`` as it is now. Runs on: worker, rank 0."""
+    plain = type(writer) is TorchCheckpointIO  # which would hold the file's bytes as well, twice
+    try:
+        held = frozen(checkpoint)
+    except Exception:  # a user's object that pickles and does not copy, say
+        if not plain:
+            raise
+        return _bytes_later(checkpoint, path)
+
+    def write() -> None:
+        if not plain:
+            writer.save_checkpoint(held, path)
+            return
+        with Path(path).open("wb") as stream:
+            torch.save(held, stream)
+
+    return write
+
+
+def _bytes_later(checkpoint: dict[str, Any], path: str) -> Callable[[], None]:
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+
+    def write() -> None:
+        with Path(path).open("wb") as stream:
+            stream.write(buffer.getbuffer())
+
+    return write
+
+
+def frozen(value: Any) -> Any:
+    """Return a copy that training no longer changes: tensors in main memory, storages that they share once."""
+    copies: dict[int, Any] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def visit(part: Any) -> None:
+        if isinstance(part, Mapping):
+            for item in part.values():
+                visit(item)
+        elif isinstance(part, list | tuple):
+            for item in part:
+                visit(item)
+        elif isinstance(part, torch.Tensor) and id(part) not in copies:
+            copies[id(part)] = _in_main_memory(part, storages)
+
+    visit(value)
+    return copy.deepcopy(value, copies)
+
+
+def _in_main_memory(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not plain or tensor.is_quantized or tensor.is_meta or tensor.is_conj() or tensor.is_neg():
+        return tensor.detach().to("cpu", copy=True)
+    source = tensor.untyped_storage()
+    key = source._cdata
+    if key not in storages:
+        storages[key] = source.clone() if source.device.type == "cpu" else source.cpu()
+    made = torch.empty(0, dtype=tensor.dtype)
+    return made.set_(storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
