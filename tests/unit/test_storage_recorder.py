@@ -221,6 +221,7 @@ def test_diverged_and_oom_are_states_of_their_own_and_the_last_report_is_kept(sw
     found = read_record(sweep.folder)
     assert len(found.trials["00000"].history) == 2
     assert found.trials["00001"].history == []
+    assert found.best is not None
     assert found.best.value == 0.5
 
 
@@ -231,7 +232,9 @@ def test_an_infinity_is_never_best(tmp_path, mode, value):
     sweep.start(trial)
     sweep.report(trial, 1, value)
     sweep.report(trial, 2, 0.5)
-    assert sweep.state.best.value == 0.5
+    best = sweep.state.best
+    assert best is not None
+    assert best.value == 0.5
 
 
 # The live view

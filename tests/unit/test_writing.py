@@ -58,6 +58,16 @@ def weights(path: Path) -> None:
     path.write_text("weights")
 
 
+def after(gate: threading.Event) -> Callable[[Path], None]:
+    """Return a way to write that waits for ``gate``."""
+
+    def write(path: Path) -> None:
+        gate.wait(10)
+        weights(path)
+
+    return write
+
+
 def full(path: Path) -> None:
     path.write_text("wei")
     raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -106,7 +116,7 @@ def test_every_s_is_the_least_time_between_two() -> None:
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_the_head_hears_of_it_then(tmp_path: Path) -> None:
     one, gate = One(tmp_path), threading.Event()
-    assert one.write(1, lambda path: (gate.wait(10), weights(path))) is None
+    assert one.write(1, after(gate)) is None
     assert one.posted == []
     assert checkpoints.find(tmp_path) == []  # there is a draft, or nothing yet
     gate.set()
@@ -120,18 +130,21 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_head_hears_of_it
 
 
 def test_the_next_one_waits_for_the_one_before(tmp_path: Path) -> None:
-    one, gate, order = One(tmp_path), threading.Event(), list[int]()
-    one.write(1, lambda path: (gate.wait(10), order.append(1), weights(path)))
-    threading.Timer(0.1, gate.set).start()
+    one, gate = One(tmp_path), threading.Event()
+    one.write(1, after(gate))
+    timer = threading.Timer(0.1, gate.set)
+    timer.start()
     assert one.writer.admit()
-    one.write(2, lambda path: (order.append(2), weights(path)))
+    assert [event.checkpoint and event.checkpoint.number for event in one.posted] == [1]
+    one.write(2, weights)
     one.writer.settle()
-    assert order == [1, 2]
+    assert [event.checkpoint and event.checkpoint.number for event in one.posted] == [1, 2]
+    timer.join()
 
 
 def test_a_storage_that_hangs_is_waited_for_only_as_long_as_that_is_cheap(tmp_path: Path) -> None:
     one, gate = One(tmp_path, blocked_s=FREE_S - 0.05), threading.Event()
-    one.write(1, lambda path: (gate.wait(10), weights(path)))
+    one.write(1, after(gate))
     assert not one.writer.admit()
     assert "not every report writes one" in one.notes[0]
     gate.set()
@@ -215,7 +228,7 @@ def test_a_writer_that_wrote_nothing_is_an_error(tmp_path: Path) -> None:
 
 def test_a_frozen_checkpoint_does_not_change_with_training() -> None:
     weight = torch.arange(6.0).reshape(2, 3)
-    live = {
+    live: dict[str, Any] = {
         "state_dict": {"w": weight, "tied": weight, "row": weight[1]},
         "loops": {"step": [1]},
         "opt": ({0: weight},),
