@@ -152,7 +152,7 @@ class Session:
         self._every = task.every
         self.writing = CheckpointWriter(
             lead=self.rank == 0,
-            policy=CheckpointPolicy(time.monotonic(), task.every_s, task.share),
+            policy=CheckpointPolicy(time.monotonic(), task.every_s, 1.0 if task.job else task.share),
             note=self.note,
             post=None if task.job else post,  # a job's reports may be passed on, each with its checkpoint
         )

@@ -252,7 +252,8 @@ class GangTrainable(Trainable):
         if astray is not None:
             self._answer(Stop("diverged"))
             result[DONE] = True
-            result[RESULT_KEY]["error"] = _head_error(FloatingPointError(astray)).asdict() | {"state": "DIVERGED"}
+            error = WorkerError(0, os.uname().nodename, "Divergence", astray, "")
+            result[RESULT_KEY]["error"] = {**error.asdict(), "state": "DIVERGED"}
         return result
 
     def _ended(self, event: Any) -> dict[str, Any]:
@@ -273,8 +274,7 @@ class GangTrainable(Trainable):
             self._say(f"failed on rank {error.rank} ({error.type_name}: {error.message}); trying again")
             time.sleep(self.spec.failures.delay_s(self._failures))
             self._started = False
-            # The folder knows more than was heard of: a worker that died may have finished one before.
-            self._resume = self._tell(checkpoints.last_whole(self._trial_dir(), self._number)) or self._resume
+            self._resume = self._tell(checkpoints.newest_whole(self._trial_dir(), self._number, self._resume))
             self._number = self._iteration = self._resume.number if self._resume else 0
             self._until = self.spec.first.until
             return None

@@ -246,6 +246,8 @@ def _listen(gang: Gang, reporter: Any) -> dict[int, Any]:
             elif isinstance(event, Output):
                 handed_in[event.rank] = event.value
             elif isinstance(event, Report) and reporter is not None:
+                for note in event.notes:
+                    _say(note)
                 reporter(event)
                 gang.answer(Continue(until=event.number + 1))
             elif isinstance(event, Ended) and event.error is not None:
