@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -87,24 +88,27 @@ class FakeGang:
         self._mailbox = Mailbox(task.until)
         task = replace(task, serial=self.trials)
         args = (task, self._mailbox, self._events.put)
-        threading.Thread(target=self._run, args=args, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, args=args, daemon=True)
+        self.thread.start()
 
     @staticmethod
     def _run(task: Task, mailbox: Mailbox, post: Any) -> None:
         session = sessions.Session(task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), post, mailbox)
         sessions.set_current(session)
+        ended = Ended(0)
         try:
             cloudpickle.loads(task.train)(task.config)
             session.check_finished()
         except TrialStopped:
-            post(Ended(0, stopped=True))
+            ended = Ended(0, stopped=True)
         except BaseException as error:  # noqa: BLE001 - as the worker does
             text = "".join(traceback.format_exception(error))
-            post(Ended(0, error=WorkerError(0, "here", type(error).__name__, str(error), text)))
-        else:
-            post(Ended(0))
+            ended = Ended(0, error=WorkerError(0, "here", type(error).__name__, str(error), text))
         finally:
             sessions.set_current(None)
+            with contextlib.suppress(Exception):
+                session.writing.settle()
+        post(ended)
 
     def answer(self, decision: Decision) -> None:
         self._mailbox.put(decision)

@@ -107,6 +107,21 @@ def whole_or_before(info: CheckpointInfo) -> tuple[CheckpointInfo | None, str | 
     return whole, _torn(info, whole)
 
 
+def newest_whole(
+    trial_dir: Path, number: int, resumed: CheckpointInfo | None
+) -> tuple[CheckpointInfo | None, str | None]:
+    """Return from where a trial that failed after report ``number`` goes on, and what to warn the person of.
+
+    Its folder knows more than its head has heard: a worker that died may have finished one before. What is older
+    than ``resumed``, from where it last started, may be of another line of the trial.
+    """
+    whole, warning = last_whole(trial_dir, number)
+    if resumed is None or (whole is not None and whole.number > resumed.number):
+        return whole, warning
+    whole, torn = whole_or_before(resumed)
+    return whole, torn or warning
+
+
 def describe_torn(path: Path) -> str | None:
     """Return a sentence if ``path`` is a checkpoint and no longer what was written, else None."""
     info = _read(_companion(path))

@@ -84,12 +84,14 @@ class Session:
         """Which fit of the trial is running (0 is the first)."""
         self.writer: Writer | None = None
         """How to write a checkpoint now, if the training code told."""
-        self._every, started = task.every, time.monotonic()
+        self._every, started, passed_on = task.every, time.monotonic(), task.job and task.heard
         self.writing = CheckpointWriter(
             lead=self.rank == 0,
-            policy=CheckpointPolicy(started, task.every_s, task.share, last_at=started if task.job else None),
+            policy=CheckpointPolicy(
+                started, task.every_s, 1.0 if passed_on else task.share, last_at=started if task.job else None
+            ),
             note=self.note,
-            post=None if task.job and task.heard else post,  # such reports are passed on, each with its checkpoint
+            post=None if passed_on else post,  # such reports go on to Tune, each with its checkpoint
         )
         self._control = control
         self._post = post

@@ -203,7 +203,7 @@ class GangTrainable(Trainable):
         The folder knows more than was heard of: a worker that died may have finished one before.
         """
         checkpoints.remove_drafts(self._trial_dir())
-        return self._tell(checkpoints.last_whole(self._trial_dir(), number)) or self._resume
+        return self._tell(checkpoints.newest_whole(self._trial_dir(), number, self._resume))
 
     def _recover_number(self) -> None:
         """Find the last whole checkpoint of a trial that starts again in the folder it had."""
@@ -256,7 +256,8 @@ class GangTrainable(Trainable):
         if astray is not None:
             self._answer(Stop("diverged"))
             result[DONE] = True
-            result[RESULT_KEY]["error"] = head_error(FloatingPointError(astray)).asdict() | {"state": "DIVERGED"}
+            error = WorkerError(0, os.uname().nodename, "Divergence", astray, "")
+            result[RESULT_KEY]["error"] = {**error.asdict(), "state": "DIVERGED"}
         return result
 
     def _ended(self, event: Any) -> dict[str, Any]:

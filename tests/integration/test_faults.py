@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.tune.search import Searcher
 
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
@@ -59,3 +60,51 @@ def test_the_trial_fails_with_rank_1s_traceback_and_the_next_is_as_on_a_fresh_ga
     for index in (0, 1, 2, 4):
         mine, theirs = ([r["loss"] for r in s.trials[index].history] for s in (results, undisturbed))
         assert mine == theirs
+
+
+def infeasible(config: dict[str, Any]) -> None:
+    import torch
+
+    context = tl.get_context()
+    tl.report({"loss": 1.0})
+    if config["bad"] == "cuda" and context.rank == 1:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB.")
+    if config["bad"] == "cpu" and context.rank == 0:
+        torch.empty(2**50)
+    if config["bad"] == "memory":
+        raise MemoryError
+    for number in range(3):
+        tl.report({"loss": float("nan") if config["bad"] == "nan" else 0.5 / (number + 1)})
+
+
+class Told(Searcher):
+    """Suggests each kind of end once, and notes what it is told of it."""
+
+    def __init__(self, bads: list[str]) -> None:
+        super().__init__(metric="loss", mode="min")
+        self.bads = list(bads)
+        self.ends: list[tuple[str, bool]] = []
+        self.config: dict[str, str] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        self.config[trial_id] = self.bads.pop(0)
+        return {"bad": self.config[trial_id]}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self.ends.append((self.config[trial_id], error))
+
+
+def test_divergence_and_memory_are_infeasible_and_the_sweep_goes_on(ray4: Any, tmp_path: Path) -> None:
+    bads = ["nan", "cuda", "cpu", "memory", ""]
+    searcher = Told(bads)
+    results = tl.run(
+        {"bad": tl.choice(bads)}, infeasible, metric="loss", num_samples=5, workers=2, seed=3, max_concurrent=1,
+        scheduler="fifo", searcher=searcher, failures=2, storage=tmp_path, name="i", progress=False,
+    )  # fmt: skip
+    assert [trial.state for trial in results.trials] == ["DIVERGED", "OOM", "OOM", "OOM", "FINISHED"]
+    assert (results.num_diverged, results.num_oom, results.num_errors, results.errors) == (1, 3, 0, [])
+    assert [len(trial.history) for trial in results.trials] == [2, 1, 1, 1, 4]
+    assert "loss is nan at report 2" in str(results.trials[0].error)
+    assert "rank 1 " in str(results.trials[1].error)
+    assert searcher.ends == [(bad, bool(bad)) for bad in bads]
+    assert results.best.index == 4

@@ -75,8 +75,8 @@ class Sweep:
         self.call("on_trial_result", trial=trial, result=result)
         trial.last_result = result
 
-    def fail(self, trial: Any) -> None:
-        error = {"rank": 1, "node": "n", "type_name": "ValueError", "message": "no", "traceback": "T"}
+    def fail(self, trial: Any, **error: Any) -> None:
+        error = {"rank": 1, "node": "n", "type_name": "ValueError", "message": "no", "traceback": "T", **error}
         result = {"_tunelight": {"error": error}, "done": True, "training_iteration": 1}
         self.call("on_trial_result", trial=trial, result=result)
         self.complete(trial)

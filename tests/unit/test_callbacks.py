@@ -130,6 +130,6 @@ def test_a_lightning_pytorch_trainer_is_explained(reports: list[Any]) -> None:
 def test_a_trainer_without_our_strategy_is_refused_in_a_gang(reports: list[Any]) -> None:
     lone = pl.Trainer(logger=False, accelerator="cpu", enable_checkpointing=False, barebones=False)
     current = session.get_context()
-    current.world_size = 2
+    current.world_size = current.wanted = 2
     with pytest.raises(StrategyError, match=r"strategy=tunelight\.RayStrategy\(\)"):
         TuneReportCallback().setup(lone, None, "fit")  # type: ignore[arg-type]

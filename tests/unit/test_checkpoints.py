@@ -67,6 +67,17 @@ def test_a_corrupt_file_is_passed_over(tmp_path: Path) -> None:
     assert checkpoints.last_whole(tmp_path, 1) == (first, None)
 
 
+def test_a_trial_that_failed_goes_on_from_its_newest_but_never_from_before_its_last_start(tmp_path: Path) -> None:
+    own = [write(tmp_path, number) for number in (1, 2, 3)]
+    (tmp_path / "other").mkdir()
+    others = write(tmp_path / "other", 2)  # as a copy of another trial's weights is, say
+    assert checkpoints.newest_whole(tmp_path, 3, None) == (own[2], None)
+    assert checkpoints.newest_whole(tmp_path, 2, None) == (own[1], None)
+    assert checkpoints.newest_whole(tmp_path, 2, others) == (others, None)
+    assert checkpoints.newest_whole(tmp_path, 3, others) == (own[2], None)
+    assert checkpoints.newest_whole(tmp_path, 0, None) == (None, None)
+
+
 def test_without_a_whole_file_there_is_none(tmp_path: Path) -> None:
     assert checkpoints.last_whole(tmp_path) == (None, None)
     only = write(tmp_path, 1)

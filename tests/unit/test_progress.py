@@ -106,13 +106,14 @@ def test_reports_without_an_epoch_are_counted_themselves():
     assert sweep.read() == "trial 00000 finished after 2 reports  loss=0.5  (best 0.5 by 00000)  1 done\n"
 
 
-def test_a_failed_trial_says_which_rank_and_why():
+@pytest.mark.parametrize(("state", "verb"), [("ERROR", "failed"), ("OOM", "ran out of memory")])
+def test_a_failed_trial_says_which_rank_and_why(state, verb):
     sweep = Sweep()
     sweep.start("00000")
-    sweep.end("00000", "ERROR", WORKER_ERROR)
+    sweep.end("00000", state, WORKER_ERROR)
     assert sweep.read().splitlines() == [
-        "trial 00000 failed: rank 1: ValueError: bad shape (traceback: trial_00000/log.txt)",
-        "trial 00000 failed before its first report  1/20 done",
+        f"trial 00000 {verb}: rank 1: ValueError: bad shape (traceback: trial_00000/log.txt)",
+        f"trial 00000 {verb} before its first report  1/20 done",
     ]
 
 

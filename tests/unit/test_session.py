@@ -12,7 +12,7 @@ from tests.fakes import MemoryControl
 from tunelight import checkpoints, session
 from tunelight.control import Mailbox
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
-from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Task
+from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Task, Wrote
 
 
 class Ranks:
@@ -95,6 +95,60 @@ def test_a_save_writes_a_checkpoint_on_all_ranks_and_waits_on(tmp_path: Path) ->
     assert saved.checkpoint is not None
     assert saved.checkpoint.value == 0.25
     assert checkpoints.find(tmp_path) == [saved.checkpoint]
+
+
+class Waited:
+    """Writes as a strategy does, in the background, and counts on how many ranks it was called."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.called = 0
+
+    def __call__(self, path: str) -> None:
+        self.called += 1
+        writing = self.ranks.sessions[0].writing
+        if writing.writes(path):
+            writing.defer(lambda: Path(path).write_text("weights"))
+
+
+def test_a_report_does_not_wait_for_its_checkpoint_and_a_save_of_it_writes_no_other(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path)
+    write = Waited(ranks)
+    ranks.mailboxes[0].put(Save())
+    ranks.mailboxes[0].put(Continue(until=3))
+    assert ranks.report({"loss": 1}, checkpoint=write) == [None, None]
+    assert write.called == 2
+    (report,) = [event for event in ranks.events if isinstance(event, Report)]
+    (wrote,) = [event for event in ranks.events if isinstance(event, Wrote)]
+    assert report.checkpoint is None
+    assert wrote.checkpoint is not None
+    assert Saved(wrote.checkpoint) in ranks.events
+
+
+def test_every_rank_leaves_out_the_checkpoints_that_rank_0_does(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, until=None, every_s=3600.0)
+    write = Waited(ranks)
+    for _ in range(3):
+        assert ranks.report({"loss": 1}, checkpoint=write) == [None, None]
+    assert write.called == 2
+    ranks.sessions[0].writing.settle()
+    assert [info.number for info in checkpoints.find(tmp_path)] == [1]
+
+
+def test_every_counts_reports(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, until=None, every=2)
+    for _ in range(4):
+        ranks.report({"loss": 1}, checkpoint=Waited(ranks))
+    ranks.sessions[0].writing.settle()
+    assert [info.number for info in checkpoints.find(tmp_path)] == [2, 4]
+
+
+def test_a_rank_that_reports_a_checkpoint_more_than_rank_0_learns_why_it_cannot(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, until=None)
+    ranks.report({"loss": 1})
+    ranks.sessions[0].check_finished()
+    with pytest.raises(GangError, match="report equally often"):
+        ranks.sessions[1].report({"loss": 1}, checkpoint=Waited(ranks))
 
 
 def test_an_abort_frees_ranks_that_wait(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def test_the_names_are_those_of_run():
         ({"seed": -1}, "seed must be a whole number of 0"),
         ({"storage": None}, "storage must be the path"),
         ({"checkpoints": 3}, "checkpoints must be Checkpoints"),
+        ({"checkpoints": {"share": 5}}, "share must be 1 or less"),
+        ({"checkpoints": {"every_s": -1}}, "every_s must be 0 or more"),
         ({"checkpoints": {"kep": 1}}, "checkpoints has no 'kep'. Did you mean 'keep'"),
         ({"checkpoints": {"keep": 0}}, "checkpoints: keep must be a whole number of 1"),
         ({"baselines": {"lr": 1}}, "baselines must be a list"),

@@ -208,6 +208,35 @@ def test_checkpoints_are_relative_inside_the_sweep_and_recorded_once(sweep):
     assert found[0]["training_iteration"] == 1
 
 
+def test_diverged_and_oom_are_states_of_their_own_and_the_last_report_is_kept(sweep):
+    first, second = sweep.add(), sweep.add()
+    for trial in (first, second):
+        sweep.start(trial)
+    sweep.report(first, 1, 0.5)
+    astray = {"rank": -1, "type_name": "FloatingPointError", "message": "loss is nan", "state": "DIVERGED"}
+    sweep.report(first, 2, math.nan, done=True, own={"error": astray})
+    sweep.complete(first)
+    sweep.fail(second, type_name="MemoryError", state="OOM")
+    assert sweep.states() == ["DIVERGED", "OOM"]
+    found = read_record(sweep.folder)
+    assert len(found.trials["00000"].history) == 2
+    assert found.trials["00001"].history == []
+    assert found.best is not None
+    assert found.best.value == 0.5
+
+
+@pytest.mark.parametrize(("mode", "value"), [("max", math.inf), ("min", -math.inf)])
+def test_an_infinity_is_never_best(tmp_path, mode, value):
+    sweep = Sweep(tmp_path, mode=mode)
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, value)
+    sweep.report(trial, 2, 0.5)
+    best = sweep.state.best
+    assert best is not None
+    assert best.value == 0.5
+
+
 # The live view
 
 

@@ -161,7 +161,7 @@ def test_the_hparams_tab_lists_every_trial_with_its_best_value(sweep):
         sweep.report(trial, 2, loss=0.5)
         sweep.end(trial, state)
     sweep.start("d", {"opt": "sgd"})
-    sweep.end("d", "ERROR")
+    sweep.end("d", "DIVERGED")
     sweep.start("e", {"opt": "sgd"})
     sweep.callback.on_experiment_end([])
     table = table_of(sweep.folder)

@@ -22,6 +22,7 @@ from tunelight.trainable import GangTrainable, make_trainable
 from tunelight.trial import TrialSpec, trial_seed
 
 Make = Callable[..., GangTrainable]
+RETRY = FailurePolicy(1, retry_exceptions=True)
 
 
 def three(config: dict[str, Any]) -> None:
@@ -49,6 +50,32 @@ def saving(config: dict[str, Any]) -> None:
         tl.report({"loss": 1.0 / (context.number + 1), "resumed": tl.get_checkpoint_path() or ""})
 
 
+def background(config: dict[str, Any]) -> None:
+    """Report with checkpoints that are written as a strategy's are; the last one takes its time."""
+    import time
+    from pathlib import Path
+
+    import tunelight as tl
+
+    context = tl.get_context()
+
+    def save(path: str) -> None:
+        last = context.number == 3
+
+        def write() -> None:
+            time.sleep(0.2 * last)
+            Path(path).write_text("weights")
+
+        context.writing.defer(write)
+
+    context.writer = save
+    while context.number < 3:
+        value = 1.0 / (context.number + 1)
+        tl.report({"loss": value, "resumed": tl.get_checkpoint_path() or ""}, checkpoint=save)
+        if context.number == config.get("fail_at") and tl.get_checkpoint_path() is None:
+            raise config["error"]
+
+
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     made: list[GangTrainable] = []
@@ -57,11 +84,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(GangTrainable, "_trial_dir", lambda self: tmp_path)
     monkeypatch.setattr(GangTrainable, "trial_id", "00000")
 
-    def build(train: Callable[..., Any], **spec: Any) -> GangTrainable:
+    def build(train: Callable[..., Any], config: dict[str, Any] | None = None, **spec: Any) -> GangTrainable:
         cls = make_trainable(TrialSpec(cloudpickle.dumps(train), reserve(workers=1), **spec))
         one: GangTrainable = cls.__new__(cls)
         one.__dict__.update(_iteration=0, _storage=None)
-        one.setup({"lr": 0.1})
+        one.setup(config or {"lr": 0.1})
         made.append(one)
         return one
 
@@ -180,6 +207,108 @@ def test_plain_tune_gets_the_real_file(make: Make, tmp_path: Path) -> None:
     target.mkdir()
     one.save_checkpoint(str(target))
     assert (target / "report-000001.ckpt").read_text() == "weights"
+
+
+def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result(make: Make, tmp_path: Path) -> None:
+    one = make(background, real_checkpoints=False, metric="loss")
+    numbers = []
+    for _ in range(3):
+        numbers += [info["number"] for info in one.step()[RESULT_KEY]["checkpoints"]]
+    assert one.step() == {RESULT_DUPLICATE: True, "done": True}
+    assert numbers in ([1, 2], [1])  # the last is on disk, and stands in no result
+    assert [info.number for info in checkpoints.find(tmp_path)] == [2, 3]
+
+
+def test_the_best_checkpoint_is_kept_beside_the_last_two_whenever_it_was_finished(make: Make, tmp_path: Path) -> None:
+    one = make(background, real_checkpoints=False, metric="loss", mode="max")  # the first is the best
+    for _ in range(4):
+        one.step()
+    assert [info.number for info in checkpoints.find(tmp_path)] == [1, 2, 3]
+
+
+def test_a_stop_waits_for_the_checkpoint_that_is_being_written(make: Make, tmp_path: Path) -> None:
+    one = make(background, real_checkpoints=False)
+    for _ in range(3):
+        one.step()
+    one.reset_config({})
+    assert [info.number for info in checkpoints.find(tmp_path)] == [2, 3]
+
+
+def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: Make, tmp_path: Path) -> None:
+    one = make(background)
+    for _ in range(3):
+        one.step()
+    target = tmp_path / "tune"
+    target.mkdir()
+    one.save_checkpoint(str(target))
+    assert (target / "report-000003.ckpt").read_text() == "weights"
+
+
+def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, tmp_path: Path) -> None:
+    config = {"fail_at": 2, "error": ValueError("no")}
+    one = make(background, config, soft_errors=True, real_checkpoints=False, failures=RETRY)
+    one.step()
+    one.step()
+    assert isinstance(one._gang, FakeGang)
+    one._gang.thread.join(10)
+    (tmp_path / checkpoints.FOLDER / "report-000002.ckpt").write_text("weig")
+    again = one.step()
+    assert again["resumed"].endswith("report-000001.ckpt")
+    assert again["training_iteration"] == 3  # report 2 came again, and Tune has it
+    log = again[RESULT_KEY]["log"]
+    assert any("report-000002.ckpt is torn" in text and "report-000001.ckpt is used instead" in text for text in log)
+
+
+def test_a_torn_checkpoint_that_tune_hands_in_is_passed_over(make: Make, tmp_path: Path) -> None:
+    one = make(background, real_checkpoints=False)
+    one.step()
+    one.step()
+    pointer = tmp_path / "checkpoint_000000"
+    pointer.mkdir()
+    one.save_checkpoint(str(pointer))
+    one.reset_config({})
+    (tmp_path / checkpoints.FOLDER / "report-000002.ckpt").write_text("weig")
+    one.load_checkpoint(str(pointer))
+    result = one.step()
+    assert result["training_iteration"] == 2
+    assert result["resumed"].endswith("report-000001.ckpt")
+    assert "report-000002.ckpt is torn" in result[RESULT_KEY]["log"][0]
+
+
+def astray(config: dict[str, Any]) -> None:
+    import tunelight as tl
+
+    for loss in config["losses"]:
+        tl.report({"loss": loss})
+
+
+NAN = float("nan")
+
+
+def test_a_metric_that_becomes_nan_ends_the_trial_as_diverged_with_its_report(make: Make) -> None:
+    one = make(astray, {"losses": [0.5, NAN, 0.1]}, soft_errors=True, metric="loss")
+    assert "done" not in one.step()
+    last = one.step()
+    assert last["done"] is True
+    assert last["loss"] != last["loss"]
+    assert last[RESULT_KEY]["error"]["state"] == "DIVERGED"
+    assert last[RESULT_KEY]["error"]["message"] == "loss is nan at report 2"
+    one.reset_config({"losses": [0.5]})
+    assert one.step()[RESULT_KEY]["warm"]
+
+
+def test_plain_tune_judges_nan_itself(make: Make) -> None:
+    one = make(astray, {"losses": [0.5, NAN, 0.1]}, metric="loss")
+    assert ["done" in one.step() for _ in range(4)] == [False, False, False, True]
+
+
+def test_memory_that_ran_out_is_a_state_of_its_own_and_not_tried_again(make: Make) -> None:
+    config = {"fail_at": 1, "error": MemoryError("8 GB")}
+    one = make(background, config, soft_errors=True, failures=FailurePolicy(3))
+    one.step()
+    last = one.step()
+    assert last["done"] is True
+    assert last[RESULT_KEY]["error"]["state"] == "OOM"
 
 
 def test_a_trial_seed_depends_on_the_sweep_and_the_index_alone() -> None:

@@ -189,7 +189,7 @@ class DriverLauncher(_Launcher):
             terminal=Terminal(_is_tty(), shutil.get_terminal_size().columns),
             job=True,
             heard=reporter is not None,
-            every_s=SAFE_EVERY_S,
+            every_s=0.0 if reporter else SAFE_EVERY_S,
         )
         gang = held.gang
         try:
@@ -282,6 +282,8 @@ def _listen(run: Run, reporter: Any) -> dict[int, Any]:
             elif isinstance(event, Output):
                 handed_in[event.rank] = event.value
             elif isinstance(event, Report) and reporter is not None:
+                for note in event.notes:
+                    _say(note)
                 reporter(event)
                 run.answer(Continue(until=event.number + 1))
     return handed_in

@@ -1,0 +1,67 @@
+"""Checkpoints of real gangs: in the background, gone back to, and without a storage."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tunelight as tl
+from tests.integration.test_sweep import sweep
+from tests.integration.training import Line, LineData, trainer
+
+
+def test_a_checkpoint_of_the_background_resumes_a_killed_trial(ray4: Any, tmp_path: Path) -> None:
+    def killed(config: dict[str, Any]) -> None:
+        class Kill(tl.TuneReportCheckpointCallback):
+            def _handle(self, trainer: Any, epoch: int) -> None:
+                super()._handle(trainer, epoch)
+                if epoch == 2 and tl.get_checkpoint_path() is None and tl.get_context().rank == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        trainer(5, Kill({"loss": "val_loss"})).fit(Line(), datamodule=LineData())
+
+    results = sweep(tmp_path, killed, num_samples=1, max_failures=1)
+    (trial,) = results.trials
+    assert trial.state == "FINISHED", trial.error
+    numbers = [report["training_iteration"] for report in trial.history]
+    assert numbers in ([1, 2, 3, 4, 5], [1, 2, 3, 3, 4, 5], [1, 2, 2, 3, 4, 5])  # one report is lost at most
+    assert numbers[-1] == 5
+    best = min(trial.history, key=lambda report: report["loss"])
+    assert trial.checkpoint is not None
+    saved = torch.load(trial.checkpoint, weights_only=False)
+    assert saved["epoch"] == best["epoch"]
+    assert saved["optimizer_states"]
+    assert len(list(trial.checkpoint.parent.glob("*.ckpt"))) <= 3
+    assert not list(trial.checkpoint.parent.glob(".*"))
+
+
+def test_a_full_disk_does_not_end_training_and_checkpoints_come_back(ray4: Any, tmp_path: Path) -> None:
+    def full(config: dict[str, Any]) -> None:
+        import resource
+
+        class Full(tl.TuneReportCheckpointCallback):
+            def _handle(self, trainer: Any, epoch: int) -> None:
+                tl.get_context().writing.settle()
+                hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+                limit = 1024 if epoch in (1, 2) else hard  # a file that grows beyond it fails, as on a full disk
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+                super()._handle(trainer, epoch)
+                tl.get_context().writing.settle()
+                resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+        trainer(5, Full({"loss": "val_loss"})).fit(Line(), datamodule=LineData())
+
+    results = sweep(tmp_path, full, num_samples=1, checkpoints=tl.Checkpoints(keep=5))
+    (trial,) = results.trials
+    assert trial.state == "FINISHED", trial.error
+    assert len(trial.history) == 5
+    assert sorted(path.name for path in trial.path.glob("checkpoints/*.ckpt")) == [
+        "report-000001.ckpt", "report-000004.ckpt", "report-000005.ckpt",
+    ]  # fmt: skip
+    notes = [text for _, text in results._state.notes]
+    assert [text for text in notes if "could not be written (File too large)" in text] != []
+    assert notes.count("Checkpoints are written again.") == 1

@@ -1,0 +1,86 @@
+"""What kind of failure an error is, when training has gone astray, and what is tried again."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tunelight.messages import WorkerError
+from tunelight.policies import Divergence, FailureDecision, FailurePolicy, classify
+
+
+def error(type_name: str, message: str = "") -> WorkerError:
+    return WorkerError(0, "n", type_name, message, "")
+
+
+@pytest.mark.parametrize(
+    ("type_name", "message", "kind"),
+    [
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", "OOM"),  # torch's, and Ray's of that name
+        ("MemoryError", "", "OOM"),
+        ("_ArrayMemoryError", "Unable to allocate 8 EiB", "OOM"),
+        ("RuntimeError", "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", "OOM"),
+        ("RuntimeError", "DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes", "OOM"),
+        ("RuntimeError", "CUDA error: out of memory", "OOM"),
+        ("OSError", "[Errno 12] Cannot allocate memory", "OOM"),
+        ("ValueError", "the word memory, out of memory", "ERROR"),
+        ("RuntimeError", "Function 'MseLossBackward0' returned nan values in its 0th output.", "DIVERGED"),
+        ("ValueError", "Detected nan and/or inf values in `layer.weight`.", "DIVERGED"),
+        ("FloatingPointError", "loss is nan", "DIVERGED"),
+        ("RuntimeError", "shapes do not fit", "ERROR"),
+        ("ActorDiedError", "the worker's process died", "ERROR"),
+    ],
+)
+def test_memory_and_nan_are_told_from_other_failures(type_name: str, message: str, kind: str) -> None:
+    assert classify(error(type_name, message)) == kind
+
+
+def test_what_torch_and_numpy_raise_is_recognised() -> None:
+    import numpy as np
+    import torch
+
+    raised: list[BaseException] = []
+    for allocate in (lambda: torch.empty(2**50), lambda: np.empty(2**50)):
+        with pytest.raises((RuntimeError, MemoryError)) as caught:
+            allocate()
+        raised.append(caught.value)
+    with torch.autograd.set_detect_anomaly(True):
+        astray = (torch.zeros(1, requires_grad=True).sqrt() * 0).sum()
+        with pytest.raises(RuntimeError) as caught:
+            astray.backward()
+    raised.append(caught.value)
+    assert [classify(error(type(one).__name__, str(one))) for one in raised] == ["OOM", "OOM", "DIVERGED"]
+
+
+@pytest.mark.parametrize("name", ["OutOfMemoryError", "FloatingPointError"])
+def test_what_would_repeat_itself_is_not_tried_again(name: str) -> None:
+    assert FailurePolicy(-1, retry_exceptions=True).decide(error(name), 1) is FailureDecision.GIVE_UP
+    assert FailurePolicy(-1, retry_exceptions=True).decide(error("ValueError"), 1) is FailureDecision.RETRY
+
+
+def judged(values: list[Any], mode: Any = "min") -> list[str | None]:
+    one = Divergence("loss", mode)
+    return [one.judge(number, {"loss": value}) for number, value in enumerate(values, start=1)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_metric_that_is_not_finite_has_diverged_but_in_the_first_report(bad: float, mode: str) -> None:
+    assert judged([0.5, bad], mode)[1] == f"loss is {bad} at report 2"
+    assert judged([bad, 0.5, 0.4], mode) == [None, None, None]
+    assert judged([bad, bad], mode)[1] is not None
+
+
+def test_a_metric_a_million_times_worse_than_at_first_has_exploded() -> None:
+    assert judged([2.3, 2.2e6, 2.4e6])[:2] == [None, None]
+    assert judged([2.3, 2.4e6])[1] == "loss exploded from 2.3 to 2.4e+06 at report 2"
+    assert judged([-5.0, -2e7], "max")[1] is not None
+    assert judged([1e-9, 900.0]) == [None, None]  # next to nothing is no measure
+
+
+def test_what_gets_better_or_is_large_has_not_exploded() -> None:
+    assert judged([1e9, 1e-9, 1e9]) == [None] * 3
+    assert judged([1e-4, 1e9], "max") == [None] * 2
+    assert judged([None, "x", True, 1.0]) == [None] * 4

@@ -1,0 +1,263 @@
+"""The checkpoint writer: in the background, one at a time, within its share of the time, whatever the storage does."""
+
+from __future__ import annotations
+
+import errno
+import io
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+
+from tunelight import checkpoints
+from tunelight.errors import CheckpointError
+from tunelight.messages import CheckpointInfo, Wrote
+from tunelight.policies import FREE_S, CheckpointPolicy
+from tunelight.strategies.copies import frozen, write_later
+from tunelight.writing import CheckpointWriter
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class One:
+    """Rank 0's writer, and what it says."""
+
+    def __init__(self, folder: Path, *, job: bool = False, lead: bool = True, **policy: Any) -> None:
+        self.folder = folder / checkpoints.FOLDER
+        self.clock = Clock()
+        self.notes: list[str] = []
+        self.posted: list[Wrote] = []
+        self.policy = CheckpointPolicy(0.0, **policy)
+        post = None if job else self.posted.append
+        self.writer = CheckpointWriter(lead, self.policy, self.notes.append, post, self.clock)
+
+    def info(self, number: int) -> CheckpointInfo:
+        return CheckpointInfo(str(self.folder / checkpoints.file_name(number)), number)
+
+    def write(self, number: int, later: Callable[[Path], object], **kwargs: Any) -> CheckpointInfo | None:
+        """Write as a strategy does: take the path over, and leave the rest to the thread."""
+
+        def save(path: str) -> None:
+            assert self.writer.writes(path)
+            self.writer.defer(lambda: later(Path(path)))
+
+        return self.writer.write(self.info(number), save, **kwargs)
+
+
+def weights(path: Path) -> None:
+    path.write_text("weights")
+
+
+def after(gate: threading.Event) -> Callable[[Path], None]:
+    """Return a way to write that waits for ``gate``."""
+
+    def write(path: Path) -> None:
+        gate.wait(10)
+        weights(path)
+
+    return write
+
+
+def full(path: Path) -> None:
+    path.write_text("wei")
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+# -- the policy
+
+
+def test_a_short_trial_writes_at_every_report() -> None:
+    policy = CheckpointPolicy(0.0)
+    for number in range(10):
+        assert policy.allowance_s(number * 0.1) > 0
+        policy.wrote(number * 0.1, 0.04)
+
+
+def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
+    policy, now, written = CheckpointPolicy(0.0, share=0.05), 0.0, 0
+    for _ in range(1000):
+        now += 10.0
+        if policy.allowance_s(now) > 0:
+            policy.wrote(now, 2.0)
+            now += 2.0
+            written += 1
+    assert policy.blocked_s <= FREE_S + 0.05 * now
+    assert written == pytest.approx(0.05 * now / 2.0, abs=2)  # and the share is used
+
+
+def test_a_cheap_one_is_written_at_every_report_however_long_it_trains() -> None:
+    policy, now = CheckpointPolicy(0.0, share=0.05), 0.0
+    for _ in range(1000):
+        now += 10.0
+        assert policy.allowance_s(now) > 0
+        policy.wrote(now, 0.4)
+
+
+def test_every_s_is_the_least_time_between_two() -> None:
+    policy = CheckpointPolicy(0.0, every_s=60.0)
+    assert policy.due(5.0)
+    policy.wrote(5.0, 0.01)
+    assert not policy.due(64.0)
+    assert policy.due(65.0)
+
+
+# -- in the background
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_the_head_hears_of_it_then(tmp_path: Path) -> None:
+    one, gate = One(tmp_path), threading.Event()
+    assert one.write(1, after(gate)) is None
+    assert one.posted == []
+    assert checkpoints.find(tmp_path) == []  # there is a draft, or nothing yet
+    gate.set()
+    one.writer.settle()
+    (event,) = one.posted
+    assert event.checkpoint is not None
+    assert checkpoints.is_whole(event.checkpoint)
+    assert checkpoints.find(tmp_path) == [event.checkpoint]
+    assert one.writer.written(1) == event.checkpoint
+    assert one.writer.written(2) is None
+
+
+def test_the_next_one_waits_for_the_one_before(tmp_path: Path) -> None:
+    one, gate = One(tmp_path), threading.Event()
+    one.write(1, after(gate))
+    timer = threading.Timer(0.1, gate.set)
+    timer.start()
+    assert one.writer.admit()
+    assert [event.checkpoint and event.checkpoint.number for event in one.posted] == [1]
+    one.write(2, weights)
+    one.writer.settle()
+    assert [event.checkpoint and event.checkpoint.number for event in one.posted] == [1, 2]
+    timer.join()
+
+
+def test_a_storage_that_hangs_is_waited_for_only_as_long_as_that_is_cheap(tmp_path: Path) -> None:
+    one, gate = One(tmp_path, blocked_s=FREE_S - 0.05), threading.Event()
+    one.write(1, after(gate))
+    assert not one.writer.admit()
+    assert "not every report writes one" in one.notes[0]
+    gate.set()
+    one.writer.settle()
+    assert one.posted[0].checkpoint is not None
+
+
+def test_a_job_and_a_save_wait_for_their_checkpoint(tmp_path: Path) -> None:
+    job = One(tmp_path / "a", job=True)
+    done = job.write(1, weights)
+    assert done is not None
+    one = One(tmp_path / "b")
+    assert one.write(1, weights, wait=True) is not None
+    assert one.posted == []
+
+
+def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+    one = One(tmp_path, lead=False)
+    called: list[str] = []
+    assert one.writer.write(one.info(1), called.append) is None
+    assert called == [str(checkpoints.draft(one.info(1)))]
+    assert checkpoints.find(tmp_path) == []
+
+
+def test_a_path_that_is_not_the_reports_is_not_taken_over(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    assert not one.writer.writes(tmp_path / "model.ckpt")
+
+
+# -- what goes wrong
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_a_full_disk_costs_the_checkpoint_and_is_told_once_as_is_its_end(tmp_path: Path, later: bool) -> None:
+    one = One(tmp_path, job=not later)
+    for number in (1, 2):
+        assert one.write(number, full) is None
+    one.write(3, weights)
+    one.writer.settle()
+    told = [event.note for event in one.posted if event.note] if later else one.notes
+    assert [text[:39] for text in told] == ["A checkpoint could not be written (No s", "Checkpoints are written again."]
+    assert "Make room" in told[0]
+    assert [info.number for info in checkpoints.find(tmp_path)] == [3]
+    assert not list(one.folder.glob(".*"))
+
+
+def test_a_writer_of_the_users_own_may_meet_a_full_disk_too(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    assert one.writer.write(one.info(1), lambda path: full(Path(path))) is None
+    assert len(one.notes) == 1
+
+
+def test_a_storage_that_is_away_does_not_end_training(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    one.folder.parent.mkdir(exist_ok=True)
+    one.folder.write_text("no folder")
+    one.write(1, weights)
+    one.writer.settle()
+    assert "File exists" in str(one.posted[0].note)
+    one.folder.unlink()
+    one.write(2, weights)
+    one.writer.settle()
+    assert one.posted[1].checkpoint is not None
+
+
+def test_what_cannot_be_pickled_is_raised_where_training_sees_it(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    one.write(1, lambda _: (_ for _ in ()).throw(TypeError("cannot pickle a lock")))
+    with pytest.raises(TypeError, match="cannot pickle"):
+        one.writer.settle()
+
+
+def test_a_writer_that_wrote_nothing_is_an_error(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    with pytest.raises(CheckpointError, match="wrote none"):
+        one.writer.write(one.info(1), lambda path: None)
+
+
+# -- the copy
+
+
+def test_a_frozen_checkpoint_does_not_change_with_training() -> None:
+    weight = torch.arange(6.0).reshape(2, 3)
+    live: dict[str, Any] = {
+        "state_dict": {"w": weight, "tied": weight, "row": weight[1]},
+        "loops": {"step": [1]},
+        "opt": ({0: weight},),
+    }
+    held = frozen(live)
+    weight.add_(100)
+    live["loops"]["step"].append(2)
+    assert held["state_dict"]["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert held["state_dict"]["row"].tolist() == [3, 4, 5]
+    assert held["loops"] == {"step": [1]}
+
+
+def test_storages_that_tensors_share_are_copied_once() -> None:
+    weight = torch.zeros(1000)
+    held = frozen({"a": weight, "b": weight.view(10, 100), "c": [weight[5:7]]})
+    pointers = {one.untyped_storage().data_ptr() for one in (held["a"], held["b"], held["c"][0])}
+    assert len(pointers) == 1
+    assert pointers != {weight.untyped_storage().data_ptr()}
+
+
+class Uncopyable:
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("no copies")
+
+
+def test_what_pickles_and_does_not_copy_is_written_as_it_was(tmp_path: Path) -> None:
+    weight = torch.zeros(2)
+    write = write_later({"w": weight, "own": Uncopyable()}, str(tmp_path / "x"), TorchCheckpointIO())
+    weight.add_(1)
+    write()
+    saved = torch.load(io.BytesIO((tmp_path / "x").read_bytes()), weights_only=False)
+    assert saved["w"].tolist() == [0, 0]
