@@ -14,8 +14,8 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.strategies.base import IDLE_TIMEOUT_S, GangStrategy, workers
-from tunelight.strategies.evaluation import ExactEvaluation
+from tunelight.strategies.base import IDLE_TIMEOUT_S, workers
+from tunelight.strategies.training import SameTraining
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -25,7 +25,7 @@ MIN_SHARDED = 100_000
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
+class RayShardedStrategy(SameTraining, ModelParallelStrategy):
     """Train with FSDP2: parameters, gradients and optimizer states are sharded over the gang's workers.
 
     Args:
