@@ -118,9 +118,9 @@ class Run:
                 self.cause = gang.fail(event.error)
         self.metrics = {report.number: report.metrics for report in self.reports}
         end = folder / "end.ckpt"
-        self.end = torch.load(end, weights_only=True) if end.exists() else None
+        self.end: dict[str, Any] = torch.load(end, weights_only=True) if end.exists() else {}
         logs = folder / "lightning_logs" / "version_0" / "metrics.csv"
-        self.rows = list(csv.DictReader(logs.open())) if logs.exists() else []
+        self.rows = list(csv.DictReader(logs.read_text().splitlines())) if logs.exists() else []
 
 
 def start(gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, wanted: int = 2, **task: Any) -> Run:
@@ -136,8 +136,6 @@ def start(gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, want
 
 def furthest(one: Run, other: Run) -> float:
     """Return how far the weights, and the optimizers' momenta, of two runs lie apart."""
-    assert one.end is not None
-    assert other.end is not None
     a, b = one.end["state_dict"], other.end["state_dict"]
     momenta = [
         [state["momentum_buffer"] for state in run.end["optimizer_states"][0]["state"].values()] for run in (one, other)
@@ -149,7 +147,7 @@ def furthest(one: Run, other: Run) -> float:
 def apart(one: Run, other: Run) -> float:
     """Return how far the metrics of the reports that both made lie apart."""
     return max(
-        abs(one.metrics[number][name] - value)
+        float(abs(one.metrics[number][name] - value))
         for number, metrics in other.metrics.items()
         for name, value in metrics.items()
     )
@@ -168,7 +166,7 @@ def test_going_on_is_bitwise(gangs: Any, tmp_path: Path, backend: str, report: i
     assert before.cause.type_name == "ZeroDivisionError"
     after = start(gang_of(gangs, backend, 2), tmp_path / "parts", config, report)
     assert after.cause is None, after.cause
-    print(backend, report, furthest(whole, after), apart(whole, after))
+    print("\nFAR", backend, report, furthest(whole, after), apart(whole, after))  # noqa: T201
     assert [one.number for one in after.reports] == [one.number for one in whole.reports][report:]
     assert furthest(whole, after) <= (0 if backend == "ddp" else 1e-6)
     assert apart(whole, after) <= (0 if backend == "ddp" else 1e-6)
@@ -176,3 +174,19 @@ def test_going_on_is_bitwise(gangs: Any, tmp_path: Path, backend: str, report: i
     assert [row["step"] for row in after.rows] == [row["step"] for row in whole.rows]
     if backend == "ddp":
         assert after.rows == whole.rows
+
+
+@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
+@pytest.mark.parametrize(("wanted", "workers"), [(2, 1), (3, 2)])
+def test_a_smaller_gang_trains_the_same(gangs: Any, tmp_path: Path, backend: str, wanted: int, workers: int) -> None:
+    whole = start(gang_of(gangs, backend, wanted), tmp_path / "whole", HALF, wanted=wanted)
+    assert whole.cause is None
+    before = start(gang_of(gangs, backend, wanted), tmp_path / "parts", {**HALF, "fault": 3}, wanted=wanted)
+    assert before.cause.type_name == "ZeroDivisionError"
+    after = start(gang_of(gangs, backend, workers), tmp_path / "parts", HALF, 3, wanted=wanted)
+    assert after.cause is None, after.cause
+    print("\nSMALL", backend, wanted, workers, furthest(whole, after), apart(whole, after))  # noqa: T201
+    assert [one.number for one in after.reports] == [one.number for one in whole.reports][3:]
+    assert furthest(whole, after) <= 1e-5
+    assert apart(whole, after) <= 1e-5
+    assert [row["step"] for row in after.rows] == [row["step"] for row in whole.rows]

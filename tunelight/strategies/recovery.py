@@ -179,7 +179,7 @@ class Recovery(Callback):
     # -- parts and ranks
 
     def _by_rank(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
-        """Number parts as ranks of a full gang: ranks that share data have generators of their own."""
+        """Number parts as a full gang numbers its ranks: those that share data have generators of their own."""
         group, place = _sharing(trainer)
         return {part * group + place: state for part, state in states.items()}
 
