@@ -43,6 +43,8 @@ def same(one: Any, other: Any) -> bool:
     """Tell whether two states, or parts of them, are equal."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
     if isinstance(one, tuple | list):
         return all(same(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)

@@ -13,6 +13,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loops.loop import _Loop
+from pytorch_lightning.trainer import call
 from pytorch_lightning.trainer.states import TrainerFn
 
 from tunelight.session import Session
@@ -43,12 +44,15 @@ class Recovery(Callback):
         self._epoch_began: dict[int, State] | None = None
         self._fetched: dict[int, State] | None = None
         self.parts_before = None
+        self._own = False
+        """True where the trial's own checkpoint, written with its last report, is gone on from."""
 
     # -- around a fit
 
     def install(self, trainer: pl.Trainer) -> None:
         """Stand between the loops of a fit that starts, and let its loggers go on where the trial's were."""
         self._begin()
+        self._own = self._session is not None and self._session.checkpoint_for_fit() is not None
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
         fit.on_run_start = self._run_start(trainer, fit.on_run_start)  # type: ignore[method-assign]
         epochs.run = self._run_epoch(trainer, epochs.run)  # type: ignore[method-assign,assignment]
@@ -108,7 +112,7 @@ class Recovery(Callback):
         self._loaded = checkpoint.get(KEY)
         if self._loaded is not None:
             self.parts_before = self._loaded["parts"]
-        if self._session is not None and self._session.checkpoint_for_fit() is not None:
+        if self._own:
             logs.drop_lost(trainer, checkpoint, {} if self._loaded is None else self._loaded["rows"])
 
     # -- data
@@ -142,6 +146,9 @@ class Recovery(Callback):
             if self._epoch_began is None:
                 self.begin_data(trainer, [0])  # a strategy of another house, in a gang of one
             self._fetched = self.generators.states()
+            if self._loaded is not None and self._own and trainer.fit_loop.resumed_on_epoch_end:
+                self._put_metrics(trainer, middle=True)
+                _end_epoch(trainer)
             original()
 
         return run_start
@@ -179,13 +186,30 @@ class Recovery(Callback):
     # -- parts and ranks
 
     def _by_rank(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
-        """Number parts as a full gang numbers its ranks: those that share data have generators of their own."""
+        """Return states by rank of a full gang: ranks that share data have generators of their own."""
         group, place = _sharing(trainer)
         return {part * group + place: state for part, state in states.items()}
 
     def _of_mine(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
         group, place = _sharing(trainer)
         return {number // group: state for number, state in states.items() if number % group == place} or states
+
+
+def _end_epoch(trainer: pl.Trainer) -> None:
+    """Do what Lightning does after the reports of ``on_train_epoch_end``, and leaves out when it goes on from one."""
+    fit: Any = trainer.fit_loop
+    connector = trainer._logger_connector
+    fit.epoch_progress.current.completed -= 1  # it is the epoch's end still
+    connector.epoch_end_reached()
+    call._call_lightning_module_hook(trainer, "on_train_epoch_end")
+    call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
+    connector.on_epoch_end()
+    if fit.epoch_loop._num_ready_batches_reached():
+        fit.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    fit.epoch_loop._batches_that_stepped -= 1  # as Lightning does: loggers are to see the epoch's last step
+    connector.update_train_epoch_metrics()
+    fit.epoch_loop._batches_that_stepped += 1
+    fit.epoch_progress.current.completed += 1
 
 
 def _sharing(trainer: pl.Trainer) -> tuple[int, int]:
