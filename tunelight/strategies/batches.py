@@ -62,12 +62,18 @@ class TrainingBatches:
         self._cut, self._play = sampler, play
 
     def __iter__(self) -> Iterator[Any]:
+        # A generator, like a BatchSampler's: a loader with workers calls this twice and uses the second, and the
+        # order is drawn at the first batch, after the loader's own seed.
         start, self.start = self.start, 0
         if self._cut is None:
-            return itertools.islice(iter(self.batches), start, None)
-        if self.parts.turns == 1 and (done := self.whole_batches(start)) is not None:
-            return itertools.islice(iter(self.batches), done, None)
-        return self._joined(start) if self.joined else self._dealt(start)
+            yield from itertools.islice(iter(self.batches), start, None)
+        elif self.parts.turns == 1 and (done := self.whole_batches(start)) is not None:
+            yield from itertools.islice(iter(self.batches), done, None)
+        elif self.joined:
+            yield from self._joined(start)
+        else:
+            dealt = [self._of(part, start) for part in self.parts.played]
+            yield from itertools.chain.from_iterable(zip(*dealt, strict=True))
 
     def __len__(self) -> int:
         return len(self.batches) * (1 if self._cut is None or self.joined else len(self.parts.played))
@@ -103,12 +109,6 @@ class TrainingBatches:
         rest = order[start:]
         rest += (order * (1 + self.parts.whole // max(1, len(order))))[: -len(rest) % self.parts.whole]
         return list(BatchSampler(rest[part :: self.parts.whole], self.size or 1, self.batches.drop_last))
-
-    # Generators, since a BatchSampler's order is drawn at its first batch too, after the loader's seed.
-
-    def _dealt(self, start: int) -> Iterator[Any]:
-        dealt = [self._of(part, start) for part in self.parts.played]
-        yield from itertools.chain.from_iterable(zip(*dealt, strict=True))
 
     def _joined(self, start: int) -> Iterator[Any]:
         dealt = [self._of(part, start) for part in range(self.parts.whole)]

@@ -97,6 +97,8 @@ class SameTraining(ExactEvaluation, GangStrategy):
             sharding = self._trainer()._accelerator_connector.use_distributed_sampler
             cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.whole
             batches = TrainingBatches(inner, sampler if cut else None, parts, generators.play, joined=by_hand)
+            # Lightning does it once the first iterator is made, whose workers have begun to read by then.
+            batches.set_epoch(self._trainer().fit_loop.epoch_progress.current.processed)
             loader = copy.copy(loader)  # it may be the user's own
             vars(loader)[at] = batches  # DataLoader admits no assignment, and building anew asks for its arguments
             if done:
