@@ -79,6 +79,7 @@ DOORS: dict[str, Door] = {
         why="a worker knows its session, never a scheduler, a storage or Tune",
     ),
     "strategies.transfer": Door(names("settings.code"), names("cloudpickle numpy torch")),
+    "strategies.generators": Door(libraries=names("numpy torch")),
     "strategies.files": Door(names("errors"), names("numpy")),
     "strategies.job": Door(
         names("messages errors session settings.code gang"),

@@ -31,6 +31,9 @@ class TuneReportCallback(Callback):
     not logged, TrialStopped when the trial ends at this report.
     """
 
+    reports = True
+    """Such a callback runs after the others at each hook, so that a checkpoint holds what they made of it."""
+
     def __init__(
         self, metrics: Metrics = None, on: str | Iterable[str] = "validation_end", *, every_n: int = 1
     ) -> None:
@@ -63,6 +66,14 @@ class TuneReportCallback(Callback):
         self.__dict__.update(state)
         for hook in hooks:
             self.__dict__[hook] = self._hook(hook)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Keep how often the hook was called, for ``every_n``."""
+        return {"calls": self._calls}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self._calls = state_dict["calls"]
 
     @property
     def state_key(self) -> str:

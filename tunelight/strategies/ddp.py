@@ -8,11 +8,11 @@ from typing import Any
 
 from pytorch_lightning.strategies import DDPStrategy
 
-from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
-from tunelight.strategies.evaluation import ExactEvaluation
+from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
+from tunelight.strategies.training import SameTraining
 
 
-class RayStrategy(ExactEvaluation, GangStrategy, DDPStrategy):
+class RayStrategy(SameTraining, DDPStrategy):
     """Train with DDP on Ray workers: those of the gang that this is in, or a gang of its own.
 
     Args:

@@ -19,7 +19,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning_fabric.utilities.data import has_iterable_dataset, sized_len
@@ -35,6 +35,8 @@ from tunelight.errors import StrategyError
 from tunelight.strategies.shares import BatchShare, Limit, StreamShare, interleave, share_of
 
 __all__ = ["ExactEvaluation", "interleave"]
+
+T = TypeVar("T")
 
 # --- steps that leave no trace ----------------------------------------------------------------------------
 
@@ -175,12 +177,12 @@ class ExactEvaluation(ParallelStrategy):
         loaders = module.trainer.predict_loop._combined_loader if module is not None else None
         return [share_of(loader) is not None for loader in loaders.flattened] if loaders is not None else []
 
-    def all_gather_numbers(self, values: list[int]) -> list[list[int]]:
-        """Return every rank's ``values``, by rank. Strategies without torch.distributed bring their own."""
+    def gather_objects(self, mine: T) -> list[T]:
+        """Return every rank's object, by rank. Strategies without torch.distributed bring their own."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            return [values]
-        gathered: list[list[int]] = [[] for _ in range(self.world_size)]
-        torch.distributed.all_gather_object(gathered, values)
+            return [mine]
+        gathered: list[Any] = [None] * self.world_size
+        torch.distributed.all_gather_object(gathered, mine)
         return gathered
 
     def broadcast_tensor(self, tensor: torch.Tensor) -> None:
@@ -230,7 +232,7 @@ class ExactEvaluation(ParallelStrategy):
             inner = inner._batch_sampler  # it keeps the indices of what it hands out, for the prediction writers
         length = sized_len(inner)
         seed = getattr(sampler, "seed", int(os.environ.get("PL_GLOBAL_SEED", "0")))
-        everywhere = self.all_gather_numbers([-1 if length is None else length, seed])
+        everywhere = self.gather_objects([-1 if length is None else length, seed])
         if len({numbers[0] for numbers in everywhere}) > 1:
             counts = ", ".join(f"rank {rank} has {numbers[0]}" for rank, numbers in enumerate(everywhere))
             raise StrategyError(

@@ -1,7 +1,8 @@
 """Catches the Trainer that would train every rank alone.
 
 Lightning loads this through its own entry point, ``pytorch_lightning.callbacks_factory``: every Trainer made
-inside a trial gets one silent callback that looks at its strategy. Outside of a trial there is none.
+inside a trial gets one silent callback that looks at its strategy, and one that makes it recover.
+Outside of a trial there is none.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ STRATEGIES = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": 
 
 
 def guard_callbacks() -> list[Callback]:
-    """Return the guard inside a trial of several workers, else nothing. Called by Lightning."""
+    """Return the guard and what a recovery needs inside a trial, else nothing. Called by Lightning."""
     session = current()
-    return [] if session is None else [_guard(session)]
+    if session is None:
+        return []
+    from tunelight.strategies.recovery import Recovery  # noqa: PLC0415 - Lightning is loaded when this runs
+
+    return [_guard(session), Recovery(session)]
 
 
 def _guard(session: Session) -> Callback:

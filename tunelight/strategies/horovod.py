@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, StrategyError
 from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
-from tunelight.strategies.evaluation import ExactEvaluation
+from tunelight.strategies.rates import scale
+from tunelight.strategies.training import SameTraining
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -102,7 +103,7 @@ class HorovodCollectives(GangStrategy):
             return list(torch.split(hvd.allgather(sent, name=self._name("rows")), sizes))
 
 
-class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
+class HorovodRayStrategy(SameTraining, HorovodCollectives):
     """Train with Horovod on Ray workers: those of the gang that this is in, or a gang of its own.
 
     Args:
@@ -181,8 +182,8 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
             if self._scale_lr:
-                self._multiply_learning_rates(self.world_size)
-            self._passes = trainer.accumulate_grad_batches
+                scale(trainer, self._session.wanted if self._session is not None else self.world_size)
+            self._passes = trainer.accumulate_grad_batches * self.turns
             self.optimizers = [self._distributed(optimizer) for optimizer in self.optimizers]
             for config in self.lr_scheduler_configs:
                 _follow(config.scheduler, self.optimizers)
@@ -207,16 +208,6 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
         _track_steps(wrapped)
         _open_to_wrappers(wrapped)
         return cast(Optimizer, wrapped)
-
-    def _multiply_learning_rates(self, factor: int) -> None:
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] *= factor
-                if "initial_lr" in group:
-                    group["initial_lr"] *= factor
-        for config in self.lr_scheduler_configs:
-            if hasattr(config.scheduler, "base_lrs"):
-                config.scheduler.base_lrs = [rate * factor for rate in config.scheduler.base_lrs]
 
     def _connect_metrics(self) -> None:
         """Let torchmetrics gather by Horovod; of itself it knows torch.distributed alone."""
@@ -248,7 +239,7 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run a training step, in step with how many batches make one optimizer step."""
         assert self.lightning_module is not None  # noqa: S101
-        passes = self.lightning_module.trainer.accumulate_grad_batches
+        passes = self.lightning_module.trainer.accumulate_grad_batches * self.turns
         if passes != self._passes:
             self._passes = passes
             for optimizer in self.optimizers:
@@ -259,7 +250,7 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
         """Wait for the gradients' sums, where an optimizer step comes next."""
         assert self.lightning_module is not None  # noqa: S101
         automatic = self.lightning_module.automatic_optimization
-        if automatic and self.lightning_module.trainer.fit_loop._should_accumulate():
+        if automatic and (not self._whole_step or self.lightning_module.trainer.fit_loop._should_accumulate()):
             return
         for optimizer in self.optimizers:
             if optimizer._handles:  # type: ignore[attr-defined]  # Horovod's: this backward was for others if it has none
@@ -271,9 +262,12 @@ class HorovodRayStrategy(ExactEvaluation, HorovodCollectives):
         _optimizers_to_device(self.optimizers, torch.device("cpu"))
         super().teardown()
 
-    def all_gather_numbers(self, values: list[int]) -> list[list[int]]:
-        """Return every rank's ``values``, by rank."""
-        return cast(list[list[int]], self.all_gather(torch.tensor(values, dtype=torch.int64)).tolist())
+    def gather_objects(self, mine: T) -> list[T]:
+        """Return every rank's object, by rank."""
+        if self.alone:
+            return [mine]
+        with torch.inference_mode(False):
+            return cast(list[T], _horovod().allgather_object(mine, name=self._name("objects")))
 
     def broadcast_tensor(self, tensor: torch.Tensor) -> None:
         """Overwrite ``tensor`` with rank 0's."""

@@ -131,6 +131,9 @@ class Safeguard(Callback):
     Boundaries are the ends of validation, and those of epochs in a fit without validation. Runs on: worker.
     """
 
+    reports = True
+    """It runs after the other callbacks, so that a checkpoint holds what they made of the boundary."""
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Come to a boundary."""
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
@@ -164,12 +167,13 @@ def run_on_rank(config: dict[str, Any]) -> None:
     strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
     _arrive(trainer, strategy)
     added = [*guard_callbacks(), *([] if session.heard else [Safeguard()])]
-    trainer.callbacks += added
+    brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
     run["globals"].set()
     if "files" in config:
         files.write(ray.get(config.pop("files")))
     result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
-    trainer.callbacks = [one for one in trainer.callbacks if one not in added]  # the driver knows nothing of them
+    after = [one for one in trainer.callbacks if one not in added]  # the driver knows nothing of them
+    trainer.callbacks = sorted(after, key=lambda one: brought.index(one) if one in brought else len(brought))
     weights = strategy.full_weights() if _changed(trainer) else None  # collective, where it is sharded
     left = _leave(trainer, strategy, result)
     if session.rank == 0 or left.predictions is not None:

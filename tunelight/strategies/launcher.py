@@ -21,6 +21,7 @@ from pytorch_lightning.utilities.exceptions import _TunerExitException
 
 from tunelight.errors import TrialStopped
 from tunelight.session import Session
+from tunelight.strategies.recovery import recovery_of
 
 
 class GangLauncher(_Launcher):
@@ -42,9 +43,13 @@ class GangLauncher(_Launcher):
             vars(logger).pop("finalize", None)  # a run before this one may have ended in an exception
         if not self._session.job:
             _leave_hparams_to_the_sweep(trainer)
+        recovery = None
         if trainer.state.fn == TrainerFn.FITTING:
             self._session.fit += 1
             args, kwargs = self._resumed(function, args, kwargs)
+            recovery = recovery_of(trainer)
+            if recovery is not None:
+                recovery.install(trainer)
         try:
             return function(*args, **kwargs)
         except _TunerExitException:
@@ -52,6 +57,9 @@ class GangLauncher(_Launcher):
         except BaseException as error:
             _clean_up(trainer, "stopped" if isinstance(error, TrialStopped) else "failed")
             raise
+        finally:
+            if recovery is not None:
+                recovery.uninstall(trainer)
 
     def _resumed(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -15,8 +15,8 @@ from torch import nn
 
 from tunelight.errors import SettingsError, StrategyError
 from tunelight.session import Session
-from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
-from tunelight.strategies.evaluation import ExactEvaluation
+from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
+from tunelight.strategies.training import SameTraining
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -26,7 +26,7 @@ MIN_SHARDED = 100_000
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class RayShardedStrategy(ExactEvaluation, GangStrategy, ModelParallelStrategy):
+class RayShardedStrategy(SameTraining, ModelParallelStrategy):
     """Train with FSDP2: parameters, gradients and optimizer states are sharded over the gang's workers.
 
     Args:

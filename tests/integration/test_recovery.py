@@ -1,0 +1,193 @@
+"""Trials that go on from a report's checkpoint, in a gang of the same size and in smaller ones."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+
+from tests.conftest import share_holdings
+from tunelight.checkpoints import FOLDER, file_name
+from tunelight.gang.gang import Gang
+from tunelight.gang.spec import GangSpec, driver_paths
+from tunelight.messages import CheckpointInfo, Ended, Report, Task
+
+SPEC = GangSpec(workers=2, cwd=str(Path.cwd()), sys_path=driver_paths())
+
+
+@pytest.fixture(scope="module")
+def gangs(ray4: Any) -> Iterator[dict[Any, Gang]]:
+    """Gangs by backend and size, one at a time alive, since they share four logical CPUs."""
+    held: dict[Any, Gang] = {}
+    yield held
+    for gang in held.values():
+        gang.close()
+
+
+def gang_of(gangs: dict[Any, Gang], backend: str, workers: int) -> Gang:
+    key = (backend, workers)
+    if key not in gangs:
+        while sum(size for _, size in gangs) + workers > 4:
+            gangs.pop(next(iter(gangs))).close()
+        gangs[key] = Gang.form(replace(SPEC, workers=workers, backend=backend), None)
+        share_holdings()
+    gangs[key].heal()
+    return gangs[key]
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train with all that remembers something: the weights at the end go to the trial's folder."""
+    import pytorch_lightning as pl
+    import torch
+    from pytorch_lightning.callbacks import EarlyStopping
+    from pytorch_lightning.loggers import CSVLogger
+    from torch.utils.data import DataLoader, TensorDataset
+
+    import tunelight as tl
+    from tunelight.strategies import BY_BACKEND
+
+    class Net(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Sequential(
+                torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Dropout(0.3),
+                torch.nn.Linear(16, 1),
+            )  # fmt: skip
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+            self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+            return loss
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.log("loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+            steps = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
+            return [optimizer], [
+                {"scheduler": steps, "interval": "step"},
+                {"scheduler": plateau, "interval": "epoch", "monitor": "loss"},
+            ]
+
+    class Fault(pl.Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            me = tl.get_context()
+            if me.number == config.get("fault") and trainer.global_step > getattr(self, "step", 10**9):
+                raise ZeroDivisionError("on purpose")
+            if me.number == config.get("fault"):
+                self.step = getattr(self, "step", trainer.global_step)
+
+    def loader(seed: int, count: int, shuffle: bool) -> Any:
+        x = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+        workers = config.get("num_workers", 0)
+        return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 6, shuffle=shuffle, num_workers=workers)
+
+    me = tl.get_context()
+    seen = tl.TuneReportCheckpointCallback({"loss": "loss", "train_loss": "train_loss"}) if config.get(
+        "train_loss"
+    ) else tl.TuneReportCheckpointCallback({"loss": "loss"})  # fmt: skip
+    trainer = pl.Trainer(
+        max_epochs=3, accelerator="cpu", strategy=BY_BACKEND[me.backend](), enable_checkpointing=False,
+        callbacks=[seen, EarlyStopping("loss", patience=50), Fault()], logger=CSVLogger(me.trial_dir),
+        log_every_n_steps=1, **config.get("trainer", {}),
+    )  # fmt: skip
+    model = Net()
+    trainer.fit(model, loader(0, config.get("samples", 100), True), loader(1, 32, False))
+    trainer.save_checkpoint(Path(me.trial_dir, "end.ckpt"))
+
+
+class Run:
+    """What a start of a trial left."""
+
+    def __init__(self, gang: Gang, folder: Path, task: Task) -> None:
+        self.reports: list[Report] = []
+        self.cause: Any = None
+        gang.start(task)
+        while gang.running:
+            event = gang.next_event(60)
+            if isinstance(event, Report):
+                self.reports.append(event)
+            if isinstance(event, Ended) and event.error is not None:
+                self.cause = gang.fail(event.error)
+        self.metrics = {report.number: report.metrics for report in self.reports}
+        end = folder / "end.ckpt"
+        self.end: dict[str, Any] = torch.load(end, weights_only=True) if end.exists() else {}
+        logs = folder / "lightning_logs" / "version_0" / "metrics.csv"
+        self.rows = list(csv.DictReader(logs.read_text().splitlines())) if logs.exists() else []
+
+
+def start(gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, wanted: int = 2, **task: Any) -> Run:
+    resume = None
+    if go_on:
+        resume = CheckpointInfo(str(folder / FOLDER / file_name(go_on)), go_on)
+    whole = Task(
+        "00000", str(folder), config, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None, number=go_on,
+        resume=resume, wanted=wanted, backend=gang.spec.backend, **task,
+    )  # fmt: skip
+    return Run(gang, folder, whole)
+
+
+def furthest(one: Run, other: Run) -> float:
+    """Return how far the weights, and the optimizers' momenta, of two runs lie apart."""
+    a, b = one.end["state_dict"], other.end["state_dict"]
+    momenta = [
+        [state["momentum_buffer"] for state in run.end["optimizer_states"][0]["state"].values()] for run in (one, other)
+    ]
+    pairs = [(a[name], b[name]) for name in a] + list(zip(*momenta, strict=True))
+    return max(float((x.double() - y.double()).abs().max()) for x, y in pairs)
+
+
+def apart(one: Run, other: Run) -> float:
+    """Return how far the metrics of the reports that both made lie apart."""
+    return max(
+        float(abs(one.metrics[number][name] - value))
+        for number, metrics in other.metrics.items()
+        for name, value in metrics.items()
+    )
+
+
+HALF = {"trainer": {"val_check_interval": 0.5, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}}
+
+
+@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
+@pytest.mark.parametrize(("report", "settings"), [(3, HALF), (4, HALF), (1, {})], ids=["middle", "end", "plain"])
+def test_going_on_is_bitwise(gangs: Any, tmp_path: Path, backend: str, report: int, settings: Any) -> None:
+    config = {**settings, "train_loss": report > 1 and False}
+    whole = start(gang_of(gangs, backend, 2), tmp_path / "whole", config)
+    assert whole.cause is None
+    before = start(gang_of(gangs, backend, 2), tmp_path / "parts", {**config, "fault": report})
+    assert before.cause.type_name == "ZeroDivisionError"
+    after = start(gang_of(gangs, backend, 2), tmp_path / "parts", config, report)
+    assert after.cause is None, after.cause
+    print("\nFAR", backend, report, furthest(whole, after), apart(whole, after))  # noqa: T201
+    assert [one.number for one in after.reports] == [one.number for one in whole.reports][report:]
+    assert furthest(whole, after) <= (0 if backend == "ddp" else 1e-6)
+    assert apart(whole, after) <= (0 if backend == "ddp" else 1e-6)
+    assert after.end["lr_schedulers"] == whole.end["lr_schedulers"]
+    assert [row["step"] for row in after.rows] == [row["step"] for row in whole.rows]
+    if backend == "ddp":
+        assert after.rows == whole.rows
+
+
+@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
+@pytest.mark.parametrize(("wanted", "workers"), [(2, 1), (3, 2)])
+def test_a_smaller_gang_trains_the_same(gangs: Any, tmp_path: Path, backend: str, wanted: int, workers: int) -> None:
+    whole = start(gang_of(gangs, backend, wanted), tmp_path / "whole", HALF, wanted=wanted)
+    assert whole.cause is None
+    before = start(gang_of(gangs, backend, wanted), tmp_path / "parts", {**HALF, "fault": 3}, wanted=wanted)
+    assert before.cause.type_name == "ZeroDivisionError"
+    after = start(gang_of(gangs, backend, workers), tmp_path / "parts", HALF, 3, wanted=wanted)
+    assert after.cause is None, after.cause
+    print("\nSMALL", backend, wanted, workers, furthest(whole, after), apart(whole, after))  # noqa: T201
+    assert [one.number for one in after.reports] == [one.number for one in whole.reports][3:]
+    assert furthest(whole, after) <= 1e-5
+    assert apart(whole, after) <= 1e-5
+    assert [row["step"] for row in after.rows] == [row["step"] for row in whole.rows]

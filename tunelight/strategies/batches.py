@@ -1,0 +1,180 @@
+"""What a rank trains on: the batches that it, and the ranks that are missing, would have had in a full gang.
+
+A gang of M workers that is meant to have N plays all N parts: worker r takes those of the ranks r, r + M, r + 2M, ...
+(EasyScale, SC'23, calls them logical workers). So every batch, and with it what BatchNorm or a contrastive loss
+sees, is one of the full gang's, and the global batch of a step stays what it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_fabric.utilities.data import sized_len
+from torch.utils.data import BatchSampler, DistributedSampler
+
+Play = Callable[[int], AbstractContextManager[None]]
+"""Lets a part's random generators be the process's inside."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which of a full gang's ``whole`` parts one of ``workers`` workers plays. All count from 0."""
+
+    whole: int
+    workers: int
+    worker: int
+
+    @property
+    def turns(self) -> int:
+        """Return how many parts the first worker plays; the others take as many turns."""
+        return -(-self.whole // self.workers)
+
+    @property
+    def played(self) -> list[int]:
+        """Return this worker's own parts, the first of which is its own number."""
+        return list(range(self.worker, self.whole, self.workers))
+
+    def players(self, turn: int) -> int:
+        """Return how many workers play a part in a turn; the others repeat one, and it does not count."""
+        return min(self.workers, self.whole - turn * self.workers)
+
+
+class TrainingBatches:
+    """Stands where a training loader's batch sampler stood: the batches of this worker's parts, in turns.
+
+    Args:
+        batches: the batch sampler (or sampler) that yields the batches of one part.
+        sampler: the DistributedSampler in it, with ``num_replicas=parts.whole``; None for what a user has sharded.
+        joined: one batch instead of ``parts.turns`` of them: the worker's even share of the global batch.
+        start: samples of the epoch that are done already; they are left out of the first iteration.
+    """
+
+    def __init__(
+        self, batches: Any, sampler: DistributedSampler[Any] | None, parts: Parts, play: Play, *, joined: bool = False
+    ) -> None:
+        self.batches, self.parts, self.joined = batches, parts, joined
+        self.sampler = sampler if sampler is not None else getattr(batches, "sampler", batches)
+        self.start = 0
+        self._cut, self._play = sampler, play
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator, like a BatchSampler's: a loader with workers calls this twice and uses the second, and the
+        # order is drawn at the first batch, after the loader's own seed.
+        start, self.start = self.start, 0
+        if self._cut is None:
+            yield from itertools.islice(iter(self.batches), start, None)
+        elif self.parts.turns == 1 and (done := self.whole_batches(start)) is not None:
+            yield from itertools.islice(iter(self.batches), done, None)
+        elif self.joined:
+            yield from self._joined(start)
+        else:
+            dealt = [self._of(part, start) for part in self.parts.played]
+            yield from itertools.chain.from_iterable(zip(*dealt, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.batches) * (1 if self._cut is None or self.joined else len(self.parts.played))
+
+    @property
+    def size(self) -> int | None:
+        """Return how many samples a part's batch has, if that is known."""
+        return self.batches.batch_size if type(self.batches) is BatchSampler else None
+
+    def whole_batches(self, start: int) -> int | None:
+        """Return how many global batches ``start`` samples are; None where they are no whole number of them."""
+        batch = (self.size or 1) * self.parts.whole
+        return None if start % batch else start // batch
+
+    def left(self, start: int) -> int:
+        """Return how many batches a part has left after the epoch's first ``start`` samples."""
+        if (done := self.whole_batches(start)) is not None:
+            return max(0, len(self.batches) - done)
+        return len(self._of(0, start))
+
+    def _of(self, part: int, start: int) -> list[Any]:
+        """Return a part's batches after the epoch's first ``start`` samples."""
+        assert self._cut is not None  # noqa: S101 - called for samplers that can be cut
+        with self._play(part):
+            if (done := self.whole_batches(start)) is not None:
+                own = self._cut.rank
+                self._cut.rank = part
+                try:
+                    return list(self.batches)[done:]
+                finally:
+                    self._cut.rank = own
+            order = _order(self._cut)
+        rest = order[start:]
+        rest += (order * (1 + self.parts.whole // max(1, len(order))))[: -len(rest) % self.parts.whole]
+        return list(BatchSampler(rest[part :: self.parts.whole], self.size or 1, self.batches.drop_last))
+
+    def _joined(self, start: int) -> Iterator[Any]:
+        dealt = [self._of(part, start) for part in range(self.parts.whole)]
+        for batches in zip(*dealt, strict=True):
+            samples = [sample for row in zip(*batches, strict=True) for sample in row]
+            yield samples[self.parts.worker :: self.parts.workers]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass an epoch on to the sampler, whose order depends on it."""
+        if callable(set_epoch := getattr(self.sampler, "set_epoch", None)):
+            set_epoch(epoch)
+
+
+def _order(sampler: DistributedSampler[Any]) -> list[Any]:
+    """Return the order of an epoch for one rank, without any padding."""
+    kept = {name: getattr(sampler, name) for name in ("num_replicas", "rank", "num_samples", "total_size")}
+    size = len(sampler.dataset)  # type: ignore[arg-type]  # a sampler's data set has a length
+    vars(sampler).update(num_replicas=1, rank=0, num_samples=size, total_size=size)
+    try:
+        return list(sampler)
+    finally:
+        vars(sampler).update(kept)
+
+
+class TurnLoader:
+    """Stands where a training loader stood: hands out the first part's batch of every step, and keeps the others'.
+
+    Args:
+        loader: yields the batches of a worker's parts, in turns.
+        parts: which these are. cut: False for data that the user has sharded, of which every worker has all turns.
+        over: batches to read over in the first iteration, for data that cannot be started in its middle.
+    """
+
+    def __init__(self, loader: Any, parts: Parts, play: Play, *, cut: bool, over: int = 0) -> None:
+        vars(self).update(loader=loader, parts=parts, cut=cut, over=over, group=[], _play=play)
+        vars(self)["taken"] = parts.played if cut else [parts.worker] * parts.turns
+
+    def __iter__(self) -> Iterator[Any]:
+        over, vars(self)["over"] = self.over, 0
+        steps = self._steps(iter(self.loader))
+        for _ in itertools.islice(steps, over):
+            pass
+        return steps
+
+    def _steps(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            group = []
+            for part in self.taken:
+                with self._play(part):
+                    group += list(itertools.islice(batches, 1))
+            if len(group) < len(self.taken):
+                return
+            vars(self)["group"] = group
+            yield group[0]
+
+    def __len__(self) -> int:
+        length = sized_len(self.loader)
+        if length is None:
+            raise TypeError(f"{type(self.loader).__name__} has no length")
+        return length // len(self.taken)
+
+    # Lightning reads and sets attributes of the loader: its workers' seeds, and its iterator to shut it down.
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(vars(self)["loader"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.loader, name, value)

@@ -1,0 +1,73 @@
+"""What ``self.log`` has gathered of an epoch that is not over yet: kept in a checkpoint, and put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+
+_META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
+_VALUES = ("value", "cumulated_batch_size", "_forward_cache")
+
+Logged = dict[str, dict[str, Any]]
+"""What was logged by key; plain data and tensors."""
+
+
+def state(results: Any) -> Logged:
+    """Return what ``results`` (Lightning's, of a training epoch) hold; metrics objects are their module's business."""
+    kept: Logged = {}
+    for key, metric in results.items():
+        if not metric.is_tensor or metric.has_reset:
+            continue
+        meta = metric.meta
+        kept[key] = {name: getattr(meta, name) for name in _META}
+        kept[key] |= {"reduce_fx": meta.reduce_fx.__name__, "dataloader_idx": meta.dataloader_idx}
+        kept[key] |= {"sync": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
+        values = {name: getattr(metric, name, None) for name in _VALUES}
+        kept[key]["values"] = {name: value.detach().cpu() for name, value in values.items() if value is not None}
+    return kept
+
+
+def shared_out(everywhere: list[Logged], rank: int, world_size: int) -> list[Logged]:
+    """Return what one of ``world_size`` ranks takes over of what the ranks had logged."""
+    return everywhere[rank::world_size]
+
+
+def put(trainer: pl.Trainer, states: list[Logged]) -> None:
+    """Let the training epoch's results go on from ``states``: this rank's own, and those of ranks that are gone."""
+    results = trainer.fit_loop.epoch_loop._results
+    for number, one in enumerate(states):
+        for key, kept in one.items():
+            if number and not kept["sync"]:
+                continue  # it is rank 0's share alone that is logged
+            metric = results.get(key)
+            if metric is None:
+                metric = results[key] = _made(trainer, kept)
+            _add(metric, {name: value.to(trainer.strategy.root_device) for name, value in kept["values"].items()})
+    if any(states):
+        # Else the first batch would count as the epoch's first, which empties the results.
+        trainer._logger_connector._first_loop_iter = False
+
+
+def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:
+    names = (*_META, "reduce_fx", "dataloader_idx")
+    meta = _Metadata(**{name: kept[name] for name in names})
+    meta.sync = _Sync(_should=kept["sync"], fn=trainer.strategy.reduce, rank_zero_only=kept["rank_zero_only"])
+    return _ResultMetric(meta, is_tensor=True).to(trainer.strategy.root_device)
+
+
+def _add(metric: _ResultMetric, values: dict[str, torch.Tensor]) -> None:
+    before = metric.value
+    if metric.meta.is_max_reduction or metric.meta.is_min_reduction:
+        metric.value = metric.meta.reduce_fx(torch.stack([before, values["value"]]))
+    elif metric.meta.on_epoch:
+        metric.value = before + values["value"]
+    else:
+        metric.value = values["value"]
+    if "cumulated_batch_size" in values:
+        metric.cumulated_batch_size = metric.cumulated_batch_size + values["cumulated_batch_size"]
+    metric._forward_cache = values.get("_forward_cache", metric._forward_cache)
+    metric._update_count = max(1, metric._update_count)
+    metric._computed = None
