@@ -10,12 +10,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError
 from tunelight.resources import Reservation, check_fits
 
 if TYPE_CHECKING:
+    from tunelight.headwatch import HeadWatch
     from tunelight.settings import Settings
 
 _LOCAL_RAY = {"prestart_worker_first_driver": False}
@@ -23,8 +25,8 @@ _LOCAL_RAY = {"prestart_worker_first_driver": False}
 
 
 @contextlib.contextmanager
-def connected(settings: Settings, reservation: Reservation) -> Iterator[None]:
-    """Use the Ray that is there, or start one for the sweep and shut that one down."""
+def connected(settings: Settings, reservation: Reservation, folder: Path) -> Iterator[HeadWatch]:
+    """Use the Ray that is there, or start one for the sweep and shut that one down; watch its head meanwhile."""
     import ray  # noqa: PLC0415 - half a second that bad input need not wait for
 
     ours = not ray.is_initialized()
@@ -34,18 +36,33 @@ def connected(settings: Settings, reservation: Reservation) -> Iterator[None]:
             "address out to use that one, or call ray.shutdown() first."
         )
     environment = dict(os.environ)
+    watch: HeadWatch | None = None
     try:
         if ours:
             _init_ray(settings.address, settings.runtime_env, settings.verbose)
         _refuse_client()
         check_cluster(reservation)
-        yield
+        watch = _watched(folder)
+        yield watch
     finally:
         if ours:
             with _undisturbed():
                 ray.shutdown()
+        if watch is not None:
+            watch.close()  # only now: without a head, the shutdown may wait for it
+        if ours:
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
+
+
+def _watched(folder: Path) -> HeadWatch:
+    import ray  # noqa: PLC0415
+
+    from tunelight.headwatch import HeadWatch  # noqa: PLC0415 - imports Ray Tune
+
+    watch = HeadWatch(ray.get_runtime_context().gcs_address, folder)
+    watch.start()
+    return watch
 
 
 def use_ray() -> None:
