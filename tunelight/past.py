@@ -110,6 +110,11 @@ def code_of(settings: Settings) -> dict[str, str | None]:
     return {name: fingerprint(code) for name in _CODE if (code := getattr(settings, name)) is not None}
 
 
+def objects_in(space: SearchSpace) -> list[str]:
+    """Return the keys of a space whose choices are objects, for sweep.yaml: it holds those as text only."""
+    return [key for key in space.domains if any(plain(choice) != choice for choice in space.choices(key))]
+
+
 def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[str]:
     """Say which keys of a search space differ, and how."""
     if before is None or before == now:

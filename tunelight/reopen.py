@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, guess
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError, guess
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
@@ -91,9 +91,14 @@ def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _space(folder: Path, told: Mapping[str, Any]) -> SearchSpace:
+    if objects := told.get("space_objects"):
+        raise SpaceError(
+            f"{folder / SWEEP_FILE} holds the choices of {', '.join(objects)} as text only, for they are objects. Call "
+            f"run(..., name={folder.name!r}, resume=True) from the sweep's script."
+        )
     try:
         return SearchSpace(told.get("space") or {})
-    except SpaceError as error:
+    except TunelightError as error:
         raise SpaceError(
             f"The search space in {folder / SWEEP_FILE} cannot be read back: {error} Call run(..., "
             f"name={folder.name!r}, resume=True) from the sweep's script."

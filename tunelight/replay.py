@@ -210,8 +210,6 @@ def revived(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, Any]:
     recorded = space.dotted(config)
     values = dict(recorded)
     for key, value in recorded.items():
-        domain = space.domains[key]
-        choices = domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", ())
-        values[key] = next((choice for choice in choices if plain(choice) == value), value)
+        values[key] = next((choice for choice in space.choices(key) if plain(choice) == value), value)
     same = all(values[key] is recorded[key] for key in values)
     return dict(config) if same else {**config, **space.written(values)}

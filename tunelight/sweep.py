@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.cluster import connected, quiet
-from tunelight.past import Past, code_of, taken_up
+from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
 from tunelight.recipe import Recipe
 from tunelight.resources import Reservation, reserve
@@ -256,6 +256,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation) -> d
     told["workers"] = reservation.workers
     told["reservation"] = reservation.bundles
     told["code"] = code_of(settings)
+    told["space_objects"] = objects_in(space)
     told["versions"] = versions()
     return told
 

@@ -189,6 +189,11 @@ class SearchSpace:
                 inner[keys[-1]] = values[key]
         return config
 
+    def choices(self, key: str) -> list[Any]:
+        """Return what a key is chosen from; nothing where its domain is no list of values."""
+        domain = self.domains[key]
+        return list(domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", ()))
+
     def dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration's values by dotted key: the way back of :meth:`written`."""
         values: dict[str, Any] = {}
