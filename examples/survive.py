@@ -40,11 +40,11 @@ class Accident(Callback):  # type: ignore[misc,unused-ignore]
     def __init__(self, trials: int) -> None:
         self.left = trials
 
-    def on_trial_complete(self, **info: Any) -> None:
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Count a trial. Called by Tune when one has ended."""
         self.left -= 1
 
-    def on_trial_result(self, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
         """Die at the second report of the next trial."""
         if self.left <= 0 and result["training_iteration"] >= 2:
             print("SIGKILL: run the same command again.", flush=True)
