@@ -3,9 +3,9 @@
 Both are objects that only learn by being told. So they are told again, in the recorded order and by Tune's own
 calls, what they were told in the sweep's last runs; nothing is sent to any actor, for there is none.
 
-A searcher that takes whole trials (``add_evaluated_point``, as Optuna's) is told those. Another is asked for its
-suggestions again, and hears of a trial only where it suggests what the trial was run with: tunelight's own always
-does, while a foreign one that draws without a seed may not, and then does not know that trial.
+A searcher is asked for its suggestions again, which also brings its generator to where it was. Where it suggests
+what the trial was run with, as tunelight's own and seeded ones do, it hears what it heard then. Where not, one that
+takes whole trials (``add_evaluated_point``, as Optuna's) is told those, and another does not know that trial.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ def replay_searcher(
 
     Raises: SettingsError for a searcher that cannot be told so.
     """
-    by_points = type(searcher).add_evaluated_point is not Searcher.add_evaluated_point
-    teller = _Teller(searcher, space, foreign=foreign, baselines=baselines, by_points=by_points)
+    teller = _Teller(searcher, space, foreign=foreign, baselines=baselines)
     ends = {line["trial"]: number for number, line in enumerate(lines) if _is_end(line)}
     state = SweepState()
     try:
@@ -143,7 +142,7 @@ def replay_searcher(
             f"The searcher {name} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
             f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
         ) from error
-    points = {trial: teller.values[trial] for trial in again if trial in teller.values} if by_points else {}
+    points = {trial: values for trial, values in teller.points.items() if trial in again}
     return Start(created=teller.created, told=frozenset(teller.told), points=points)
 
 
@@ -152,42 +151,42 @@ def _is_end(line: Mapping[str, Any]) -> bool:
 
 
 class _Teller:
-    """Tells a searcher of recorded trials in the one way that it understands."""
+    """Tells a searcher of recorded trials: as its own where it suggests them again, else as whole trials."""
 
-    def __init__(
-        self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: int, by_points: bool
-    ) -> None:
+    def __init__(self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: int) -> None:
         self._searcher = searcher
         self._space = space
         self._foreign = foreign
         self._baselines = baselines
-        self._by_points = by_points
+        self._takes_points = type(searcher).add_evaluated_point is not Searcher.add_evaluated_point
         self._last: dict[str, dict[str, Any]] = {}
         self.created = 0
         self.told: set[str] = set()
-        self.values: dict[str, dict[str, Any]] = {}
+        self.points: dict[str, dict[str, Any]] = {}
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Take a recorded trial; trials whose own lines are lost were suggested all the same."""
         for missing in range(self.created, line["index"]):
-            if missing >= self._baselines and not self._by_points:
+            if missing >= self._baselines:
                 self._suggest(f"{missing:05d}", None)
         self.created = max(self.created, line["index"] + 1)
-        if line["index"] < self._baselines:
+        if line["index"] < self._baselines or self._suggest(line["trial"], line["config"]):
             return
-        self.values[line["trial"]] = self._space.dotted(revived(self._space, line["config"]))
-        if not self._by_points:
-            self._suggest(line["trial"], line["config"])
+        values = self._space.dotted(revived(self._space, line["config"]))
+        if self._takes_points and values.keys() == self._space.domains.keys():
+            self.points[line["trial"]] = values
 
-    def _suggest(self, trial_id: str, config: Mapping[str, Any] | None) -> None:
+    def _suggest(self, trial_id: str, config: Mapping[str, Any] | None) -> bool:
+        """Ask for a suggestion again; return whether it is that of the record, else tell that nobody runs it."""
         suggested = self._searcher.suggest(trial_id)
         if not isinstance(suggested, Mapping):
-            return
+            return False
         same = self._space.written(suggested) if self._foreign else suggested
         if config is not None and plain(same) == config:
             self.told.add(trial_id)
-        else:
-            self._searcher.on_trial_complete(trial_id=trial_id, result=None, error=True)
+            return True
+        self._searcher.on_trial_complete(trial_id=trial_id, result=None, error=True)
+        return False
 
     def report(self, line: Mapping[str, Any], result: dict[str, Any]) -> None:
         self._last[line["trial"]] = result
@@ -198,8 +197,8 @@ class _Teller:
         trial = line["trial"]
         error = line["state"] == ERROR
         result = None if error else self._last.get(trial)
-        if self._by_points and self.values.get(trial, {}).keys() == self._space.domains.keys():
-            teach(self._searcher, self.values[trial], result)
+        if trial in self.points:
+            teach(self._searcher, self.points[trial], result)
         elif trial in self.told:
             self.told.discard(trial)
             self._searcher.on_trial_complete(trial_id=trial, result=result, error=error)

@@ -104,7 +104,7 @@ def run(
         checkpoints: Checkpoints(keep=1, every=1): how many of the best to keep beside the last; None: write none
             in a ``model=`` sweep.
         max_concurrent: trials at once (None: as many as fit the cluster).
-        time_budget: seconds, timedelta or "2h" after which the sweep ends (None).
+        time_budget: seconds, timedelta or "2h" after which the sweep ends (None); counted anew when it is resumed.
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made of the time).
         resume: go on with the sweep of that ``name``, or start it where there is none yet (False). Finished trials
             stay as they are, cut-off ones go on from their last checkpoint, more are added up to ``num_samples``,

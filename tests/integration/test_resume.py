@@ -11,8 +11,7 @@ import pytest
 import ray
 
 import tunelight as tl
-from tests.integration.training import Line, LineData
-from tunelight.errors import SettingsError, StorageError
+from tunelight.errors import SettingsError
 
 SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
 
@@ -46,6 +45,8 @@ def sweep(tmp_path: Path, train: Any = counting, space: Any = None, **kwargs: An
 
 
 def model_sweep(tmp_path: Path, **kwargs: Any) -> tl.SweepResults:
+    from tests.integration.training import Line, LineData  # workers of the other tests need no torch
+
     settings: dict[str, Any] = {
         "metric": "val_loss", "num_samples": 4, "seed": 1, "storage": tmp_path, "name": "m", "progress": False,
         "max_concurrent": 1, "trainer_args": {"accelerator": "cpu"}, "resume": True, "max_epochs": 2,
@@ -63,27 +64,23 @@ def told(results: tl.SweepResults) -> list[Any]:
     ]
 
 
-def test_a_cut_off_sweep_goes_on_and_ends_as_one_that_was_not(ray4: Any, tmp_path: Path) -> None:
-    whole = sweep(tmp_path, name="whole")
-    between = sweep(tmp_path, callbacks=[Cut(7)])
-    assert [trial.state for trial in between.trials][:2] == ["FINISHED", "INTERRUPTED"]
-    results = sweep(tmp_path)
-    assert told(results) == told(whole)
-    starts = [(trial.path / "starts-0.txt").read_text().count("\n") for trial in results.trials]
-    assert starts == [1, 2, 1, 1]
-    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_bytes().splitlines()]
-    assert sum(line["kind"] == "report" for line in lines) == 16  # those made again are not recorded again
-
-
-def test_more_samples_are_added_and_a_finished_sweep_returns_at_once(ray4: Any, tmp_path: Path) -> None:
+def test_a_cut_off_sweep_goes_on_and_is_extended_and_ends_as_one_in_one_go(ray4: Any, tmp_path: Path) -> None:
     whole = sweep(tmp_path, name="whole", num_samples=5)
-    first = sweep(tmp_path, num_samples=3)
+    cut = sweep(tmp_path, num_samples=3, callbacks=[Cut(7)])
+    assert [trial.state for trial in cut.trials][:2] == ["FINISHED", "INTERRUPTED"]
+    with pytest.raises(SettingsError, match="only the name of callbacks"):
+        tl.resume(tmp_path / "s")  # an object of the script's own
+    first = tl.resume(tmp_path / "s", callbacks=[])
+    assert told(first) == told(whole)[:3]
+    starts = [(trial.path / "starts-0.txt").read_text().count("\n") for trial in first.trials]
+    assert starts == [1, 2, 1]
     record = first.folder / "record.jsonl"
     before = record.read_bytes()
-    assert told(sweep(tmp_path, num_samples=3)) == told(first)
+    assert sum(json.loads(line)["kind"] == "report" for line in before.splitlines()) == 12  # each once
+
+    assert told(sweep(tmp_path, num_samples=3)) == told(first)  # nothing to do
     assert record.read_bytes() == before
     results = sweep(tmp_path, num_samples=5, seed=None)
-    assert told(results)[:3] == told(first)
     assert told(results) == told(whole)
     assert record.read_bytes().startswith(before)
 
@@ -122,24 +119,3 @@ def test_another_sweep_of_that_name_is_refused_and_forced(ray4: Any, tmp_path: P
     with pytest.warns(UserWarning, match="train was .* goes on all the same"):
         results = sweep(tmp_path, changed, num_samples=2, resume="force")
     assert [len(trial.history) for trial in results.trials] == [4, 1]
-
-
-def test_a_sweep_is_resumed_by_its_folder_alone(ray4: Any, tmp_path: Path) -> None:
-    sweep(tmp_path, num_samples=2, callbacks=[Cut(6)])
-    with pytest.raises(SettingsError, match="callbacks"):
-        tl.resume(tmp_path / "s")  # an object of the script's own
-    results = tl.resume(tmp_path / "s", callbacks=[], num_samples=3)
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3
-    assert [len(trial.history) for trial in results.trials] == [4] * 3
-
-
-def test_a_damaged_record_is_kept_beside_what_could_be_saved(ray4: Any, tmp_path: Path) -> None:
-    first = sweep(tmp_path, num_samples=2)
-    record = first.folder / "record.jsonl"
-    record.write_bytes(record.read_bytes().replace(b'"training_iteration":2', b'"training_iteration":9', 1))
-    with pytest.raises(StorageError, match=r"line \d+: corrupt .*resume='force'"):
-        sweep(tmp_path, num_samples=2)
-    with pytest.warns(UserWarning, match=r"1 of \d+ lines of record.jsonl are damaged .*record.jsonl.bad-1"):
-        results = sweep(tmp_path, num_samples=2, resume="force")
-    assert [len(trial.history) for trial in results.trials] == [3, 4]
-    assert (results.folder / "record.jsonl.bad-1").exists()

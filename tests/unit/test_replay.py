@@ -152,17 +152,27 @@ def test_a_searcher_hears_only_of_trials_that_it_suggests_again(tmp_path):
     assert start.created == 2
 
 
-def optuna() -> Any:
-    searcher = OptunaSearch(seed=3)
+def optuna(seed: int = 3) -> Any:
+    searcher = OptunaSearch(seed=seed)
     searcher.set_search_properties("loss", "min", dict(LR.domains))
     return searcher
 
 
-def test_optuna_is_told_whole_trials_now_and_those_that_go_on_when_they_end(tmp_path):
+def test_a_seeded_optuna_goes_on_as_if_nothing_had_happened(tmp_path):
+    live, again = optuna(), optuna()
+    searched(tmp_path, live, 14)
+    replay_searcher(read_lines(tmp_path), again, LR, foreign=True, again=["00013"])
+    for study in (live, again):
+        study.on_trial_complete("00013", {"loss": 0.5})
+    assert [t.values for t in again._ot_study.trials] == [t.values for t in live._ot_study.trials]
+    assert again.suggest("00014") == live.suggest("00014")
+
+
+def test_another_optuna_is_told_whole_trials_now_and_those_that_go_on_when_they_end(tmp_path):
     configs = searched(tmp_path, optuna(), 4)
-    again = optuna()
+    again = optuna(seed=4)
     start = replay_searcher(read_lines(tmp_path), again, LR, foreign=True, again=["00003"])
-    assert [trial.params for trial in again._ot_study.trials] == configs[:3]
+    assert [trial.params for trial in again._ot_study.trials if trial.values] == configs[:3]
     search = SweepSearch(again, 5, written=LR.written, start=start)
     search.on_trial_complete("00003", {"loss": 0.5})
     assert [trial.value for trial in again._ot_study.trials][-1] == 0.5

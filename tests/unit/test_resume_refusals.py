@@ -123,3 +123,21 @@ def test_nothing_is_changed_by_a_refusal(tmp_path):
         run(tmp_path, seed=2)
     assert ((folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()) == before
     assert json.loads((folder / "record.jsonl").read_bytes().splitlines()[0])["sweep"]["format"] == 1
+
+
+def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    for number in (1, 2, 3):
+        sweep.report(trial, number, 1.0 / number)
+    sweep.end_by_itself(trial)
+    sweep.end()
+    record = sweep.folder / "record.jsonl"
+    record.write_bytes(record.read_bytes().replace(b'"training_iteration":2', b'"training_iteration":9', 1))
+    with pytest.raises(StorageError, match=r"line \d+: corrupt .*resume='force'"):
+        run(tmp_path, num_samples=1)
+    with pytest.warns(UserWarning, match=r"1 of \d+ lines of record.jsonl are damaged .*record.jsonl.bad-1"):
+        results = run(tmp_path, num_samples=1, resume="force")  # nothing is left to do
+    assert [report["training_iteration"] for report in results.trials[0].history] == [1, 3]
