@@ -67,6 +67,14 @@ class Past:
             or (longer and trial.state == FINISHED)
         ]
 
+    def settle(self) -> None:
+        """End the record of a sweep whose driver died after its last trial had ended."""
+        from tunelight.storage import RecordCallback  # noqa: PLC0415 - imports Ray Tune
+
+        if self.state.ended is None:
+            told = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
+            RecordCallback(self.folder, **told).close()
+
     def check(self, space: SearchSpace, settings: Settings, told: Mapping[str, Any]) -> None:
         """Refuse to go on with another sweep than this one; under ``resume="force"``, only warn.
 

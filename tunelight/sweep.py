@@ -135,6 +135,8 @@ def run(
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
         sweep = _prepare(space, settings, past)
         if not sweep.to_do:
+            if past is not None:
+                past.settle()
             return SweepResults.load(sweep.folder)
         if past is None:
             stack.enter_context(locked(sweep.folder))

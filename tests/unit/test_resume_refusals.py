@@ -141,3 +141,14 @@ def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
     with pytest.warns(UserWarning, match=r"1 of \d+ lines of record.jsonl are damaged .*record.jsonl.bad-1"):
         results = run(tmp_path, num_samples=1, resume="force")  # nothing is left to do
     assert [report["training_iteration"] for report in results.trials[0].history] == [1, 3]
+
+
+def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do(tmp_path):
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0, done=True)  # the scheduler's word; the end itself is not recorded
+    sweep.callback.record.close()
+    results = run(tmp_path, num_samples=1)
+    assert [trial.state for trial in results.trials] == ["STOPPED"]
