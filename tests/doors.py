@@ -58,8 +58,9 @@ DOORS: dict[str, Door] = {
     "settings": Door(names("messages errors policies"), names("cloudpickle yaml")),
     "space": Door(names("messages errors settings"), names("numpy yaml", TUNE)),
     "resources": Door(names("messages errors settings"), late=names(TUNE)),
+    "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
     "cluster": Door(
-        names("messages errors resources settings"),
+        names("messages errors resources settings headwatch"),
         names("ray"),
         why="it finds or starts a Ray and asks what it holds, whatever runs there",
     ),
@@ -123,6 +124,12 @@ DOORS: dict[str, Door] = {
         names("numpy yaml ray.tune.Callback"),
         why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
     ),
+    "past": Door(names("errors settings space storage"), why="a sweep's past is read, and judged, without Ray"),
+    "replay": Door(
+        names("errors searchers space storage"),
+        names(TUNE),
+        why="it tells Tune's schedulers and searchers what the record says",
+    ),
     "results": Door(
         names("messages errors checkpoints settings space storage"),
         names("numpy pandas yaml"),
@@ -136,9 +143,17 @@ DOORS: dict[str, Door] = {
         why="it shows what the record says",
     ),
     "sweep": Door(
-        names(FIRST, "cluster gang.pool recipe trial trainable schedulers searchers storage results reporting"),
+        names(
+            FIRST,
+            "cluster gang.pool headwatch past recipe replay trial trainable",
+            "schedulers searchers storage results reporting",
+        ),
         names("cloudpickle numpy rich yaml", TUNE),
         why="it wires the rooms into one Tuner; only workers need torch and Lightning",
+    ),
+    "reopen": Door(
+        names("errors settings space storage sweep results"),
+        why="it reads what a sweep was told, and runs that again",
     ),
     "cli": Door(
         names("errors messages settings space sweep results reporting"),
@@ -150,7 +165,7 @@ DOORS: dict[str, Door] = {
         names(
             FIRST,
             "gang strategies callbacks recipe digits",
-            "trainable schedulers searchers simulation storage results reporting sweep",
+            "trainable schedulers searchers simulation storage results reporting sweep reopen",
         ),
         why="`import tunelight` costs nothing that its user does not need",
     ),

@@ -25,6 +25,7 @@ _WHERE = {
     "get_context": "tunelight.session",
     "get_tune_resources": "tunelight.resources",
     "report": "tunelight.session",
+    "resume": "tunelight.reopen",
     "run": "tunelight.sweep",
     **dict.fromkeys(
         (
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
     from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
     from tunelight.policies import FailurePolicy
+    from tunelight.reopen import resume
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.session import get_checkpoint_path, get_context, report

@@ -10,12 +10,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError
 from tunelight.resources import Reservation, fitted
 
 if TYPE_CHECKING:
+    from tunelight.headwatch import HeadWatch
     from tunelight.settings import Settings
 
 _LOCAL_RAY = {"prestart_worker_first_driver": False}
@@ -23,10 +25,10 @@ _LOCAL_RAY = {"prestart_worker_first_driver": False}
 
 
 @contextlib.contextmanager
-def connected(settings: Settings, reservation: Reservation) -> Iterator[Reservation]:
-    """Use the Ray that is there, or start one for the sweep and shut that one down.
+def connected(settings: Settings, reservation: Reservation, folder: Path) -> Iterator[tuple[Reservation, HeadWatch]]:
+    """Use the Ray that is there, or start one for the sweep and shut that one down; watch its head meanwhile.
 
-    Yields the reservation, smaller than asked for where it is elastic and the cluster holds no more.
+    Yields the reservation, smaller than asked for where it is elastic and the cluster holds no more; and the watch.
     """
     import ray  # noqa: PLC0415 - half a second that bad input need not wait for
 
@@ -37,17 +39,33 @@ def connected(settings: Settings, reservation: Reservation) -> Iterator[Reservat
             "address out to use that one, or call ray.shutdown() first."
         )
     environment = dict(os.environ)
+    watch: HeadWatch | None = None
     try:
         if ours:
             _init_ray(settings.address, settings.runtime_env, settings.verbose)
         _refuse_client()
-        yield check_cluster(reservation)
+        reservation = check_cluster(reservation)
+        watch = _watched(folder)
+        yield reservation, watch
     finally:
         if ours:
             with _undisturbed():
                 ray.shutdown()
+        if watch is not None:
+            watch.close()  # only now: without a head, the shutdown may wait for it
+        if ours:
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
+
+
+def _watched(folder: Path) -> HeadWatch:
+    import ray  # noqa: PLC0415
+
+    from tunelight.headwatch import HeadWatch  # noqa: PLC0415 - imports Ray Tune
+
+    watch = HeadWatch(ray.get_runtime_context().gcs_address, folder)
+    watch.start()
+    return watch
 
 
 def use_ray() -> None:

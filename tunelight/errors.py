@@ -44,6 +44,10 @@ class ResourceError(TunelightError, RuntimeError):
     """A gang cannot be reserved on this cluster."""
 
 
+class HeadLostError(TunelightError, ConnectionError):
+    """The head of the Ray cluster is gone, and the sweep with it; what was recorded is not."""
+
+
 class StorageError(TunelightError, OSError):
     """A sweep's folder cannot be written, exists already, or does not hold a sweep."""
 

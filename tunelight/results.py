@@ -42,7 +42,7 @@ class TrialResult:
         config: its configuration (dict).
         seed: the seed that was set on all its ranks (int or None).
         history: every report in order, a list of dicts: the metrics, ``epoch``, ``training_iteration`` and
-            ``timestamp``. A trial that went on from a checkpoint reports some iterations again.
+            ``timestamp``. Each once: what a trial that went back to a checkpoint reports again is left out.
         metrics: the best report ({} if nothing comparable was reported). Best is by the sweep's metric over
             all reports, not the last; NaN is never best, and of equal reports the earlier is.
         value: the sweep's metric in the best report (float or None).

@@ -10,24 +10,29 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.cluster import connected, quiet
 from tunelight.messages import OnResize
+from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
 from tunelight.recipe import Recipe
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
-from tunelight.settings import Checkpoints, Settings, check_model, check_picklable, check_train, import_path
+from tunelight.settings import Checkpoints, Settings, check_model, check_picklable, check_train
+from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
-from tunelight.storage import RECORD_FILE, create_sweep_folder, versions, write_sweep_file
+from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, versions, write_sweep_file
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler
     from ray.tune.search import Searcher
+
+    from tunelight.headwatch import HeadWatch
+    from tunelight.searchers import Start
 
 _INLINE_BYTES = 100_000
 """A pickled train function up to this size travels with the trial; a larger one lies in the object store."""
@@ -67,7 +72,7 @@ def run(
     time_budget: float | str | timedelta | None = UNSET,
     storage: str | os.PathLike[str] = UNSET,
     name: str | None = UNSET,
-    resume: bool = UNSET,
+    resume: bool | Literal["force"] = UNSET,
     seed: int | None = UNSET,
     baselines: Sequence[Mapping[str, Any]] = UNSET,
     callbacks: Sequence[Any] = UNSET,
@@ -103,10 +108,14 @@ def run(
         checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep beside the
             last two, and when to write one; None: write none in a ``model=`` sweep.
         max_concurrent: trials at once (None: as many as fit the cluster).
-        time_budget: seconds, timedelta or "2h" after which the sweep ends (None).
+        time_budget: seconds, timedelta or "2h" after which the sweep ends (None); counted anew when it is resumed.
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made of the time).
-        resume: comes with a later version (False).
-        seed: of the sweep: configurations and every trial's own seed follow from it (None: drawn, and recorded).
+        resume: go on with the sweep of that ``name``, or start it where there is none yet (False). Finished trials
+            stay as they are, cut-off ones go on from their last checkpoint, more are added up to ``num_samples``,
+            and where ``max_epochs`` has grown, those that came to its end train on. What is searched and trained
+            has to be the same; "force" goes on all the same, and leaves out damaged lines of the record.
+        seed: of the sweep: configurations and every trial's own seed follow from it (None: drawn, and recorded; a
+            sweep that is resumed keeps its own).
         baselines: configurations to try first.
         callbacks: Ray Tune Callbacks, on the driver.
         failures: FailurePolicy(max_failures=3, ...), or just a number: what a trial survives (lost workers and nodes,
@@ -124,34 +133,106 @@ def run(
     """
     given = {key: value for key, value in locals().items() if key != "search_space" and value is not UNSET}
     space = SearchSpace.of(search_space)
-    settings = _settle(space, given)
+    settings = Settings(**{**space.settings, **given})
+    settings.check(space)
+    with contextlib.ExitStack() as stack:
+        past = stack.enter_context(taken_up(settings)) if settings.resume else None
+        if settings.seed is None:
+            seed = None if past is None else past.seed
+            settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
+        sweep = _prepare(space, settings, past)
+        if not sweep.to_do:
+            if past is not None:
+                past.settle()
+            return SweepResults.load(sweep.folder)
+        if past is None:
+            stack.enter_context(locked(sweep.folder))
+        try:
+            with connected(settings, sweep.reservation, sweep.folder) as (reservation, watch):
+                _tune(replace(sweep, reservation=reservation), watch)
+        except BaseException:
+            if not (sweep.folder / RECORD_FILE).stat().st_size:
+                shutil.rmtree(sweep.folder, ignore_errors=True)  # nothing has happened yet: the name is free again
+            raise
+        return SweepResults.load(sweep.folder)
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """A sweep that is ready to run: all that can be decided, and refused, before Ray starts."""
+
+    space: SearchSpace
+    settings: Settings
+    reservation: Reservation
+    payload: bytes
+    scheduler: TrialScheduler
+    searcher: Searcher
+    start: Start
+    folder: Path
+    told: Mapping[str, Any]
+
+    @property
+    def total(self) -> int:
+        """How many trials there are to be in all."""
+        return self.settings.num_samples * self.space.grid_size
+
+    @property
+    def to_do(self) -> bool:
+        """Tell whether a trial is to run."""
+        return bool(self.start.again) or self.start.created < self.total
+
+
+def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
+    """Check what a sweep was told, build its parts, bring them to where the past left them, claim its folder."""
     reservation = reserve(
         settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
     )
     payload = _payload(settings)
-    from tunelight.schedulers.choose import build_scheduler  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.schedulers.choose import build_scheduler, judged_by  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.searchers import Start  # noqa: PLC0415
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
     scheduler, searcher = build_scheduler(settings), build_searcher(space, settings)  # wrong ones: before Ray starts
-    folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
-    write_sweep_file(folder, _told(space, settings, reservation))
-    try:
-        with connected(settings, reservation) as reservation:
-            _tune(space, settings, reservation, payload, folder, scheduler=scheduler, searcher=searcher)
-    except BaseException:
-        if not (folder / RECORD_FILE).stat().st_size:
-            shutil.rmtree(folder, ignore_errors=True)  # nothing has happened yet: the name is free again
-        raise
-    return SweepResults.load(folder)
+    told = _told(space, settings, reservation)
+    start = Start()
+    if past is not None:
+        past.check(space, settings, told)
+        scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
+        start = _start_from(past, space, settings, scheduler, searcher)
+        folder = past.folder
+    else:
+        folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
+        write_sweep_file(folder, told)
+    return _Sweep(space, settings, reservation, payload, scheduler, searcher, start, folder, told)
 
 
-def _settle(space: SearchSpace, given: Mapping[str, Any]) -> Settings:
-    """Return the sweep's settings: what was given, else what the space says, else the defaults."""
-    settings = Settings(**{**space.settings, **given})
-    if settings.seed is None:
-        settings = replace(settings, seed=secrets.randbelow(2**31))
-    settings.check(space)
-    return settings
+def _start_from(
+    past: Past, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
+) -> Start:
+    """Tell scheduler and searcher of the past; return where the search goes on."""
+    from tunelight.replay import replay_scheduler, replay_searcher, revived  # noqa: PLC0415
+    from tunelight.searchers import Again  # noqa: PLC0415
+
+    again = past.again(settings.max_epochs)
+    replay_scheduler(past.lines, scheduler)
+    start = replay_searcher(
+        past.lines,
+        searcher,
+        space,
+        foreign=searcher is settings.searcher,
+        baselines=past.baselines,
+        again=[trial.id for trial in again],
+    )
+    taken_up_again = (
+        Again(
+            trial.id,
+            revived(space, trial.config),
+            trial.history[-1]["training_iteration"] if trial.history else 0,
+            past.folder / trial.folder,
+        )
+        for trial in again
+    )
+    return replace(start, again=tuple(taken_up_again))
 
 
 def _payload(settings: Settings) -> bytes:
@@ -180,43 +261,16 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation) -> d
     """Return all that ``run`` was told, as plain data for sweep.yaml."""
     told: dict[str, Any] = {"space": space.describe()}
     for entry in fields(settings):
-        told[entry.name] = _plain(getattr(settings, entry.name))
+        told[entry.name] = plain_setting(getattr(settings, entry.name))
     told["workers"] = reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
     told["reservation"] = reservation.bundles
+    told["code"] = code_of(settings)
+    told["space_objects"] = objects_in(space)
     told["versions"] = versions()
     return told
 
 
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Checkpoints):
-        return asdict(value)
-    if isinstance(value, FailurePolicy | OnResize):
-        return asdict(value)
-    if isinstance(value, type) or callable(value):
-        return import_path(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return {"object": import_path(type(value))}
-
-
-def _tune(
-    space: SearchSpace,
-    settings: Settings,
-    reservation: Reservation,
-    payload: bytes,
-    folder: Path,
-    *,
-    scheduler: TrialScheduler,
-    searcher: Searcher,
-) -> None:
+def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
     """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
     import ray  # noqa: PLC0415
     from ray import tune  # noqa: PLC0415
@@ -228,11 +282,13 @@ def _tune(
 
     if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
         warm.pool.close()  # what idles after this process's own fits holds what trials need
+    space, settings, payload, folder = sweep.space, sweep.settings, sweep.payload, sweep.folder
+    scheduler, searcher = sweep.scheduler, sweep.searcher
     foreign = searcher is settings.searcher  # it suggests by dotted key
     keep = settings.checkpoints or Checkpoints()
     spec = TrialSpec(
         train=payload if len(payload) <= _INLINE_BYTES else ray.put(payload),
-        reservation=reservation,
+        reservation=sweep.reservation,
         backend=settings.backend,
         metric=settings.metric,
         mode=settings.mode,
@@ -249,15 +305,19 @@ def _tune(
         real_checkpoints=False,
         verbose=settings.verbose,
     )
-    total = settings.num_samples * space.grid_size
-    with _tune_environment(settings.verbose), _callbacks(settings, folder, total) as callbacks:
+    with _tune_environment(settings.verbose), _callbacks(sweep, watch) as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
             name=folder.name,
             storage_path=str(folder.parent.absolute()),
             **judged_by(scheduler, settings),
             search_alg=SweepSearch(
-                searcher, total, settings.baselines, settings.max_concurrent, written=space.written if foreign else dict
+                searcher,
+                sweep.total,
+                settings.baselines,
+                settings.max_concurrent,
+                written=space.written if foreign else dict,
+                start=sweep.start,
             ),
             scheduler=scheduler,
             reuse_actors=settings.reuse_gangs,
@@ -271,15 +331,18 @@ def _tune(
 
 
 @contextlib.contextmanager
-def _callbacks(settings: Settings, folder: Path, total: int) -> Iterator[list[Any]]:
+def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
+    from tunelight.headwatch import HeadCallback  # noqa: PLC0415
     from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
     from tunelight.storage import RecordCallback  # noqa: PLC0415
     from tunelight.trial import trial_seed  # noqa: PLC0415
 
+    settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.created)
     seed = settings.seed or 0
     record = RecordCallback(
         folder,
+        again=[trial.trial_id for trial in sweep.start.again],
         seed_of=lambda trial_id: trial_seed(seed, trial_id),
         metric=settings.metric,
         mode=settings.mode,
@@ -288,10 +351,11 @@ def _callbacks(settings: Settings, folder: Path, total: int) -> Iterator[list[An
         max_epochs=settings.max_epochs,
         budget_s=settings.budget_s,
     )
+    write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
     try:
-        yield [record, tensorboard, shown, *settings.callbacks]
+        yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
     finally:
         record.close()
         tensorboard.close()
@@ -309,7 +373,10 @@ def _tune_environment(verbose: int) -> Iterator[None]:
     }
     before = {key: os.environ.get(key) for key in wanted}
     main = threading.current_thread() is threading.main_thread()
-    signals = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGUSR1)} if main else {}
+    caught = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM) if main else ()
+    signals = {sig: signal.getsignal(sig) for sig in caught}
+    if main:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends a sweep as Ctrl-C does
     os.environ.update({key: value for key, value in wanted.items() if before[key] is None})
     try:
         with quiet(verbose):

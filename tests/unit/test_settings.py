@@ -72,7 +72,7 @@ def test_the_names_are_those_of_run():
         ({"gpus_per_worker": -1}, "gpus_per_worker must be 0 or more"),
         ({"backend": "horovid"}, "There is no backend 'horovid'. Did you mean 'horovod'?"),
         ({"backend": "dpp"}, "no backend 'dpp'. Did you mean 'ddp'"),
-        ({"resume": True}, "resume=True comes with a later version"),
+        ({"resume": "always"}, "resume must be True"),
         ({"reuse_gangs": "no"}, "reuse_gangs must be true or false, not 'no'"),
         ({"trainer_args": ["x"]}, "trainer_args must be a dict"),
         ({"metric": 3}, "metric must be text"),

@@ -127,7 +127,7 @@ def test_opening_a_torn_record_cuts_it_and_goes_on(sweep):
     path = sweep.folder / "record.jsonl"
     path.write_bytes(path.read_bytes() + b'{"kind":"no')
     again = Sweep(sweep.folder)
-    assert again.states() == ["RUNNING"]
+    assert again.states() == ["INTERRUPTED"]  # its driver is dead
     again.callback.close()
     assert read_record(sweep.folder) == again.state
 
@@ -135,3 +135,25 @@ def test_opening_a_torn_record_cuts_it_and_goes_on(sweep):
 def test_folder_without_record_names_the_sweeps_inside(sweep):
     with pytest.raises(StorageError, match=rf"Sweeps in it: .*{sweep.folder.name}"):
         read_record(sweep.folder.parent)
+
+
+def test_record_of_a_later_format_is_refused(tmp_path):
+    record = Record.open(tmp_path)
+    record.append("sweep", sweep={"format": 2})
+    record.close()
+    with pytest.raises(StorageError, match=r"has the format 2, and this tunelight reads format 1.*Upgrade"):
+        read_record(tmp_path)
+
+
+def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
+    for trial in (sweep.add(), sweep.add()):
+        sweep.start(trial)
+        sweep.report(trial, 1, 1.0)
+    sweep.callback.close()
+    path = sweep.folder / "record.jsonl"
+    damaged = path.read_bytes().replace(b'"index":1', b'"index":8')  # all lines of trial 1 hang on this one
+    path.write_bytes(damaged)
+    assert "of record.jsonl are damaged and left out" in str(storage.repair(sweep.folder))
+    assert list(read_record(sweep.folder).trials) == ["00000"]
+    assert (sweep.folder / "record.jsonl.bad-1").read_bytes() == damaged
+    assert storage.repair(sweep.folder) is None

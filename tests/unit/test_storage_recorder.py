@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.recording import Sweep, lines
+from tests.unit.recording import Clock, Sweep, lines
 from tunelight import storage
 from tunelight.errors import StorageError
 from tunelight.storage import Record, RecordCallback, read_record
@@ -350,3 +350,34 @@ def test_callback_can_be_pickled_as_tune_does(sweep):
     sweep.report(sweep.trials[0], 1, 0.5)
     copy = pickle.loads(cloudpickle.dumps(sweep.callback))
     assert copy.state == sweep.state
+
+
+def test_report_that_a_trial_makes_again_is_recorded_once(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    for number in (1, 2, 2, 1, 3):
+        sweep.report(trial, number, float(number))
+    history = sweep.state.trials["00000"].history
+    assert [report["training_iteration"] for report in history] == [1, 2, 3]
+
+
+def test_trial_that_is_stopped_at_a_report_made_again_is_stopped(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0)
+    sweep.report(trial, 1, 1.0, done=True)
+    sweep.complete(trial)
+    assert sweep.states() == ["STOPPED"]
+
+
+def test_seconds_between_two_drivers_are_nobodys(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.clock.now += 5
+    sweep.report(trial, 1, 1.0)
+    sweep.callback.record.close()  # the driver dies
+    clock = Clock()
+    clock.now = sweep.clock.now + 1000
+    again = RecordCallback(sweep.folder, again=["00000"], clock=clock, metric="loss", mode="min")
+    assert (again.state.trials["00000"].state, again.state.trials["00000"].seconds) == ("PENDING", 5)
+    again.close()

@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 
+from tunelight import checkpoints
 from tunelight.errors import TunelightError
 from tunelight.messages import RESULT_KEY
 
 _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"
+
+
+@dataclass(frozen=True)
+class Again:
+    """A trial of the sweep's last run that goes on in this one."""
+
+    trial_id: str
+    config: dict[str, Any]
+    number: int
+    """Its last recorded report."""
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a sweep that goes on starts from: nothing yet, by default."""
+
+    created: int = 0
+    """How many trials there are already."""
+    again: tuple[Again, ...] = ()
+    told: frozenset[str] = frozenset()
+    """The trials that the searcher knows as its own suggestions, and is to hear of again."""
+    points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """For a searcher that is told whole trials: their values by dotted key, to tell when they have ended."""
 
 
 class SweepSearch(SearchAlgorithm):
@@ -32,6 +61,7 @@ class SweepSearch(SearchAlgorithm):
         max_concurrent: int | None = None,
         *,
         written: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+        start: Start | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
@@ -40,8 +70,11 @@ class SweepSearch(SearchAlgorithm):
         self._max_concurrent = max_concurrent
         self._written = written
         self._clock = clock
-        self._created = 0
-        self._told: set[str] = set()
+        start = start or Start()
+        self._created = start.created
+        self._again = deque(start.again)
+        self._told = set(start.told)
+        self._points = start.points
         self._live: set[str] = set()
         self._exhausted = False
         self._waiting_since: float | None = None
@@ -67,9 +100,11 @@ class SweepSearch(SearchAlgorithm):
 
         Raises: TunelightError when a searcher suggests nothing for ten minutes while no trial lives.
         """
-        if self._created >= self._num_samples or self._exhausted:
-            return None
         if self._max_concurrent is not None and len(self._live) >= self._max_concurrent:
+            return None
+        if self._again:
+            return self._take_up(self._again.popleft())
+        if self._created >= self._num_samples or self._exhausted:
             return None
         trial_id = f"{self._created:05d}"
         config = self._suggest(trial_id)
@@ -78,6 +113,13 @@ class SweepSearch(SearchAlgorithm):
         self._created += 1
         self._live.add(trial_id)
         return self._make(trial_id, config)
+
+    def _take_up(self, past: Again) -> Trial:
+        """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
+        # A gang may have been ahead of its driver; what it reported past the record, nobody heard.
+        checkpoints.forget_after(past.number, past.folder)
+        self._live.add(past.trial_id)
+        return self._make(past.trial_id, past.config)
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
         if self._created < len(self._baselines):
@@ -127,14 +169,26 @@ class SweepSearch(SearchAlgorithm):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
         self._live.discard(trial_id)
-        if trial_id not in self._told:
-            return
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
-        self.searcher.on_trial_complete(trial_id=trial_id, result=None if error else result, error=error)
+        if trial_id in self._points:
+            teach(self.searcher, self._points[trial_id], None if error else result)
+        if trial_id in self._told:
+            self.searcher.on_trial_complete(trial_id=trial_id, result=None if error else result, error=error)
 
     def is_finished(self) -> bool:
         """Return True when no trial is to come and none lives."""
-        return self._finished or ((self._created >= self._num_samples or self._exhausted) and not self._live)
+        if self._finished:
+            return True
+        return (self._created >= self._num_samples or self._exhausted) and not self._live and not self._again
+
+
+def teach(searcher: Searcher, values: Mapping[str, Any], result: Mapping[str, Any] | None) -> None:
+    """Tell a searcher of a whole trial that it did not suggest in this process; a failed one has no result."""
+    value = (result or {}).get(searcher.metric)
+    if isinstance(value, int | float) and not math.isnan(value):
+        searcher.add_evaluated_point(dict(values), float(value))
+    else:
+        searcher.add_evaluated_point(dict(values), 0.0, error=True)
 
 
 def _name(trial: Trial) -> str:

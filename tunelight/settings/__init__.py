@@ -1,6 +1,6 @@
 """What a sweep is told: its settings, each checked, and checks of the code that it trains."""
 
-from tunelight.settings.code import check_model, check_picklable, check_train, import_path, load_object
+from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object
 from tunelight.settings.values import NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "check_picklable",
     "check_setting",
     "check_train",
+    "fingerprint",
     "import_path",
     "load_object",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -72,6 +73,21 @@ def _load_module(name: str, path: str) -> Any:
                 f"{guess(parts[end - 1], known)}"
             ) from error
     return module
+
+
+def fingerprint(value: Any) -> str | None:
+    """Return a short hash of the source of a function or class; None where its source is not to be had.
+
+    What it calls or derives from does not count, nor what a partial binds.
+    """
+    while isinstance(value, functools.partial):
+        value = value.func
+    named = value if hasattr(value, "__qualname__") else type(value)
+    try:
+        source = inspect.getsource(named)
+    except (OSError, TypeError):  # typed into a console, or compiled
+        return None
+    return hashlib.sha256(inspect.cleandoc(source).encode()).hexdigest()[:16]
 
 
 # --- what is trained --------------------------------------------------------------------------------------

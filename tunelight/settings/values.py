@@ -84,7 +84,7 @@ class Settings:
     time_budget: float | str | timedelta | None = None
     storage: str | os.PathLike[str] = "tunelight_runs"
     name: str | None = None
-    resume: bool = False
+    resume: bool | Literal["force"] = False
     seed: int | None = None
     baselines: Sequence[Mapping[str, Any]] = ()
     callbacks: Sequence[Any] = ()
@@ -122,6 +122,11 @@ class Settings:
                     f"{name}= is given without model=: only a sweep that builds the Trainer itself can use "
                     "it. Give model=, or build it inside the train function."
                 )
+        if self.resume and self.name is None:
+            raise SettingsError(
+                "resume= is given without name=, so which sweep is to go on is not known. Give the sweep a name in "
+                "its first call already: name='digits', resume=True starts it, and goes on with it ever after."
+            )
         if self.metric is None:
             raise SettingsError(
                 "No metric is given, so no trial could be judged. Say metric='val_loss' (and mode='max' "
@@ -294,10 +299,13 @@ def _storage(name: str, value: Any) -> str | os.PathLike[str]:
     return value
 
 
-def _resume(name: str, value: Any) -> bool:
-    if _flag(name, value):
-        raise SettingsError("resume=True comes with a later version. Leave it out, and give the sweep a new name=.")
-    return False
+def _resume(name: str, value: Any) -> Any:
+    if not isinstance(value, bool) and value != "force":
+        raise SettingsError(
+            f"{name} must be True (go on with the sweep of that name, if there is one), 'force' (also where what "
+            f"is searched or trained has changed) or False, not {value!r}."
+        )
+    return value
 
 
 def _list(name: str, value: Any) -> tuple[Any, ...]:

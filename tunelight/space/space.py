@@ -17,6 +17,8 @@ from tunelight.space.files import YamlFile, importable
 if TYPE_CHECKING:
     import numpy as np
 
+_MISSING: Any = object()
+
 
 class SearchSpace:
     """What a sweep searches: a domain for each key, and any settings of ``tunelight.run``.
@@ -186,6 +188,22 @@ class SearchSpace:
                     inner = inner.setdefault(part, {})
                 inner[keys[-1]] = values[key]
         return config
+
+    def choices(self, key: str) -> list[Any]:
+        """Return what a key is chosen from; nothing where its domain is no list of values."""
+        domain = self.domains[key]
+        return list(domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", ()))
+
+    def dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a configuration's values by dotted key: the way back of :meth:`written`."""
+        values: dict[str, Any] = {}
+        for key, keys in self._paths.items():
+            found: Any = config
+            for part in keys:
+                found = found.get(part, _MISSING) if isinstance(found, Mapping) else _MISSING
+            if found is not _MISSING:
+                values[key] = found
+        return values
 
     def __repr__(self) -> str:
         settings = "".join(f", {name}={value!r}" for name, value in self.settings.items())

@@ -16,12 +16,15 @@ from tunelight.storage.files import (
     create_sweep_folder,
     plain,
     read_sweep_file,
+    sweep_folder,
     to_yaml,
     versions,
     write_atomically,
     write_sweep_file,
 )
-from tunelight.storage.record import Lines, Record, read_record
+from tunelight.storage.lock import LOCK_FILE, locked
+from tunelight.storage.record import Lines, Record, read_lines, read_record
+from tunelight.storage.repair import repair
 from tunelight.storage.state import (
     DIVERGED,
     ERROR,
@@ -50,6 +53,7 @@ __all__ = [
     "ERROR",
     "FINISHED",
     "INTERRUPTED",
+    "LOCK_FILE",
     "METRICS_FILE",
     "OOM",
     "PAUSED",
@@ -69,10 +73,14 @@ __all__ = [
     "apply",
     "create_sweep_folder",
     "is_better",
+    "locked",
     "metric_value",
     "plain",
+    "read_lines",
     "read_record",
     "read_sweep_file",
+    "repair",
+    "sweep_folder",
     "to_yaml",
     "versions",
     "write_atomically",

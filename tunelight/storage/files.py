@@ -130,22 +130,17 @@ def create_sweep_folder(
     Raises: SettingsError for a name or storage that can be no local folder; StorageError where a sweep of
         that name exists, or the folder cannot be written.
     """
-    if "://" in str(storage):
-        raise SettingsError(f"storage must be a local folder, but it is {str(storage)!r}. Give a plain path.")
-    if name is not None and (name in ("", ".", "..") or name != Path(name).name or "\\" in name):
-        raise SettingsError(
-            f"A sweep's name must be one folder name, but it is {name!r}. Put the folders before it into storage=."
-        )
-    parent = Path(storage).expanduser().absolute()
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", default).strip("-.") or "sweep"
-    stem = name or f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, attempt = parent / stem, 1
+    stem = f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name
+    folder, attempt = sweep_folder(storage, stem), 1
+    parent = folder.parent
     try:
         while not _claim(folder, overwrite):
             if name is not None:
                 raise StorageError(
                     f"{folder} exists already and is not overwritten. Choose another name "
-                    f"(name={_free_name(parent, name)!r}, say), or leave name= out for a new one each time."
+                    f"(name={_free_name(parent, name)!r}, say), leave name= out for a new one each time, or go on "
+                    "with the sweep that is there: resume=True."
                 )
             attempt += 1
             folder = parent / f"{stem}-{attempt}"
@@ -156,6 +151,17 @@ def create_sweep_folder(
             f"The sweep's folder {folder} cannot be written: {why(error)}. Choose another storage=."
         ) from error
     return folder
+
+
+def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
+    """Return the folder of the sweep ``name``. Raises: SettingsError where that can be no local folder."""
+    if "://" in str(storage):
+        raise SettingsError(f"storage must be a local folder, but it is {str(storage)!r}. Give a plain path.")
+    if name in ("", ".", "..") or name != Path(name).name or "\\" in name:
+        raise SettingsError(
+            f"A sweep's name must be one folder name, but it is {name!r}. Put the folders before it into storage=."
+        )
+    return Path(storage).expanduser().absolute() / name
 
 
 def _claim(folder: Path, overwrite: bool) -> bool:

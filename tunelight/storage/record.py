@@ -13,7 +13,7 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,13 @@ from tunelight.errors import StorageError
 from tunelight.storage.files import RECORD_FILE, encode, why
 from tunelight.storage.state import TERMINAL, SweepState, apply
 
+FORMAT: Final = 1
+"""Of the record, and of the folder that it lies in. A later one is refused, not guessed at."""
 _SYNC_S: Final = 1.0
+
+_HOW_TO_FORCE: Final = (
+    "tunelight.run(..., resume='force') keeps the damaged file beside the new one, and all lines that are whole."
+)
 
 _log = logging.getLogger("tunelight")
 
@@ -135,6 +141,16 @@ class Record:
             _log.error("%s lacks its last %d bytes: they could not be written.", self.path, self._lines.pending)
 
 
+def parse(chunk: bytes) -> dict[str, Any] | None:
+    """Return one line of a record, its checksum left out; None where that does not fit."""
+    head, found, tail = chunk.rpartition(b',"crc":"')
+    body = head + b"}"
+    if not found or tail != b'%08x"}' % zlib.crc32(body):
+        return None
+    line: dict[str, Any] = json.loads(body)
+    return line
+
+
 def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the lines of a record and how many bytes they take; what is torn at the end is left out.
 
@@ -144,28 +160,39 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     lines: list[dict[str, Any]] = []
     size = 0
     for number, chunk in enumerate(chunks[:-1], start=1):
-        head, found, tail = chunk.rpartition(b',"crc":"')
-        body = head + b"}"
-        if not found or tail != b'%08x"}' % zlib.crc32(body):
+        line = parse(chunk)
+        if line is None:
             if number == len(chunks) - 1 and not chunks[-1]:
                 break
             raise StorageError(
-                f"{path}, line {number}: corrupt (its checksum does not fit). Restore the file from a copy, "
-                "or delete that line if you can do without it."
+                f"{path}, line {number}: corrupt (its checksum does not fit). Restore the file from a copy, or "
+                f"go on without what is lost: {_HOW_TO_FORCE}"
             )
-        lines.append(json.loads(body))
+        _check_format(line, path)
+        lines.append(line)
         size += len(chunk) + 1
     return lines, size
 
 
-def read_record(folder: str | os.PathLike[str]) -> SweepState:
-    """Replay the record of a sweep. A torn last line (the driver died in mid-write) is dropped.
+def _check_format(line: Mapping[str, Any], path: Path) -> None:
+    """Raise StorageError where a later tunelight wrote the record."""
+    told = line.get("sweep")
+    found = told.get("format", FORMAT) if isinstance(told, Mapping) else FORMAT
+    if found != FORMAT:
+        raise StorageError(
+            f"{path} has the format {found!r}, and this tunelight reads format {FORMAT}: a later version wrote "
+            "it. Upgrade tunelight to read it or to go on with the sweep."
+        )
 
-    Raises: StorageError when there is no record, or a line before the last is corrupt (naming it).
+
+def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the lines of a sweep's record. A torn last line (the driver died in mid-write) is dropped.
+
+    Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
+        version of tunelight wrote it.
     """
-    path = Path(folder, RECORD_FILE)
     try:
-        lines, _ = _scan(path)
+        return _scan(Path(folder, RECORD_FILE))[0]
     except StorageError:
         raise
     except OSError as error:
@@ -173,13 +200,19 @@ def read_record(folder: str | os.PathLike[str]) -> SweepState:
             f"{folder} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
             f"one sweep, storage/name.{_sweeps_inside(Path(folder))}"
         ) from error
+
+
+def read_record(folder: str | os.PathLike[str]) -> SweepState:
+    """Replay the record of a sweep. Raises: StorageError, see :func:`read_lines`."""
+    path = Path(folder, RECORD_FILE)
     state = SweepState()
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(folder), start=1):
         try:
             apply(state, line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StorageError(
-                f"{path}, line {number}: it does not fit the lines before it ({error!r}). Restore the file."
+                f"{path}, line {number}: it does not fit the lines before it ({error!r}). Restore the file from "
+                f"a copy, or go on without what is lost: {_HOW_TO_FORCE}"
             ) from error
     return state
 

@@ -12,7 +12,7 @@ from ray.tune import Callback
 
 from tunelight.messages import RESULT_KEY
 from tunelight.storage.files import METRICS_FILE, encode
-from tunelight.storage.record import Lines, Record, read_record
+from tunelight.storage.record import FORMAT, Lines, Record, read_record
 from tunelight.storage.state import (
     ERROR,
     FINISHED,
@@ -43,6 +43,7 @@ class RecordCallback(Callback):
     Args:
         folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
         seed_of: a trial's seed by its id, for the record; by default it holds none.
+        again: ids of recorded trials that go on now; the sweep's last run ended when its record did.
         budget_s: the sweep's time budget in seconds, from now on: how it ended is told by it.
         clock: seconds since the epoch.
         sweep: what readers of the record need to know of the sweep: ``metric`` and ``mode`` at least.
@@ -55,6 +56,7 @@ class RecordCallback(Callback):
         folder: str | os.PathLike[str],
         *,
         seed_of: Callable[[str], int] | None = None,
+        again: Sequence[str] = (),
         budget_s: float | None = None,
         clock: Callable[[], float] = time.time,
         **sweep: Any,
@@ -69,7 +71,17 @@ class RecordCallback(Callback):
         self._running: dict[str, Any] = {}
         self._metrics: dict[str, Lines] = {}
         self._closed = False
-        self._write("sweep", sweep={"name": self.folder.name, **sweep})
+        self._take_up(again)
+        self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **sweep})
+
+    def _take_up(self, again: Sequence[str]) -> None:
+        """End what a dead driver left running, and let trials go on; both before the run that needs it is told of."""
+        ended = self.state.updated  # nobody ran since, so nobody's seconds count
+        for trial in self.state.trials.values():
+            if trial.id not in again and trial.state not in TERMINAL:
+                self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED, at=ended)
+        for trial_id in again:
+            self._set(trial_id, PENDING, at=ended)
 
     def _write(self, kind: str, **fields: Any) -> None:
         apply(self.state, self.record.append(kind, **fields))
@@ -133,12 +145,18 @@ class RecordCallback(Callback):
             self.note(text, trial.trial_id)
         when = {key: result.get(key) for key in ("training_iteration", "epoch", "timestamp")}
         metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
-        if metrics or not result.get("done"):  # a trial that failed, or had nothing left to do, reports nothing
+        # It may have gone back to a checkpoint, and make a report again that is recorded, and judged, already.
+        repeated = self._repeats(trial.trial_id, when["training_iteration"])
+        if not repeated and (
+            metrics or not result.get("done")
+        ):  # one that failed, or had nothing left, reports nothing
             self._write_report(trial.trial_id, when, metrics, result, own)
         for found in own.get("checkpoints") or ():
             self._write_checkpoint(trial.trial_id, when, found)
         if own.get("error"):
             self._set(trial.trial_id, own["error"].get("state", ERROR), error=own["error"])
+        elif repeated and metrics and result.get("done"):
+            self._set(trial.trial_id, STOPPED)
 
     def _write_report(
         self,
@@ -157,6 +175,10 @@ class RecordCallback(Callback):
             workers=own.get("workers"),
         )
         self._write_metrics(trial_id)
+
+    def _repeats(self, trial_id: str, number: Any) -> bool:
+        history = self.state.trials[trial_id].history
+        return bool(history) and number is not None and number <= (history[-1]["training_iteration"] or 0)
 
     def _write_metrics(self, trial_id: str) -> None:
         lines = self._metrics.get(trial_id)

@@ -112,7 +112,7 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
 def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
     trial, new = state.trials[line["trial"]], line["state"]
     if trial.since is not None:
-        trial.seconds, trial.since = trial.elapsed(line["time"]), None
+        trial.seconds, trial.since = trial.elapsed(line.get("at", line["time"])), None
     if new == RUNNING:
         trial.since = line["time"]
     state.counts[trial.state] -= 1

@@ -1,0 +1,165 @@
+"""Drivers are really killed here, and heads of clusters; then the sweep goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray.tune.experiment import Trial
+
+import tunelight as tl
+from tunelight.headwatch import EXIT_CODE
+from tunelight.schedulers import ASHA
+from tunelight.searchers import RandomSearcher
+
+SCRIPT = """
+import sys, time
+import tunelight as tl
+from tunelight import headwatch
+
+headwatch.LOST_S, headwatch.GRACE_S = 4.0, 6.0
+
+def train(config):
+    start = tl.get_context().number
+    for number in range(start, 8):
+        time.sleep(0.1)
+        tl.report({"loss": config["x"] / (number + 1)})
+
+if __name__ == "__main__":
+    storage, address = sys.argv[1:3]
+    results = tl.run({"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=4, workers=1, max_concurrent=1,
+                     scheduler={"name": "asha", "max_t": 8, "reduction_factor": 2}, storage=storage, name="s",
+                     resume=True, seed=3, address=address)
+    print("DONE", results.num_interrupted, flush=True)
+"""
+
+
+def start(tmp_path: Path, address: str = "local") -> subprocess.Popen[str]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path), address],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+    )  # fmt: skip
+
+
+def wait(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+def reports(tmp_path: Path, count: int) -> Callable[[], bool]:
+    record = tmp_path / "s" / "record.jsonl"
+    return lambda: record.exists() and record.read_bytes().count(b'"report"') >= count
+
+
+def over(family: list[psutil.Process]) -> bool:
+    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
+
+
+def told(folder: Path) -> list[Any]:
+    return [
+        (trial.id, trial.state, trial.config, [(r["training_iteration"], r["loss"]) for r in trial.history])
+        for trial in tl.SweepResults.load(folder).trials
+    ]
+
+
+def uninterrupted() -> list[Any]:
+    """Return what the script's sweep comes to, one trial after another: the same searcher and scheduler, no Ray."""
+    searcher = RandomSearcher(tl.SearchSpace({"x": tl.uniform(0, 1)}), 3)
+    scheduler = ASHA(metric="loss", mode="min", max_t=8, reduction_factor=2)
+    nobody: Any = None
+    trials = []
+    for number in range(4):
+        stub = Trial("none", stub=True, trial_id=f"{number:05d}")
+        config, history, decision = searcher.suggest(stub.trial_id), list[tuple[int, float]](), "CONTINUE"
+        scheduler.on_trial_add(nobody, stub)
+        while decision == "CONTINUE" and len(history) < 8:
+            history.append((len(history) + 1, config["x"] / (len(history) + 1)))
+            report = {"training_iteration": history[-1][0], "loss": history[-1][1]}
+            decision = scheduler.on_trial_result(nobody, stub, report)
+        trials.append((stub.trial_id, "FINISHED" if decision == "CONTINUE" else "STOPPED", config, history))
+    return trials
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=80)
+    assert process.returncode == 0, output
+    assert "DONE 0" in output
+    return output
+
+
+def test_a_killed_driver_is_resumed_by_the_same_command_and_a_second_one_is_refused(tmp_path: Path) -> None:
+    first = start(tmp_path)
+    try:
+        wait(reports(tmp_path, 3), "the first reports")
+        second = start(tmp_path)  # while the first one lives
+        output, _ = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert f"is run by another driver already: process {first.pid} on " in output
+        assert "Started a local Ray" not in output
+        wait(reports(tmp_path, 10), "reports of a second trial")
+        family = psutil.Process(first.pid).children(recursive=True)
+    finally:
+        first.kill()
+        first.communicate(timeout=40)
+    assert tl.SweepResults.load(tmp_path / "s").trials
+    finished(start(tmp_path))
+    assert told(tmp_path / "s") == uninterrupted()
+    wait(lambda: over(family), "all processes of the killed driver to end", 30)
+
+
+def test_sigterm_ends_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    wait(reports(tmp_path, 2), "the first reports")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=40)
+    assert process.returncode == 0, output
+    assert "DONE 1" in output
+    assert "Traceback" not in output
+
+
+@pytest.fixture
+def clusters() -> Iterator[Callable[[], Any]]:
+    """Start clusters of one node, outside of the driver; all are stopped in the end."""
+    from ray.cluster_utils import Cluster
+
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False}))
+        return made[-1]
+
+    environment = dict(os.environ)
+    yield make
+    for cluster in made:
+        cluster.shutdown()
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+
+
+def test_a_lost_head_ends_the_driver_with_a_sentence_and_the_sweep_goes_on_elsewhere(
+    tmp_path: Path, clusters: Callable[[], Any]
+) -> None:
+    lost = clusters()
+    process = start(tmp_path, address=lost.address)
+    wait(reports(tmp_path, 3), "the first reports")
+    lost.head_node.all_processes["gcs_server"][0].process.kill()
+    began = time.monotonic()
+    output, _ = process.communicate(timeout=60)
+    assert time.monotonic() - began < 30
+    assert process.returncode in (1, EXIT_CODE), output  # 1: by an exception; else it hung in Ray
+    assert "has not answered for 4 s" in output
+    assert "resume=True goes on" in output
+    finished(start(tmp_path, address=clusters().address))
+    assert told(tmp_path / "s") == uninterrupted()

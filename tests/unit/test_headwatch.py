@@ -1,0 +1,78 @@
+"""headwatch: a head that answers no more."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from tunelight import headwatch
+from tunelight.errors import HeadLostError
+from tunelight.headwatch import EXIT_CODE, HeadCallback, HeadWatch
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Look every 10 ms; return what the watch ends the process with, and when it did."""
+    for name, seconds in (("PING_S", 0.01), ("LOST_S", 0.05), ("GRACE_S", 0.05)):
+        monkeypatch.setattr(headwatch, name, seconds)
+    ended = threading.Event()
+    codes: list[int] = []
+
+    def note(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    monkeypatch.setattr(os, "_exit", note)
+    return codes, ended
+
+
+@pytest.fixture
+def head():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def address(server: socket.socket) -> str:
+    return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_head_that_answers_is_left_alone(quick, head):
+    watch = HeadWatch(address(head), Path("/sweeps/s"))
+    watch.start()
+    assert not quick[1].wait(0.3)
+    HeadCallback(watch).on_step_begin(1, [])
+    watch.close()
+
+
+def test_a_lost_head_ends_the_driver_with_a_sentence(quick, head, capsys):
+    watch = HeadWatch(address(head), Path("/sweeps/s"))
+    head.close()
+    watch.start()
+    assert quick[1].wait(5)
+    watch.close()
+    assert quick[0] == [EXIT_CODE]
+    said = capsys.readouterr().err
+    assert "The head of the Ray cluster (127.0.0.1:" in said
+    assert "record and checkpoints lie in /sweeps/s" in said
+    assert "name='s' and resume=True goes on" in said
+    with pytest.raises(HeadLostError, match="has not answered"):
+        HeadCallback(watch).on_step_begin(1, [])
+
+
+def test_a_driver_that_ends_by_itself_is_not_ended(quick, head, monkeypatch):
+    monkeypatch.setattr(headwatch, "GRACE_S", 5.0)
+    watch = HeadWatch(address(head), Path("/sweeps/s"))
+    head.close()
+    watch.start()
+    end = threading.Event()
+    for _ in range(500):
+        if watch._lost:
+            break
+        end.wait(0.01)
+    watch.close()
+    assert watch._lost
+    assert quick[0] == []

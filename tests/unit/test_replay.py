@@ -1,0 +1,198 @@
+"""replay: schedulers and searchers told again what a record says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tunelight.errors import SettingsError
+from tunelight.replay import replay_scheduler, replay_searcher, revived
+from tunelight.schedulers import ASHA
+from tunelight.searchers import RandomSearcher, Start, SweepSearch
+from tunelight.space import SearchSpace
+from tunelight.storage import read_lines
+
+LR = SearchSpace({"lr": tl.uniform(0, 1)})
+
+
+def asha() -> ASHA:
+    return ASHA(metric="loss", mode="min", max_t=9, reduction_factor=3, brackets=2)
+
+
+def record_asha(folder: Path, trials: int = 30) -> ASHA:
+    """Drive an ASHA live over a recorded sweep, in a mixed order, cut off in its middle."""
+    sweep, live, rng = Sweep(folder), asha(), np.random.default_rng(3)
+    running: list[Any] = []
+    for _ in range(60):
+        if len(sweep.trials) < trials and (len(running) < 4 or rng.random() < 0.2):
+            trial = sweep.add(lr=float(rng.random()))
+            stub = Trial("live", stub=True, trial_id=trial.trial_id)
+            live.on_trial_add(None, stub)  # type: ignore[arg-type]
+            sweep.start(trial)
+            running.append((trial, stub))
+        trial, stub = running[rng.integers(len(running))]
+        number = trial.last_result.get("training_iteration", 0) + 1
+        loss = float(rng.choice([rng.random(), rng.random(), np.nan, 0.5]))
+        decision = live.on_trial_result(None, stub, {"loss": loss, "training_iteration": number})  # type: ignore[arg-type]
+        sweep.report(trial, number, loss, done=decision == "STOP")
+        if decision == "STOP" or number == 9:
+            live.on_trial_complete(None, stub, trial.last_result)  # type: ignore[arg-type]
+            sweep.end_by_itself(trial)
+            running.remove((trial, stub))
+    assert running
+    sweep.callback.record.close()
+    return live
+
+
+def filed(scheduler: ASHA) -> Any:
+    brackets = [[rung.filed for rung in rungs] for rungs in scheduler._brackets]
+    return brackets, [[list(rung.losses) for rung in rungs] for rungs in scheduler._brackets]
+
+
+def test_a_replayed_asha_has_the_rungs_and_brackets_of_the_live_one(tmp_path):
+    live, again = record_asha(tmp_path), asha()
+    replay_scheduler(read_lines(tmp_path), again)
+    assert filed(again) == filed(live)
+    assert again._bracket_of == live._bracket_of
+    assert again._credit == live._credit
+    assert again.num_stopped == live.num_stopped
+
+
+def test_a_grown_asha_files_earlier_ends_at_its_new_rungs(tmp_path):
+    sweep = Sweep(tmp_path)
+    for loss in (0.1, 0.2):
+        trial = sweep.add(lr=loss)
+        sweep.start(trial)
+        for number in (1, 2, 3):
+            sweep.report(trial, number, loss)
+        sweep.end_by_itself(trial)
+    sweep.end()
+    grown = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=3)
+    replay_scheduler(read_lines(tmp_path), grown)
+    assert [list(rung.filed) for rung in grown._brackets[0]] == [["00000", "00001"]] * 2
+
+
+@pytest.mark.parametrize("kind", [AsyncHyperBandScheduler, MedianStoppingRule])
+def test_rays_stopping_schedulers_take_a_replay(tmp_path, kind):
+    record_asha(tmp_path)
+    scheduler = kind(metric="loss", mode="min")
+    replay_scheduler(read_lines(tmp_path), scheduler)
+
+
+def test_a_scheduler_that_cannot_be_rebuilt_is_named(tmp_path):
+    record_asha(tmp_path)
+    pbt = PopulationBasedTraining(metric="loss", mode="min", hyperparam_mutations={"lr": [1, 2]})
+    with pytest.raises(SettingsError, match=r"under PopulationBasedTraining cannot be resumed: .*scheduler='asha'"):
+        replay_scheduler(read_lines(tmp_path), pbt)
+
+
+def searched(folder: Path, searcher: Searcher, count: int, space: SearchSpace = LR, **start: Any) -> list[Any]:
+    """Record a sweep of what ``searcher`` suggests; every trial but the last has ended."""
+    sweep = Sweep(folder)
+    for number in range(count):
+        suggested = searcher.suggest(f"{number:05d}")
+        assert suggested is not None
+        trial = sweep.add(**suggested)
+        sweep.start(trial)
+        sweep.report(trial, 1, suggested["lr"])
+        if number < count - 1:
+            searcher.on_trial_complete(trial.trial_id, trial.last_result)
+            sweep.end_by_itself(trial)
+    sweep.callback.record.close()
+    return [trial.config for trial in sweep.trials]
+
+
+def test_random_search_goes_on_with_the_draw_that_comes_next(tmp_path):
+    one, two = RandomSearcher(LR, 5), RandomSearcher(LR, 5)
+    searched(tmp_path, one, 3)
+    start = replay_searcher(read_lines(tmp_path), two, LR, foreign=False, again=["00002"])
+    assert (start.created, set(start.told)) == (3, {"00002"})
+    assert one.suggest("00003") == two.suggest("00003")
+
+
+def test_a_trial_whose_line_was_lost_took_its_draw_along(tmp_path):
+    one, two = RandomSearcher(LR, 5), RandomSearcher(LR, 5)
+    searched(tmp_path, one, 4)
+    lines = [line for line in read_lines(tmp_path) if line.get("trial") != "00001"]
+    start = replay_searcher(lines, two, LR, foreign=False)
+    assert start.created == 4
+    assert one.suggest("x") == two.suggest("x")
+
+
+class Blind(Searcher):
+    """Suggests other values each time, and notes what it hears."""
+
+    def __init__(self) -> None:
+        super().__init__(metric="loss", mode="min")
+        self.heard: list[Any] = []
+        self.drawn = 0
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        self.drawn += 1
+        return {"lr": 0.25 if self.drawn == 1 else float(np.random.default_rng().random())}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        self.heard.append((trial_id, None if result is None else result["loss"], error))
+
+
+def test_a_searcher_hears_only_of_trials_that_it_suggests_again(tmp_path):
+    searched(tmp_path, Blind(), 2)
+    again = Blind()
+    start = replay_searcher(read_lines(tmp_path), again, LR, foreign=True)
+    assert sorted(again.heard) == [("00000", 0.25, False), ("00001", None, True)]
+    assert start.created == 2
+
+
+def optuna(seed: int = 3) -> Any:
+    searcher = OptunaSearch(seed=seed)
+    searcher.set_search_properties("loss", "min", dict(LR.domains))
+    return searcher
+
+
+def test_a_seeded_optuna_goes_on_as_if_nothing_had_happened(tmp_path):
+    live, again = optuna(), optuna()
+    searched(tmp_path, live, 14)
+    replay_searcher(read_lines(tmp_path), again, LR, foreign=True, again=["00013"])
+    for study in (live, again):
+        study.on_trial_complete("00013", {"loss": 0.5})
+    assert [t.values for t in again._ot_study.trials] == [t.values for t in live._ot_study.trials]
+    assert again.suggest("00014") == live.suggest("00014")
+
+
+def test_another_optuna_is_told_whole_trials_now_and_those_that_go_on_when_they_end(tmp_path):
+    configs = searched(tmp_path, optuna(), 4)
+    again = optuna(seed=4)
+    start = replay_searcher(read_lines(tmp_path), again, LR, foreign=True, again=["00003"])
+    assert [trial.params for trial in again._ot_study.trials if trial.values] == configs[:3]
+    search = SweepSearch(again, 5, written=LR.written, start=start)
+    search.on_trial_complete("00003", {"loss": 0.5})
+    assert [trial.value for trial in again._ot_study.trials][-1] == 0.5
+
+
+def test_choices_that_json_has_no_word_for_come_back_as_they_are():
+    space = SearchSpace({"net": {"act": tl.choice([dict, list])}, "shape": tl.choice([(1, 2), (3,)])})
+    config = {"net": {"act": "builtins:list"}, "shape": [1, 2], "older": 1}
+    assert revived(space, config) == {"net": {"act": list}, "shape": (1, 2), "older": 1}
+
+
+def test_trials_that_go_on_come_first_and_new_ones_after(tmp_path):
+    from tunelight.searchers import Again
+
+    again = (Again("00001", {"lr": 0.5}, 0, tmp_path),)
+    search = SweepSearch(RandomSearcher(LR, 1), 3, start=Start(created=2, again=again))
+    search._spec = {"run": "recorded"}
+    search._make = lambda trial_id, config: (trial_id, config)  # type: ignore[assignment,method-assign,return-value]
+    assert not search.is_finished()
+    found: list[Any] = [search.next_trial() for _ in range(3)]
+    assert found[0] == ("00001", {"lr": 0.5})
+    assert found[1][0] == "00002"
+    assert found[2] is None

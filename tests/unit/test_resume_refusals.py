@@ -1,0 +1,154 @@
+"""What tl.run(resume=...) and tl.resume refuse before Ray starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
+from tunelight.storage import write_sweep_file
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run."""
+
+
+@pytest.fixture(autouse=True)
+def no_ray():
+    yield
+    assert not ray.is_initialized()
+
+
+def folder_of(tmp_path: Path, **told: Any) -> Path:
+    """Return the folder of a sweep with one unfinished trial."""
+    folder = tmp_path / "s"
+    folder.mkdir()
+    sweep = Sweep(folder)
+    sweep.start(sweep.add(x=0.5))
+    sweep.callback.record.close()
+    plain = {"space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1}
+    write_sweep_file(folder, plain | told)
+    return folder
+
+
+def run(tmp_path: Path, **settings: Any) -> Any:
+    given: dict[str, Any] = {"metric": "loss", "storage": tmp_path, "name": "s", "resume": True}
+    return tl.run({"x": tl.uniform(0, 1)}, train, **(given | settings))
+
+
+def test_resume_without_a_name_says_to_give_one(tmp_path):
+    with pytest.raises(SettingsError, match="without name="):
+        run(tmp_path, name=None)
+
+
+def test_a_folder_that_is_no_sweep(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "thesis.tex").touch()
+    with pytest.raises(StorageError, match="is no sweep that could go on"):
+        run(tmp_path)
+    with pytest.raises(StorageError, match=r"is no sweep: it holds no record.jsonl"):
+        tl.resume(tmp_path / "s")
+
+
+def test_the_folder_above_names_the_sweeps_in_it(tmp_path):
+    folder_of(tmp_path)
+    with pytest.raises(StorageError, match="Sweeps in it: s"):
+        tl.resume(tmp_path)
+
+
+def test_a_scheduler_that_no_record_brings_back(tmp_path):
+    folder_of(tmp_path)
+    with pytest.raises(SettingsError, match="cannot be resumed: it pauses"):
+        run(tmp_path, scheduler={"name": "pbt", "metric": "loss", "mode": "min", "hyperparam_mutations": {"x": [1]}})
+
+
+def test_a_later_format(tmp_path):
+    folder = folder_of(tmp_path)
+    record = folder / "record.jsonl"
+    from tunelight.storage import Record
+
+    record.unlink()
+    later = Record.open(folder)
+    later.append("sweep", sweep={"format": 9})
+    later.close()
+    with pytest.raises(StorageError, match=r"format 9.*Upgrade"):
+        run(tmp_path)
+
+
+def test_changed_code_of_a_train_function_of_the_same_name(tmp_path):
+    from tunelight.settings import fingerprint, import_path
+
+    folder_of(tmp_path, train=import_path(train), code={"train": "0" * 16})
+    assert fingerprint(train) != "0" * 16
+    with pytest.raises(SettingsError, match=r"the code of train \(.*:train\) has changed.*resume='force'"):
+        run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "says"),
+    [
+        ({"train": "__main__:train"}, ImportPathError, "which only the script or notebook"),
+        ({"train": "a:b.<locals>.train"}, ImportPathError, "run.*resume=True"),
+        ({"train": "tests.no_such:train"}, ImportPathError, "does not import"),
+        (
+            {"scheduler": {"object": "my:Scheduler"}},
+            SettingsError,
+            r"holds only the name of scheduler.*scheduler=\.\.\.",
+        ),
+        ({"space": {"x": {"sample_from": "__main__:draw"}}}, SpaceError, "cannot be read back"),
+        ({"space_objects": ["x"]}, SpaceError, "choices of x as text only"),
+    ],
+)
+def test_what_cannot_be_read_back_is_named(tmp_path, told, error, says):
+    folder = folder_of(tmp_path, **({"train": "tests.unit.test_resume_refusals:train"} | told))
+    with pytest.raises(error, match=says):
+        tl.resume(folder)
+
+
+def test_a_misspelt_override_is_guessed(tmp_path):
+    with pytest.raises(SettingsError, match="Did you mean 'num_samples'"):
+        tl.resume(folder_of(tmp_path), num_sample=3)
+
+
+def test_nothing_is_changed_by_a_refusal(tmp_path):
+    folder = folder_of(tmp_path)
+    before = (folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()
+    with pytest.raises(SettingsError, match="seed was 1 and is 2"):
+        run(tmp_path, seed=2)
+    assert ((folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()) == before
+    assert json.loads((folder / "record.jsonl").read_bytes().splitlines()[0])["sweep"]["format"] == 1
+
+
+def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    for number in (1, 2, 3):
+        sweep.report(trial, number, 1.0 / number)
+    sweep.end_by_itself(trial)
+    sweep.end()
+    record = sweep.folder / "record.jsonl"
+    record.write_bytes(record.read_bytes().replace(b'"training_iteration":2', b'"training_iteration":9', 1))
+    with pytest.raises(StorageError, match=r"line \d+: corrupt .*resume='force'"):
+        run(tmp_path, num_samples=1)
+    with pytest.warns(UserWarning, match=r"1 of \d+ lines of record.jsonl are damaged .*record.jsonl.bad-1"):
+        results = run(tmp_path, num_samples=1, resume="force")  # nothing is left to do
+    assert [report["training_iteration"] for report in results.trials[0].history] == [1, 3]
+
+
+def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do(tmp_path):
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0, done=True)  # the scheduler's word; the end itself is not recorded
+    sweep.callback.record.close()
+    results = run(tmp_path, num_samples=1)
+    assert [trial.state for trial in results.trials] == ["STOPPED"]

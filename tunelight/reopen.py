@@ -1,0 +1,105 @@
+"""resume(): run a sweep again by its folder alone, as sweep.yaml says that it was run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError, guess
+from tunelight.results import SweepResults
+from tunelight.settings import NAMES
+from tunelight.space import SearchSpace
+from tunelight.storage import RECORD_FILE, SWEEP_FILE, read_sweep_file
+from tunelight.sweep import run
+
+_CODE: Final = ("train", "model", "data")
+_LEFT: Final = ("storage", "name", "address", "resume", "seed")
+"""Settings that are not read back: the folder says the first two and the seed; the cluster is today's."""
+
+
+def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
+    """Go on with the sweep in ``path``, as it was told: ``run(..., resume=True)`` with all it was given then.
+
+    Args:
+        path: the sweep's folder, storage/name.
+        overrides: settings of ``run`` that are new: ``num_samples=40`` adds trials up to 40, ``address=`` is the
+            cluster (not that of the last run: None is an initialised Ray, RAY_ADDRESS, or a local one). What
+            sweep.yaml could not hold, as objects, has to be given again.
+
+    Returns: what happened; at once where nothing is left to do.
+    Raises: StorageError where ``path`` is no sweep; SettingsError, ImportPathError, SpaceError where a part of it
+        cannot be read back: the script then calls ``run(..., resume=True)``. Runs on: driver.
+    """
+    folder = Path(path).expanduser().absolute()
+    if not (folder / RECORD_FILE).exists():
+        inside = sorted(found.parent.name for found in folder.glob(f"*/{RECORD_FILE}"))
+        raise StorageError(
+            f"{folder} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, storage/name."
+            + (f" Sweeps in it: {', '.join(inside)}." if inside else "")
+        )
+    for name in overrides:
+        if name not in NAMES or name in ("storage", "name"):
+            valid = [known for known in NAMES if known not in ("storage", "name")]
+            raise SettingsError(f"resume() takes no {name!r}.{guess(name, valid)} It takes: {', '.join(valid)}.")
+    told = read_sweep_file(folder)
+    if not told:
+        raise StorageError(
+            f"{folder} holds no {SWEEP_FILE}, so what the sweep was told is not known. Call tunelight.run(..., "
+            f"storage={str(folder.parent)!r}, name={folder.name!r}, resume=True) as the sweep was started."
+        )
+    settings = {**_read_back(folder, told, overrides), "resume": True, **overrides}
+    return run(_space(folder, told), storage=folder.parent, name=folder.name, **settings)
+
+
+def _read_back(folder: Path, told: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of sweep.yaml that are not given anew."""
+    left = {*_LEFT, *overrides, *(("workers",) if told.get("resources_per_trial") else ())}
+    settings = {name: told[name] for name in NAMES if name in told and name not in left}
+    for name, value in settings.items():
+        if name in _CODE and value is not None:
+            _check_importable(folder, name, value)
+        elif place := next(_objects(name, value), None):
+            where, kind = place
+            raise SettingsError(
+                f"{folder / SWEEP_FILE} holds only the name of {where}, an object of {kind}. Give it again: "
+                f"tunelight.resume(path, {name}=...), or call run(..., resume=True) from the sweep's script."
+            )
+    return settings
+
+
+def _check_importable(folder: Path, name: str, path: Any) -> None:
+    if str(path).startswith("__main__:") or "<" in str(path):
+        raise ImportPathError(
+            f"The sweep {folder} has {name}={path}, which only the script or notebook that started it can define. "
+            f"Start that again with run(..., name={folder.name!r}, resume=True), or give {name}= to resume()."
+        )
+
+
+def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield what sweep.yaml has no words for, with its place and kind."""
+    if isinstance(value, Mapping):
+        if value.keys() == {"object"}:
+            yield where, str(value["object"])
+        else:
+            for key, part in value.items():
+                yield from _objects(f"{where}[{key!r}]", part)
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from _objects(f"{where}[{index}]", part)
+
+
+def _space(folder: Path, told: Mapping[str, Any]) -> SearchSpace:
+    if objects := told.get("space_objects"):
+        raise SpaceError(
+            f"{folder / SWEEP_FILE} holds the choices of {', '.join(objects)} as text only, for they are objects. Call "
+            f"run(..., name={folder.name!r}, resume=True) from the sweep's script."
+        )
+    try:
+        return SearchSpace(told.get("space") or {})
+    except TunelightError as error:
+        raise SpaceError(
+            f"The search space in {folder / SWEEP_FILE} cannot be read back: {error} Call run(..., "
+            f"name={folder.name!r}, resume=True) from the sweep's script."
+        ) from error

@@ -1,0 +1,101 @@
+"""One driver a sweep: a lock that ends with its process, and says who holds it.
+
+The kernel's lock (``flock``) is what counts on one machine: it ends with the process that holds it, however
+that ended, so a killed driver leaves none. Where the folder is shared between machines, a file system may
+keep such locks to one machine. So the holder also writes its host into the file and touches it every 10 s:
+a lock of another host counts until it has not been touched for 60 s (give or take the clocks' difference).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.errors import StorageError
+from tunelight.storage.files import why
+
+LOCK_FILE: Final = "driver.lock"
+BEAT_S: Final = 10.0
+"""How often a holder touches its lock."""
+STALE_S: Final = 60.0
+"""After how long without a touch another host's lock counts no more."""
+
+
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the sweep in ``folder``, so that no other driver runs it. Runs on: driver.
+
+    Raises: StorageError naming the host and process that hold it, or where the folder cannot be written.
+    """
+    path = Path(folder, LOCK_FILE)
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {why(error)}. Choose another storage=.") from error
+    over = threading.Event()
+    beat = threading.Thread(target=_beat, args=(file, over), name="tunelight-lock", daemon=True)
+    try:
+        _claim(file, path)
+        beat.start()
+        try:
+            yield
+        finally:
+            over.set()
+            beat.join(BEAT_S)
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, 0)  # let go: another host need not wait
+    finally:
+        os.close(file)
+
+
+def _claim(file: int, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _held(path, _holder(file)) from None
+    except OSError:  # a file system without locks: what is written in the file has to do
+        pass
+    holder = _holder(file)
+    age = time.time() - os.fstat(file).st_mtime
+    if holder.get("host", _host()) != _host() and age < STALE_S:
+        raise _held(path, holder, f" It gave a sign of life {max(age, 0):.0f} s ago; after {STALE_S:.0f} s without one")
+    me = {"host": _host(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(me).encode(), 0)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {why(error)}. Make room, or choose another storage=.") from error
+
+
+def _held(path: Path, holder: dict[str, Any], stale: str = " When that has ended") -> StorageError:
+    return StorageError(
+        f"{path.parent} is run by another driver already: process {holder.get('pid', '?')} on "
+        f"{holder.get('host', 'this host')}, since {holder.get('since', '?')}.{stale}, the sweep can be resumed."
+    )
+
+
+def _holder(file: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(file, 4096, 0) or b"{}")
+    except (OSError, ValueError):  # torn: its writer died in between
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _beat(file: int, over: threading.Event) -> None:
+    """Touch the lock until it is let go."""
+    while not over.wait(BEAT_S):
+        with contextlib.suppress(OSError):
+            os.utime(file)
