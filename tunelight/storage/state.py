@@ -83,6 +83,7 @@ class SweepState:
     notes: list[tuple[str | None, str]] = field(default_factory=list)
     """(trial id or None, text), in order."""
     started: float | None = None
+    """When its last run began."""
     updated: float | None = None
     ended: str | None = None
     """Why the sweep ended; None while it runs, or if its driver died."""
@@ -100,7 +101,7 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     state.sweep.update(line["sweep"])
-    state.ended = None
+    state.started, state.ended = line["time"], None
 
 
 def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:

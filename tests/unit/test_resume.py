@@ -1,4 +1,4 @@
-"""What tl.run(resume=...) and tl.resume refuse before Ray starts."""
+"""What tl.run(resume=...) and tl.resume do before Ray starts, or without it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_changed_code_of_a_train_function_of_the_same_name(tmp_path):
     ],
 )
 def test_what_cannot_be_read_back_is_named(tmp_path, told, error, says):
-    folder = folder_of(tmp_path, **({"train": "tests.unit.test_resume_refusals:train"} | told))
+    folder = folder_of(tmp_path, **({"train": "tests.unit.test_resume:train"} | told))
     with pytest.raises(error, match=says):
         tl.resume(folder)
 
@@ -152,3 +152,33 @@ def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do
     sweep.callback.record.close()
     results = run(tmp_path, num_samples=1)
     assert [trial.state for trial in results.trials] == ["STOPPED"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"resources_per_trial": {"cpu": 1, "extra_cpu": 4}},
+        {"scheduler": {"name": "asha", "grace_period": 2}, "max_epochs": 4, "time_budget": "2h", "checkpoints": None},
+        {"baselines": [{"x": 0.5}], "runtime_env": {"env_vars": {"A": "1"}}},
+    ],
+)
+def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings):
+    from dataclasses import replace
+
+    from tunelight.resources import reserve
+    from tunelight.settings import Settings
+    from tunelight.sweep import _told
+
+    space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})
+    asked = Settings(train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, **settings)
+    reservation = reserve(asked.workers, 1, 0, asked.resources_per_trial)
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0)
+    sweep.end_by_itself(trial)
+    sweep.end()
+    write_sweep_file(tmp_path / "s", _told(space, replace(asked, seed=3), reservation))
+    results = tl.resume(tmp_path / "s")
+    assert [trial.state for trial in results.trials] == ["FINISHED"]
