@@ -274,6 +274,7 @@ class Gang:
 
         Ranks that do not end within ``FAIL_LIMIT_S`` are killed.
         """
+        self._watch = HangWatch(None)  # who does not end now has a limit of its own
         for rank, worker in enumerate(self._crew.workers):
             if rank not in self._ended and worker is not None:
                 worker.abort.remote(self.trials, f"rank {first.rank} failed")

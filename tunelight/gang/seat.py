@@ -7,11 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util import placement_group, remove_placement_group
 from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from tunelight.gang.worker import CONCURRENCY, GangWorker, Location
 
@@ -87,6 +88,8 @@ class Seat:
         if self.worker is not None:
             with contextlib.suppress(Exception):  # it may be dead, or Ray may be gone
                 ray.kill(self.worker)
+                if self.location is not None:
+                    _end_process(self.location)
             self.lost = why
         self.worker = self.location = self._arriving = None
 
@@ -97,3 +100,20 @@ class Seat:
             with contextlib.suppress(Exception):  # Ray may be gone
                 remove_placement_group(self.group)
             self.group = None
+
+
+def _end_process(location: Location) -> None:
+    """End a worker's process for good: Ray asks it to end, which one that is stopped does not hear."""
+    if location.node_id == ray.get_runtime_context().get_node_id():
+        _kill(location.pid)
+        return
+    there = NodeAffinitySchedulingStrategy(location.node_id, soft=False)
+    ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(location.pid)
+
+
+def _kill(pid: int) -> None:
+    """Kill a worker on this node, unless it is gone."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if "GangWorker" in " ".join(process.cmdline()):  # another process may have its number by now
+            process.kill()
