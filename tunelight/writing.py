@@ -21,6 +21,9 @@ from tunelight.policies import CheckpointPolicy
 SETTLE_LIMIT_S = 600.0
 """How long the end of a trial waits for its last checkpoint."""
 
+_TORCHS = ("PytorchStreamWriter", "iostream error", "unexpected pos")
+"""What torch's file writer says, in a RuntimeError, of a full disk: it depends on where in the file that was."""
+
 Writer = Callable[[str], object]
 """Writes a checkpoint to the path it is given; called on every rank with the same path."""
 
@@ -191,15 +194,15 @@ class CheckpointWriter:
 
 
 def _is_storages(error: BaseException) -> bool:
-    """Tell whether it was the storage that failed; torch says that by a RuntimeError of its writer."""
+    """Tell whether it was the storage that failed."""
     if isinstance(error, RuntimeError):
-        return isinstance(error.__context__, OSError) or "PytorchStreamWriter" in str(error)
+        return isinstance(error.__context__, OSError) or any(sign in str(error) for sign in _TORCHS)
     return isinstance(error, OSError)
 
 
 def _told(error: BaseException, draft: Path) -> str:
     cause = error if isinstance(error, OSError) else error.__context__
-    why = getattr(cause, "strerror", None) or str(error).splitlines()[0]
+    why = getattr(cause, "strerror", None) or "the storage did not take it"
     return (
         f"A checkpoint could not be written ({why}). Training goes on without it, and the next one is tried as "
         f"usual. Make room on the storage of {draft.parents[2]}, or bring it back."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -188,6 +189,21 @@ def test_a_full_disk_costs_the_checkpoint_and_is_told_once_as_is_its_end(tmp_pat
     assert [text[:39] for text in told] == ["A checkpoint could not be written (No s", "Checkpoints are written again."]
     assert "Make room" in told[0]
     assert [info.number for info in checkpoints.find(tmp_path)] == [3]
+    assert not list(one.folder.glob(".*"))
+
+
+def test_a_disk_that_is_full_for_torch_is_recognised(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # a file that grows beyond it fails, as on a full disk
+    try:
+        one.write(1, lambda path: write_later({"w": torch.zeros(10_000)}, str(path), TorchCheckpointIO())())
+        one.writer.settle()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    (event,) = one.posted
+    assert "could not be written (the storage did not take it)" in str(event.note)
+    assert not list(one.folder.glob("*"))
     assert not list(one.folder.glob(".*"))
 
 
