@@ -265,6 +265,16 @@ def test_storages_that_tensors_share_are_copied_once() -> None:
     assert pointers != {weight.untyped_storage().data_ptr()}
 
 
+@pytest.mark.gpu
+def test_what_lies_on_a_gpu_is_held_in_main_memory() -> None:
+    weight = torch.arange(6.0, device="cuda").reshape(2, 3)
+    held = frozen({"w": weight, "row": weight[1]})
+    weight.zero_()
+    assert held["w"].device.type == held["row"].device.type == "cpu"
+    assert held["row"].tolist() == [3, 4, 5]
+    assert held["w"].untyped_storage().data_ptr() == held["row"].untyped_storage().data_ptr()
+
+
 class Uncopyable:
     def __deepcopy__(self, memo: Any) -> Any:
         raise TypeError("no copies")
