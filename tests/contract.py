@@ -115,6 +115,7 @@ class GangContract:
         (report, *others) = self.drain(gang)
         assert report.checkpoint is None
         (wrote,) = [event for event in others if isinstance(event, Wrote)]
+        assert wrote.checkpoint is not None
         assert Path(wrote.checkpoint.path).read_text() == "weights"
         assert wrote in others[:-1]
 
