@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tunelight import checkpoints
+from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo, Wrote
 from tunelight.policies import CheckpointPolicy
 
@@ -95,7 +96,8 @@ class CheckpointWriter:
     ) -> CheckpointInfo | None:
         """Write checkpoint ``info``; return it if it is finished already. Called on every rank.
 
-        ``wait`` for it to be finished. Raises: CheckpointError where ``checkpoint`` wrote nothing.
+        ``wait`` for it to be finished. Raises: CheckpointError where ``checkpoint`` wrote nothing, or is a path
+        where nothing lies.
         """
         began = self._clock()
         try:
@@ -107,6 +109,8 @@ class CheckpointWriter:
     def _write(
         self, info: CheckpointInfo, checkpoint: str | os.PathLike[str] | Writer, wait: bool
     ) -> CheckpointInfo | None:
+        if self._lead and not callable(checkpoint) and not Path(checkpoint).exists():
+            raise CheckpointError(f"The checkpoint {os.fspath(checkpoint)} was reported, and nothing lies there.")
         draft = checkpoints.draft(info)
         with suppress(OSError):  # the same will be said by whoever writes into it
             draft.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +177,7 @@ class CheckpointWriter:
     def settle(self) -> None:
         """Wait until nothing is being written. Raises: what that failed of, unless it was the storage."""
         if not self._settled(SETTLE_LIMIT_S):
-            self._thread = None  # it is left behind; the head looks for threads
+            self._thread = None  # it is left behind: what it may still finish is in a folder of its own
             self._note(f"A checkpoint was not written within {SETTLE_LIMIT_S:.0f} s: is the storage gone?")
 
     def written(self, number: int) -> CheckpointInfo | None:

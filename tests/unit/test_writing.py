@@ -239,6 +239,12 @@ def test_a_writer_that_wrote_nothing_is_an_error(tmp_path: Path) -> None:
         one.writer.write(one.info(1), lambda path: None)
 
 
+def test_a_reported_path_where_nothing_lies_is_an_error(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    with pytest.raises(CheckpointError, match="nothing lies there"):
+        one.writer.write(one.info(1), str(tmp_path / "model.ckpt"))
+
+
 # -- the copy
 
 
