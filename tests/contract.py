@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 
 from tunelight.errors import GangError
-from tunelight.messages import Continue, Ended, Report, Stop, Task
+from tunelight.messages import Continue, Ended, Report, Stop, Task, Wrote
 
 
 def reporting(config: dict[str, Any]) -> None:
@@ -22,6 +22,23 @@ def reporting(config: dict[str, Any]) -> None:
             raise ValueError("no more")
         time.sleep(config.get("pause_s", 0))
         tl.report({"loss": 1.0 / number})
+
+
+def saving(config: dict[str, Any]) -> None:
+    from pathlib import Path
+
+    import tunelight as tl
+
+    writing = tl.get_context().writing
+
+    def save(path: str) -> None:
+        def write() -> None:
+            time.sleep(0.3)
+            Path(path).write_text("weights")
+
+        writing.defer(write)
+
+    tl.report({"loss": 1.0}, checkpoint=save)
 
 
 class GangContract:
@@ -92,6 +109,15 @@ class GangContract:
         gang.heal()
         gang.start(self.task(tmp_path, until=None))
         assert len([event for event in self.drain(gang) if isinstance(event, Report)]) == 3
+
+    def test_a_trial_ends_after_its_last_checkpoint_is_written(self, gang: Any, tmp_path: Path) -> None:
+        gang.start(self.task(tmp_path, saving, until=None))
+        (report, *others) = self.drain(gang)
+        assert report.checkpoint is None
+        (wrote,) = [event for event in others if isinstance(event, Wrote)]
+        assert wrote.checkpoint is not None
+        assert Path(wrote.checkpoint.path).read_text() == "weights"
+        assert wrote in others[:-1]
 
     def test_a_closed_gang_is_unfit(self, gang: Any) -> None:
         gang.close()

@@ -48,7 +48,9 @@ DOORS: dict[str, Door] = {
     "errors": Door(names("messages")),
     "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "checkpoints": Door(names("messages errors"), why="reads and writes files, and knows no framework"),
-    "writing": Door(names("messages checkpoints policies"), why="it writes what it is handed, and knows no framework"),
+    "writing": Door(
+        names("messages errors checkpoints policies"), why="it writes what it is handed, and knows no framework"
+    ),
     "control": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
     "session": Door(
         names("messages errors checkpoints policies control writing"),

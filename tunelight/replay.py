@@ -27,7 +27,7 @@ from ray.tune.utils import flatten_dict
 from tunelight.errors import SettingsError
 from tunelight.searchers import Start, teach
 from tunelight.space import SearchSpace
-from tunelight.storage import ERROR, INTERRUPTED, PENDING, TERMINAL, SweepState, apply, plain
+from tunelight.storage import DIVERGED, ERROR, INTERRUPTED, OOM, PENDING, TERMINAL, SweepState, apply, plain
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
 _PAUSING: Final = (
@@ -195,7 +195,7 @@ class _Teller:
 
     def end(self, line: Mapping[str, Any]) -> None:
         trial = line["trial"]
-        error = line["state"] == ERROR
+        error = line["state"] in (ERROR, DIVERGED, OOM)
         result = None if error else self._last.get(trial)
         if trial in self.points:
             teach(self._searcher, self.points[trial], result)

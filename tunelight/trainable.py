@@ -358,7 +358,7 @@ def gang_trainable(
         train: the train function; it runs on every worker, with the trial's config.
         workers, cpus_per_worker, gpus_per_worker, resources_per_trial: the reservation, as in ``tunelight.run``.
         backend: how the workers meet, as in ``tunelight.run``.
-        metric, mode, keep: how many of the best checkpoints to keep beside the last, judged by what.
+        metric, mode, keep: how many of the best checkpoints to keep beside the last two, judged by what.
         seed: of the sweep; each trial's seed follows from it and its number.
 
     Give the Tuner ``TuneConfig(reuse_actors=True)`` to keep gangs warm from trial to trial.

@@ -15,11 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from tunelight import checkpoints
+from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo, Wrote
 from tunelight.policies import CheckpointPolicy
 
 SETTLE_LIMIT_S = 600.0
 """How long the end of a trial waits for its last checkpoint."""
+
+_TORCHS = ("PytorchStreamWriter", "iostream error", "unexpected pos")
+"""What torch's file writer says, in a RuntimeError, of a full disk: it depends on where in the file that was."""
 
 Writer = Callable[[str], object]
 """Writes a checkpoint to the path it is given; called on every rank with the same path."""
@@ -92,7 +96,8 @@ class CheckpointWriter:
     ) -> CheckpointInfo | None:
         """Write checkpoint ``info``; return it if it is finished already. Called on every rank.
 
-        ``wait`` for it to be finished. Raises: CheckpointError where ``checkpoint`` wrote nothing.
+        ``wait`` for it to be finished. Raises: CheckpointError where ``checkpoint`` wrote nothing, or is a path
+        where nothing lies.
         """
         began = self._clock()
         try:
@@ -104,6 +109,8 @@ class CheckpointWriter:
     def _write(
         self, info: CheckpointInfo, checkpoint: str | os.PathLike[str] | Writer, wait: bool
     ) -> CheckpointInfo | None:
+        if self._lead and not callable(checkpoint) and not Path(checkpoint).exists():
+            raise CheckpointError(f"The checkpoint {os.fspath(checkpoint)} was reported, and nothing lies there.")
         draft = checkpoints.draft(info)
         with suppress(OSError):  # the same will be said by whoever writes into it
             draft.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +177,7 @@ class CheckpointWriter:
     def settle(self) -> None:
         """Wait until nothing is being written. Raises: what that failed of, unless it was the storage."""
         if not self._settled(SETTLE_LIMIT_S):
-            self._thread = None  # it is left behind; the head looks for threads
+            self._thread = None  # it is left behind: what it may still finish is in a folder of its own
             self._note(f"A checkpoint was not written within {SETTLE_LIMIT_S:.0f} s: is the storage gone?")
 
     def written(self, number: int) -> CheckpointInfo | None:
@@ -191,15 +198,15 @@ class CheckpointWriter:
 
 
 def _is_storages(error: BaseException) -> bool:
-    """Tell whether it was the storage that failed; torch says that by a RuntimeError of its writer."""
+    """Tell whether it was the storage that failed."""
     if isinstance(error, RuntimeError):
-        return isinstance(error.__context__, OSError) or "PytorchStreamWriter" in str(error)
+        return isinstance(error.__context__, OSError) or any(sign in str(error) for sign in _TORCHS)
     return isinstance(error, OSError)
 
 
 def _told(error: BaseException, draft: Path) -> str:
     cause = error if isinstance(error, OSError) else error.__context__
-    why = getattr(cause, "strerror", None) or str(error).splitlines()[0]
+    why = getattr(cause, "strerror", None) or "the storage did not take it"
     return (
         f"A checkpoint could not be written ({why}). Training goes on without it, and the next one is tried as "
         f"usual. Make room on the storage of {draft.parents[2]}, or bring it back."

@@ -63,5 +63,5 @@ def test_a_full_disk_does_not_end_training_and_checkpoints_come_back(ray4: Any, 
         "report-000001.ckpt", "report-000004.ckpt", "report-000005.ckpt",
     ]  # fmt: skip
     notes = [text for _, text in results._state.notes]
-    assert [text for text in notes if "could not be written (File too large)" in text] != []
+    assert [text for text in notes if "could not be written (the storage did not take it)" in text] != []
     assert notes.count("Checkpoints are written again.") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +192,21 @@ def test_a_full_disk_costs_the_checkpoint_and_is_told_once_as_is_its_end(tmp_pat
     assert not list(one.folder.glob(".*"))
 
 
+def test_a_disk_that_is_full_for_torch_is_recognised(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # a file that grows beyond it fails, as on a full disk
+    try:
+        one.write(1, lambda path: write_later({"w": torch.zeros(10_000)}, str(path), TorchCheckpointIO())())
+        one.writer.settle()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    (event,) = one.posted
+    assert "could not be written (the storage did not take it)" in str(event.note)
+    assert not list(one.folder.glob("*"))
+    assert not list(one.folder.glob(".*"))
+
+
 def test_a_writer_of_the_users_own_may_meet_a_full_disk_too(tmp_path: Path) -> None:
     one = One(tmp_path)
     assert one.writer.write(one.info(1), lambda path: full(Path(path))) is None
@@ -223,6 +239,12 @@ def test_a_writer_that_wrote_nothing_is_an_error(tmp_path: Path) -> None:
         one.writer.write(one.info(1), lambda path: None)
 
 
+def test_a_reported_path_where_nothing_lies_is_an_error(tmp_path: Path) -> None:
+    one = One(tmp_path)
+    with pytest.raises(CheckpointError, match="nothing lies there"):
+        one.writer.write(one.info(1), str(tmp_path / "model.ckpt"))
+
+
 # -- the copy
 
 
@@ -247,6 +269,16 @@ def test_storages_that_tensors_share_are_copied_once() -> None:
     pointers = {one.untyped_storage().data_ptr() for one in (held["a"], held["b"], held["c"][0])}
     assert len(pointers) == 1
     assert pointers != {weight.untyped_storage().data_ptr()}
+
+
+@pytest.mark.gpu
+def test_what_lies_on_a_gpu_is_held_in_main_memory() -> None:
+    weight = torch.arange(6.0, device="cuda").reshape(2, 3)
+    held = frozen({"w": weight, "row": weight[1]})
+    weight.zero_()
+    assert held["w"].device.type == held["row"].device.type == "cpu"
+    assert held["row"].tolist() == [3, 4, 5]
+    assert held["w"].untyped_storage().data_ptr() == held["row"].untyped_storage().data_ptr()
 
 
 class Uncopyable:

@@ -22,7 +22,13 @@ def plain_setting(value: Any) -> Any:
         return {str(key): plain_setting(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_setting(item) for item in value]
-    if isinstance(value, Checkpoints | FailurePolicy | OnResize):
+    if isinstance(value, OnResize):
+        return (
+            "keep_global_batch"
+            if value.keep == "batch"
+            else {"scale_lr": value.keep, "warmup_steps": value.warmup_steps}
+        )
+    if isinstance(value, Checkpoints | FailurePolicy):
         return asdict(value)
     if isinstance(value, type) or callable(value):
         return import_path(value)

@@ -24,11 +24,10 @@ def write_later(checkpoint: dict[str, Any], path: str, writer: CheckpointIO) -> 
         return _bytes_later(checkpoint, path)
 
     def write() -> None:
-        if not plain:
+        if plain:
+            torch.save(held, path)
+        else:
             writer.save_checkpoint(held, path)
-            return
-        with Path(path).open("wb") as stream:
-            torch.save(held, stream)
 
     return write
 
