@@ -90,9 +90,7 @@ def train(config: dict[str, Any]) -> None:
         return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 6, shuffle=shuffle, num_workers=workers)
 
     me = tl.get_context()
-    seen = tl.TuneReportCheckpointCallback({"loss": "loss", "train_loss": "train_loss"}) if config.get(
-        "train_loss"
-    ) else tl.TuneReportCheckpointCallback({"loss": "loss"})  # fmt: skip
+    seen = tl.TuneReportCheckpointCallback(config.get("metrics", ["loss"]), on=config.get("on", "validation_end"))
     trainer = pl.Trainer(
         max_epochs=3, accelerator="cpu", strategy=BY_BACKEND[me.backend](), enable_checkpointing=False,
         callbacks=[seen, EarlyStopping("loss", patience=50), Fault()], logger=CSVLogger(me.trial_dir),
@@ -159,12 +157,11 @@ HALF = {"trainer": {"val_check_interval": 0.5, "accumulate_grad_batches": 2, "gr
 @pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
 @pytest.mark.parametrize(("report", "settings"), [(3, HALF), (4, HALF), (1, {})], ids=["middle", "end", "plain"])
 def test_going_on_is_bitwise(gangs: Any, tmp_path: Path, backend: str, report: int, settings: Any) -> None:
-    config = {**settings, "train_loss": report > 1 and False}
-    whole = start(gang_of(gangs, backend, 2), tmp_path / "whole", config)
+    whole = start(gang_of(gangs, backend, 2), tmp_path / "whole", settings)
     assert whole.cause is None
-    before = start(gang_of(gangs, backend, 2), tmp_path / "parts", {**config, "fault": report})
+    before = start(gang_of(gangs, backend, 2), tmp_path / "parts", {**settings, "fault": report})
     assert before.cause.type_name == "ZeroDivisionError"
-    after = start(gang_of(gangs, backend, 2), tmp_path / "parts", config, report)
+    after = start(gang_of(gangs, backend, 2), tmp_path / "parts", settings, report)
     assert after.cause is None, after.cause
     print("\nFAR", backend, report, furthest(whole, after), apart(whole, after))  # noqa: T201
     assert [one.number for one in after.reports] == [one.number for one in whole.reports][report:]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.apply_func import move_data_to_device
+from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 
 _META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
@@ -16,15 +19,20 @@ Logged = dict[str, dict[str, Any]]
 
 
 def state(results: Any) -> Logged:
-    """Return what ``results`` (Lightning's, of a training epoch) hold; metrics objects are their module's business."""
+    """Return what ``results`` (Lightning's, of a training epoch) hold."""
     kept: Logged = {}
     for key, metric in results.items():
-        if not metric.is_tensor or metric.has_reset:
+        if metric.has_reset:
             continue
         meta = metric.meta
         kept[key] = {name: getattr(meta, name) for name in _META}
         kept[key] |= {"reduce_fx": meta.reduce_fx.__name__, "dataloader_idx": meta.dataloader_idx}
         kept[key] |= {"sync": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
+        if not metric.is_tensor:
+            kept[key] |= {"metric_attribute": meta.metric_attribute, "updates": metric.value._update_count}
+            states = {name: getattr(metric.value, name) for name in metric.value._defaults}
+            kept[key]["states"] = apply_to_collection(states, torch.Tensor, lambda one: one.detach().cpu().clone())
+            continue
         values = {name: getattr(metric, name, None) for name in _VALUES}
         kept[key]["values"] = {name: value.detach().cpu() for name, value in values.items() if value is not None}
     return kept
@@ -40,6 +48,9 @@ def put(trainer: pl.Trainer, states: list[Logged]) -> None:
     results = trainer.fit_loop.epoch_loop._results
     for number, one in enumerate(states):
         for key, kept in one.items():
+            if "states" in kept:
+                _put_object(trainer, results, key, kept, merge=number > 0)
+                continue
             if number and not kept["sync"]:
                 continue  # it is rank 0's share alone that is logged
             metric = results.get(key)
@@ -52,10 +63,29 @@ def put(trainer: pl.Trainer, states: list[Logged]) -> None:
 
 
 def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:
-    names = (*_META, "reduce_fx", "dataloader_idx")
-    meta = _Metadata(**{name: kept[name] for name in names})
+    names = (*_META, "reduce_fx", "dataloader_idx", "metric_attribute")
+    meta = _Metadata(**{name: kept[name] for name in names if name in kept})
     meta.sync = _Sync(_should=kept["sync"], fn=trainer.strategy.reduce, rank_zero_only=kept["rank_zero_only"])
-    return _ResultMetric(meta, is_tensor=True).to(trainer.strategy.root_device)
+    return _ResultMetric(meta, is_tensor="values" in kept).to(trainer.strategy.root_device)
+
+
+def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any], *, merge: bool) -> None:
+    """Give a metric of the model the state that it had, or add that of a rank that is gone."""
+    value: Any = dict(trainer.lightning_module.named_modules()).get(kept["metric_attribute"])
+    if value is None:
+        return
+    states = move_data_to_device(kept["states"], trainer.strategy.root_device)
+    if merge:
+        with contextlib.suppress(RuntimeError, ValueError):  # some cannot be merged: this epoch's lacks that rank's share
+            value.merge_state(states)
+        return
+    for name, state in states.items():
+        setattr(value, name, state)
+    value._update_count = kept["updates"]
+    value._computed = None
+    if key not in results:
+        metric = results[key] = _made(trainer, kept)
+        metric.value = value
 
 
 def _add(metric: _ResultMetric, values: dict[str, torch.Tensor]) -> None:

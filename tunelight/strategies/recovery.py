@@ -18,6 +18,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from tunelight.session import Session
 from tunelight.strategies import logged, logs
+from tunelight.strategies.batches import TrainingBatches
 from tunelight.strategies.generators import Generators, State
 from tunelight.strategies.rates import LearningRates
 
@@ -157,7 +158,7 @@ class Recovery(Callback):
         """Return the epoch loop's ``run`` with the generators as they would be in a run without a failure."""
 
         def run(fetcher: Any) -> None:
-            fit = trainer.fit_loop
+            fit: Any = trainer.fit_loop
             went_on, self._fetched = self._fetched, None
             if went_on is None or self._loaded is None:
                 if trainer.current_epoch > 0 and not fit.is_resuming and not fit.epoch_loop.restarting:
@@ -165,6 +166,9 @@ class Recovery(Callback):
                 original(fetcher)
                 return
             middle = fit.epoch_loop.restarting
+            for loader in fit._combined_loader.flattened if middle else []:
+                if isinstance(batches := _batches_of(loader), TrainingBatches):
+                    batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
             self.generators.put(self._of_mine(trainer, self._loaded["now"]) if middle else went_on)
             self._put_metrics(trainer, middle)
             self._loaded = None
@@ -210,6 +214,11 @@ def _end_epoch(trainer: pl.Trainer) -> None:
     connector.update_train_epoch_metrics()
     fit.epoch_loop._batches_that_stepped += 1
     fit.epoch_progress.current.completed += 1
+
+
+def _batches_of(loader: Any) -> Any:
+    batches = getattr(loader, "batch_sampler", None)
+    return getattr(loader, "sampler", None) if batches is None else batches
 
 
 def _sharing(trainer: pl.Trainer) -> tuple[int, int]:

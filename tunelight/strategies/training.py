@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
             loader = copy.copy(loader)  # it may be the user's own
             vars(loader)[at] = batches  # DataLoader admits no assignment, and building anew asks for its arguments
             if done:
-                batches.start = self._start(batches, recovery, done) if cut else done * self.turns % len(inner)
+                batches.start = self._start(batches, recovery, done) if cut else _read(done * self.turns, len(inner))
                 done = 0
         if not cut and parts.turns > 1 and not by_hand:
             self._note(
@@ -123,7 +124,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
         """Return how many samples ``done`` batches were, and let Lightning count them as this gang's batches."""
         size, whole, before = batches.size or 1, batches.parts.whole, recovery.parts_before or batches.parts.whole
         if before == whole:
-            return done % len(batches.batches) * whole * size  # a short loader beside a long one may have begun anew
+            return _read(done, len(batches.batches)) * whole * size
         start = done * before * size
         if batches.size is None:
             start -= start % whole  # batches of nobody knows what: the nearest one
@@ -141,8 +142,19 @@ class SameTraining(ExactEvaluation, GangStrategy):
         if self.turns == 1:
             return super().training_step(*args, **kwargs)
         self._arguments = args
-        with self.block_backward_sync():
+        with self.block_backward_sync(), self._played_by(self.parts.worker):
             return super().training_step(*args, **kwargs)
+
+    def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Move a batch to this rank's device; hooks that change it draw the first part's random numbers."""
+        if not self._trainer().training or self.turns == 1:
+            return super().batch_to_device(batch, *args, **kwargs)
+        with self._played_by(self.parts.worker):
+            return super().batch_to_device(batch, *args, **kwargs)
+
+    def _played_by(self, part: int, keep: bool = True) -> AbstractContextManager[None]:
+        recovery = recovery_of(self._trainer())
+        return contextlib.nullcontext() if recovery is None else recovery.generators.play(part, keep)
 
     def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Add the gradients of all parts that this rank plays; the ranks reduce them after the last."""
@@ -179,7 +191,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
         batch = tree_unflatten([_batch(one, turn if ours else 0) for one in combined.flattened], combined._spec)
         batch = trainer.precision_plugin.convert_input(batch)
         batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-        batch = self.batch_to_device(batch, dataloader_idx=0)
+        batch = super().batch_to_device(batch, dataloader_idx=0)
         trainer._results.batch, trainer._results.batch_size = batch, None
         hook, module._current_fx_name = module._current_fx_name, "training_step"
         try:
@@ -194,12 +206,10 @@ class SameTraining(ExactEvaluation, GangStrategy):
     def _as_a_part(self, turn: int, ours: bool) -> Iterator[None]:
         """Run a turn with its part's random numbers; buffers stay as the first turn left them: rank 0's count."""
         trainer = self._trainer()
-        recovery = recovery_of(trainer)
         parts = self.parts
         part = parts.played[turn] if turn < len(parts.played) else parts.worker
         with contextlib.ExitStack() as stack:
-            if recovery is not None:
-                stack.enter_context(recovery.generators.play(part, keep=ours))
+            stack.enter_context(self._played_by(part, keep=ours))
             if not ours:
                 self.borrowing = True
                 stack.callback(setattr, self, "borrowing", False)
@@ -207,6 +217,11 @@ class SameTraining(ExactEvaluation, GangStrategy):
             put_back = remember_buffers(trainer.lightning_module)
             yield
             put_back()
+
+
+def _read(done: int, length: int) -> int:
+    """Return how many batches a loader has handed out since it began, perhaps anew beside a longer one."""
+    return (done - 1) % length + 1 if done else 0
 
 
 def _batch(loader: Any, turn: int) -> Any:
