@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
-from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 
 _META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
@@ -31,7 +31,7 @@ def state(results: Any) -> Logged:
         if not metric.is_tensor:
             kept[key] |= {"metric_attribute": meta.metric_attribute, "updates": metric.value._update_count}
             states = {name: getattr(metric.value, name) for name in metric.value._defaults}
-            kept[key]["states"] = apply_to_collection(states, torch.Tensor, lambda one: one.detach().cpu().clone())
+            kept[key]["states"] = copy.deepcopy(move_data_to_device(states, torch.device("cpu")))
             continue
         values = {name: getattr(metric, name, None) for name in _VALUES}
         kept[key]["values"] = {name: value.detach().cpu() for name, value in values.items() if value is not None}
@@ -76,7 +76,9 @@ def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any
         return
     states = move_data_to_device(kept["states"], trainer.strategy.root_device)
     if merge:
-        with contextlib.suppress(RuntimeError, ValueError):  # some cannot be merged: this epoch's lacks that rank's share
+        with contextlib.suppress(
+            RuntimeError, ValueError
+        ):  # some cannot be merged: this epoch's lacks that rank's share
             value.merge_state(states)
         return
     for name, state in states.items():

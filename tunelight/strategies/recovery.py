@@ -17,7 +17,7 @@ from pytorch_lightning.trainer import call
 from pytorch_lightning.trainer.states import TrainerFn
 
 from tunelight.session import Session
-from tunelight.strategies import logged, logs
+from tunelight.strategies import gradients, logged, logs
 from tunelight.strategies.batches import TrainingBatches
 from tunelight.strategies.generators import Generators, State
 from tunelight.strategies.rates import LearningRates
@@ -92,6 +92,7 @@ class Recovery(Callback):
             "epoch": self._by_rank(trainer, self._epoch_began),
             "metrics": {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()},
             "logged": logged.state(trainer.fit_loop.epoch_loop._results),
+            "gradients": self._gradients(trainer),
         }
         ranks = strategy.gather_objects(mine) if hasattr(strategy, "gather_objects") else [mine]
         checkpoint[KEY] = {
@@ -100,9 +101,20 @@ class Recovery(Callback):
             "epoch": {part: state for rank in ranks for part, state in rank["epoch"].items()},
             "metrics": [rank["metrics"] for rank in ranks],
             "logged": [rank["logged"] for rank in ranks],
+            "gradients": [rank["gradients"] for rank in ranks],
             "rates": self.rates.state(),
             "rows": logs.rows(trainer),
         }
+
+    def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:
+        kept = gradients.pending(trainer)
+        if kept is None and self._session is not None:
+            self._session.note(
+                f"Checkpoints are written between two batches of accumulate_grad_batches="
+                f"{trainer.accumulate_grad_batches}, and the gradients so far are too big to be kept: after a fault, "
+                "that step lacks them. Let val_check_interval be a multiple of it."
+            )
+        return kept or {}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -184,6 +196,7 @@ class Recovery(Callback):
         connector = trainer._logger_connector
         connector._callback_metrics.update({k: v.to(device) for k, v in metrics[rank % len(metrics)].items()})
         if middle:
+            gradients.put(trainer, self._loaded["gradients"])
             states = [dict(one) for one in logged.shared_out(self._loaded["logged"], rank, trainer.world_size)]
             logged.put(trainer, states)
 
