@@ -76,9 +76,7 @@ def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any
         return
     states = move_data_to_device(kept["states"], trainer.strategy.root_device)
     if merge:
-        with contextlib.suppress(
-            RuntimeError, ValueError
-        ):  # some cannot be merged: this epoch's lacks that rank's share
+        with contextlib.suppress(RuntimeError, ValueError):  # some cannot be: then that rank's share is missing
             value.merge_state(states)
         return
     for name, state in states.items():
