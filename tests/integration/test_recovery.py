@@ -16,7 +16,7 @@ import torch
 from tests.conftest import share_holdings
 from tunelight.checkpoints import FOLDER, file_name
 from tunelight.gang.gang import Gang, GangSpec, driver_paths
-from tunelight.messages import CheckpointInfo, Ended, Report, Task
+from tunelight.messages import CheckpointInfo, Ended, OnResize, Report, Task
 
 SPEC = GangSpec(workers=2, cwd=str(Path.cwd()), sys_path=driver_paths())
 
@@ -186,7 +186,7 @@ def trials(gangs: dict[Any, Gang], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize(
-    ("backend", "wanted", "workers", "name", "report"),
+    "case",
     [
         ("ddp", 2, 2, "plain", 1),
         ("ddp", 2, 2, "half", 3),  # in the middle of an epoch
@@ -199,10 +199,12 @@ def trials(gangs: dict[Any, Gang], tmp_path_factory: pytest.TempPathFactory) -> 
         ("ddp", 3, 2, "half", 3),  # between two batches of a step; one rank plays two parts, the other one
         ("sharded", 3, 2, "half", 3),
     ],
+    ids=str,
 )
 def test_a_trial_that_goes_on_is_the_run_without_a_failure(
-    trials: Trials, tmp_path: Path, backend: str, wanted: int, workers: int, name: str, report: int
+    trials: Trials, tmp_path: Path, case: tuple[str, int, int, str, int]
 ) -> None:
+    backend, wanted, workers, name, report = case
     whole = trials.whole(backend, wanted, name)
     assert whole.cause is None
     trials.cut(tmp_path, backend, wanted, name, report)
