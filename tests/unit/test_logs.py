@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
 from tunelight.messages import CheckpointInfo, Place, Task
@@ -55,7 +54,6 @@ def test_a_csv_goes_on_behind_the_rows_that_the_checkpoint_knows(tmp_path: Path)
     assert [path.name for path in (tmp_path / "lightning_logs").iterdir()] == ["version_0"]
 
 
-@pytest.mark.filterwarnings("ignore:Experiment logs directory")
 def test_a_trial_that_starts_from_scratch_writes_the_same_file_anew(tmp_path: Path) -> None:
     _, logger = start(tmp_path, resume=False)
     write(logger, range(5))

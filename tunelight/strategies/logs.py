@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:
             logger._kwargs["purge_step"] = 0
         return
     rows = [] if scratch else _read(logger)
-    writer = logger.experiment  # this deletes the file
+    with warnings.catch_warnings(action="ignore"):  # of the file that this deletes
+        writer = logger.experiment
     if rows:
         _write(writer, rows)
 

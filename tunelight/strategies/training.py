@@ -58,10 +58,12 @@ class SameTraining(ExactEvaluation, GangStrategy):
             kwargs = {**kwargs, "num_replicas": self.parts.whole}
         return kwargs
 
-    @property
-    def turns(self) -> int:
-        """Return how many backward passes make one of Lightning's steps."""
-        return 1 if self._by_hand() else self.parts.turns
+    turns = 1
+    """How many backward passes make one of Lightning's steps."""
+
+    def count_turns(self) -> None:
+        """Find out how many turns the steps of a fit take."""
+        self.turns = 1 if self._by_hand() else self.parts.turns
 
     def _by_hand(self) -> bool:
         """Tell whether a step is the user's own: nobody but them can run it in turns."""
@@ -82,6 +84,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
         return self._training_loader(dataloader, recovery_of(module.trainer) or Recovery(current()))
 
     def _training_loader(self, loader: Any, recovery: Recovery) -> object:
+        self.count_turns()
         parts, by_hand, generators = self.parts, self._by_hand(), recovery.generators
         others = [part for part in range(parts.whole) if part != parts.worker]
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
