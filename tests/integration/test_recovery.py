@@ -196,7 +196,8 @@ def trials(gangs: dict[Any, Gang], tmp_path_factory: pytest.TempPathFactory) -> 
         ("horovod", 2, 1, "half", 3),
         ("sharded", 2, 2, "half", 3),
         ("sharded", 2, 1, "half", 3),
-        ("ddp", 3, 2, "half", 3),  # between two batches of a step; one rank plays two parts, the other one
+        ("ddp", 3, 3, "half", 3),  # between two batches of a step
+        ("ddp", 3, 2, "half", 3),  # one rank plays two parts, the other one
         ("sharded", 3, 2, "half", 3),
     ],
     ids=str,

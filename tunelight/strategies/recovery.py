@@ -48,6 +48,11 @@ class Recovery(Callback):
         self._own = False
         """True where the trial's own checkpoint, written with its last report, is gone on from."""
 
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether a fit that starts goes on from a checkpoint of this kind."""
+        return self._loaded is not None
+
     # -- around a fit
 
     def install(self, trainer: pl.Trainer) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from tunelight.strategies.base import GangStrategy
 from tunelight.strategies.batches import Parts, TrainingBatches, TurnLoader
 from tunelight.strategies.evaluation import ExactEvaluation
 from tunelight.strategies.recovery import Recovery, recovery_of
+from tunelight.strategies.rehearsal import rehearse
 
 
 class SameTraining(ExactEvaluation, GangStrategy):
@@ -61,6 +63,9 @@ class SameTraining(ExactEvaluation, GangStrategy):
     turns = 1
     """How many backward passes make one of Lightning's steps."""
 
+    went_on = False
+    """True before the first step of a fit that goes on from a checkpoint, where the last bit is to be the same."""
+
     def count_turns(self) -> None:
         """Find out how many turns the steps of a fit take."""
         self.turns = 1 if self._by_hand() else self.parts.turns
@@ -86,6 +91,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
     def _training_loader(self, loader: Any, recovery: Recovery) -> object:
         self.count_turns()
         parts, by_hand, generators = self.parts, self._by_hand(), recovery.generators
+        self.went_on = recovery.goes_on and self.root_device.type == "cpu" and not by_hand
         others = [part for part in range(parts.whole) if part != parts.worker]
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
         if by_hand and parts.turns > 1:
@@ -143,6 +149,10 @@ class SameTraining(ExactEvaluation, GangStrategy):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step of the first part; ``backward`` runs the others'."""
         if self.turns == 1:
+            if self.went_on:
+                self.went_on = False
+                with self._played_by(self.parts.worker, keep=False):
+                    rehearse(self, partial(super().training_step, *args, **kwargs))
             return super().training_step(*args, **kwargs)
         self._arguments = args
         with self.block_backward_sync(), self._played_by(self.parts.worker):
