@@ -37,10 +37,12 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
         key = f"{session.fit} {number} {type(logger).__name__} {logger.name}"
         if logger._version is None:
             logger._version = versions.get(key)
-        versions.setdefault(key, logger.version)
-        if key in before and session.rank == 0:
+        if session.rank > 0:
+            continue
+        if key in versions:
             _keep(logger, scratch=session.checkpoint_for_fit() is None)
-    if session.rank == 0 and versions != before:
+        versions.setdefault(key, logger.version)
+    if versions != before:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(versions))
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning_fabric.utilities.data import has_iterable_dataset
+from lightning_fabric.utilities.data import _set_sampler_epoch, has_iterable_dataset
 from pytorch_lightning.loops.optimization.automatic import ClosureResult
 from pytorch_lightning.trainer.states import RunningStage
 from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
@@ -98,6 +98,10 @@ class SameTraining(ExactEvaluation, GangStrategy):
             self._note(
                 "under manual optimization its share of the global batch comes as one larger batch, to each rank"
             )
+        # Lightning does it once the first iterator is made, whose workers have begun to read by then.
+        _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
+        if parts.turns == 1 and not done:
+            return loader
         indexed = isinstance(loader, DataLoader) and not has_iterable_dataset(loader)
         cut = False
         if indexed:
@@ -107,8 +111,6 @@ class SameTraining(ExactEvaluation, GangStrategy):
             sharding = self._trainer()._accelerator_connector.use_distributed_sampler
             cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.whole
             batches = TrainingBatches(inner, sampler if cut else None, parts, generators.play, joined=by_hand)
-            # Lightning does it once the first iterator is made, whose workers have begun to read by then.
-            batches.set_epoch(self._trainer().fit_loop.epoch_progress.current.processed)
             loader = copy.copy(loader)  # it may be the user's own
             vars(loader)[at] = batches  # DataLoader admits no assignment, and building anew asks for its arguments
             if done:
