@@ -39,8 +39,15 @@ def state(results: Any) -> Logged:
 
 
 def shared_out(everywhere: list[Logged], rank: int, world_size: int) -> list[Logged]:
-    """Return what one of ``world_size`` ranks takes over of what the ranks had logged."""
-    return everywhere[rank::world_size]
+    """Return what one of ``world_size`` ranks takes over of what the ranks had logged.
+
+    A rank that is new takes nothing over, but has the same keys: at the epoch's end all ranks reduce the same ones.
+    """
+    if rank < len(everywhere):
+        return everywhere[rank::world_size]
+    other = everywhere[rank % len(everywhere)]
+    reduced = {key: kept["sync"] or "states" in kept for key, kept in other.items()}
+    return [{key: {**kept, "empty": reduced[key]} for key, kept in other.items()}]
 
 
 def put(trainer: pl.Trainer, states: list[Logged]) -> None:
@@ -56,7 +63,8 @@ def put(trainer: pl.Trainer, states: list[Logged]) -> None:
             metric = results.get(key)
             if metric is None:
                 metric = results[key] = _made(trainer, kept)
-            _add(metric, {name: value.to(trainer.strategy.root_device) for name, value in kept["values"].items()})
+            if not kept.get("empty"):
+                _add(metric, {name: value.to(trainer.strategy.root_device) for name, value in kept["values"].items()})
     if any(states):
         # Else the first batch would count as the epoch's first, which empties the results.
         trainer._logger_connector._first_loop_iter = False
@@ -79,10 +87,10 @@ def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any
         with contextlib.suppress(RuntimeError, ValueError):  # some cannot be: then that rank's share is missing
             value.merge_state(states)
         return
-    for name, state in states.items():
+    for name, state in states.items() if not kept.get("empty") else ():
         setattr(value, name, state)
-    value._update_count = kept["updates"]
-    value._computed = None
+    if not kept.get("empty"):
+        value._update_count, value._computed = kept["updates"], None
     if key not in results:
         metric = results[key] = _made(trainer, kept)
         metric.value = value

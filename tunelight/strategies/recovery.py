@@ -7,6 +7,7 @@ the loggers had written.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -189,6 +190,8 @@ class Recovery(Callback):
             self.generators.put(self._of_mine(trainer, self._loaded["now"]) if middle else went_on)
             self._put_metrics(trainer, middle)
             self._loaded = None
+            # It is resumable, by ``batches``; a trial's filters end with it.
+            warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
             original(fetcher)
             fit._restarting = False  # Lightning has no metrics for plateau schedulers here; this has
 
