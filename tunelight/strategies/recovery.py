@@ -46,6 +46,7 @@ class Recovery(Callback):
         self._epoch_began: dict[int, State] | None = None
         self._fetched: dict[int, State] | None = None
         self.parts_before = None
+        self._done = 0
         self._own = False
         """True where the trial's own checkpoint, written with its last report, is gone on from."""
 
@@ -147,7 +148,10 @@ class Recovery(Callback):
             done = fit.epoch_loop.batch_progress.current.processed
         elif fit.restarting and fit.epoch_progress.current.ready == fit.epoch_progress.current.processed:
             _Loop.restarting.fset(fit, False)  # type: ignore[attr-defined]  # with max_steps Lightning would skip an epoch
+        if self._epoch_began is not None and fit.restarting:
+            done = self._done  # the first loader may have had the counters set to this gang's batches
         if self._epoch_began is None:
+            self._done = done
             self.generators.begin(parts, trainer.strategy.root_device)
             if self._loaded is not None:
                 self.generators.put(self._of_mine(trainer, self._loaded["epoch" if done else "now"]))

@@ -94,14 +94,12 @@ class SameTraining(ExactEvaluation, GangStrategy):
         self.went_on = recovery.goes_on and self.root_device.type == "cpu" and not by_hand
         others = [part for part in range(parts.whole) if part != parts.worker]
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
-        if by_hand and parts.turns > 1:
-            self._note(
-                "under manual optimization its share of the global batch comes as one larger batch, to each rank"
-            )
         # Lightning does it once the first iterator is made, whose workers have begun to read by then.
         _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
         if parts.turns == 1 and not done:
             return loader
+        if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+            done = 0  # it finds its place itself, and Lightning helps it
         indexed = isinstance(loader, DataLoader) and not has_iterable_dataset(loader)
         cut = False
         if indexed:
@@ -116,20 +114,27 @@ class SameTraining(ExactEvaluation, GangStrategy):
             if done:
                 batches.start = self._start(batches, recovery, done) if cut else _read(done * self.turns, len(inner))
                 done = 0
-        if not cut and parts.turns > 1 and not by_hand:
-            self._note(
-                f"its training data is not sharded by Lightning, so each rank reads {parts.turns} of its own batches a "
-                "step: the global batch keeps its size, but holds other samples"
-            )
-        finds_its_place = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        if self.turns > 1 or (done and not finds_its_place):
+        self._note(parts.turns, by_hand=by_hand, cut=cut)
+        if self.turns > 1 or done:
             return TurnLoader(loader, parts, generators.play, cut=cut, over=done)
         return loader
 
-    def _note(self, what: str) -> None:
+    def _note(self, turns: int, *, by_hand: bool, cut: bool) -> None:
+        """Say what a smaller gang does otherwise than the full one, if anything."""
+        if turns == 1 or (cut and not by_hand):
+            return
+        if cut:
+            what = "under manual optimization each rank gets its share of the global batch as one larger batch"
+        elif by_hand:
+            what = "the global batch is smaller, for neither its steps nor its data are Lightning's to divide"
+        else:
+            what = (
+                f"Lightning does not shard its training data, so each rank reads {turns} of its own batches a step: "
+                "the global batch keeps its size, but holds other samples"
+            )
         assert self._session is not None  # noqa: S101 - asked on a rank
         size = f"{self._session.world_size} of {self._session.wanted} workers"
-        self._session.note(f"With {size}, training differs from that of the full gang in one thing: {what}.")
+        self._session.note(f"With {size}, training differs from the full gang's in one thing: {what}.")
 
     def _start(self, batches: TrainingBatches, recovery: Recovery, done: int) -> int:
         """Return how many samples ``done`` batches were, and let Lightning count them as this gang's batches."""
