@@ -237,3 +237,13 @@ def test_learning_rates_follow_a_gang_that_shrinks(trials: Trials, tmp_path: Pat
     assert after.end["tunelight"]["rates"]["factor"] == 0.5
     assert after.end["tunelight"]["parts"] == 1
     assert after.end["global_step"] > trials.whole("ddp", 2, "half").end["global_step"]
+
+
+def test_a_gang_that_grows_back_goes_on_as_the_full_one(trials: Trials, tmp_path: Path) -> None:
+    whole = trials.whole("ddp", 2, "half")
+    small = start(gang_of(trials.gangs, "ddp", 1), tmp_path, {**HALF, "fault": 3})
+    assert small.cause.type_name == "ZeroDivisionError"
+    after = start(gang_of(trials.gangs, "ddp", 2), tmp_path, HALF, 3)
+    assert after.cause is None
+    assert max(furthest(whole, after), apart(whole, after)) <= 1e-5
+    assert [row["step"] for row in after.rows] == [row["step"] for row in whole.rows]

@@ -167,7 +167,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
 
     def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Move a batch to this rank's device; hooks that change it draw the first part's random numbers."""
-        if not self._trainer().training or self.turns == 1:
+        if self.turns == 1 or not self._trainer().training:
             return super().batch_to_device(batch, *args, **kwargs)
         with self._played_by(self.parts.worker):
             return super().batch_to_device(batch, *args, **kwargs)
