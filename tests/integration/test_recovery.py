@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.conftest import share_holdings
 from tunelight.checkpoints import FOLDER, file_name
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
-from tunelight.messages import CheckpointInfo, Ended, Report, Task
+from tunelight.messages import CheckpointInfo, Ended, OnResize, Report, Task
 
 SPEC = GangSpec(workers=2, cwd=str(Path.cwd()), sys_path=driver_paths())
 
@@ -91,9 +92,7 @@ def train(config: dict[str, Any]) -> None:
         return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 6, shuffle=shuffle, num_workers=workers)
 
     me = tl.get_context()
-    seen = tl.TuneReportCheckpointCallback({"loss": "loss", "train_loss": "train_loss"}) if config.get(
-        "train_loss"
-    ) else tl.TuneReportCheckpointCallback({"loss": "loss"})  # fmt: skip
+    seen = tl.TuneReportCheckpointCallback(config.get("metrics", ["loss"]), on=config.get("on", "validation_end"))
     trainer = pl.Trainer(
         max_epochs=3, accelerator="cpu", strategy=BY_BACKEND[me.backend](), enable_checkpointing=False,
         callbacks=[seen, EarlyStopping("loss", patience=50), Fault()], logger=CSVLogger(me.trial_dir),
@@ -155,39 +154,97 @@ def apart(one: Run, other: Run) -> float:
 
 
 HALF = {"trainer": {"val_check_interval": 0.5, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}}
+SETTINGS: dict[str, dict[str, Any]] = {"half": HALF, "plain": {}}
 
 
-@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
-@pytest.mark.parametrize(("report", "settings"), [(3, HALF), (4, HALF), (1, {})], ids=["middle", "end", "plain"])
-def test_going_on_is_bitwise(gangs: Any, tmp_path: Path, backend: str, report: int, settings: Any) -> None:
-    config = {**settings, "train_loss": report > 1 and False}
-    whole = start(gang_of(gangs, backend, 2), tmp_path / "whole", config)
+class Trials:
+    """Runs without a failure, and failed ones to go on from, each made once."""
+
+    def __init__(self, gangs: dict[Any, Gang], folder: Path) -> None:
+        self.gangs, self.folder = gangs, folder
+        self.made: dict[Any, Run] = {}
+
+    def whole(self, backend: str, wanted: int, name: str) -> Run:
+        return self._run(backend, wanted, name, 0)
+
+    def cut(self, folder: Path, backend: str, wanted: int, name: str, report: int) -> None:
+        """Leave in ``folder`` what a trial left that failed two steps after a report."""
+        failed = self._run(backend, wanted, name, report)
+        assert failed.cause.type_name == "ZeroDivisionError"
+        shutil.copytree(self.folder / f"{backend}-{wanted}-{name}-{report}", folder, dirs_exist_ok=True)
+
+    def _run(self, backend: str, wanted: int, name: str, fault: int) -> Run:
+        key = f"{backend}-{wanted}-{name}-{fault}"
+        if key not in self.made:
+            config = {**SETTINGS[name], **({"fault": fault} if fault else {})}
+            self.made[key] = start(gang_of(self.gangs, backend, wanted), self.folder / key, config, wanted=wanted)
+        return self.made[key]
+
+
+@pytest.fixture(scope="module")
+def trials(gangs: dict[Any, Gang], tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    return Trials(gangs, tmp_path_factory.mktemp("trials"))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("ddp", 2, 2, "plain", 1),
+        ("ddp", 2, 2, "half", 3),  # in the middle of an epoch
+        ("ddp", 2, 2, "half", 4),  # at its end
+        ("ddp", 2, 1, "half", 3),
+        ("horovod", 2, 2, "half", 3),
+        ("horovod", 2, 1, "half", 3),
+        ("sharded", 2, 2, "half", 3),
+        ("sharded", 2, 1, "half", 3),
+        ("ddp", 3, 3, "half", 3),  # between two batches of a step
+        ("ddp", 3, 2, "half", 3),  # one rank plays two parts, the other one
+        ("sharded", 3, 2, "half", 3),
+    ],
+    ids=str,
+)
+def test_a_trial_that_goes_on_is_the_run_without_a_failure(
+    trials: Trials, tmp_path: Path, case: tuple[str, int, int, str, int]
+) -> None:
+    backend, wanted, workers, name, report = case
+    whole = trials.whole(backend, wanted, name)
     assert whole.cause is None
-    before = start(gang_of(gangs, backend, 2), tmp_path / "parts", {**config, "fault": report})
-    assert before.cause.type_name == "ZeroDivisionError"
-    after = start(gang_of(gangs, backend, 2), tmp_path / "parts", config, report)
-    assert after.cause is None, after.cause
-    print("\nFAR", backend, report, furthest(whole, after), apart(whole, after))  # noqa: T201
+    trials.cut(tmp_path, backend, wanted, name, report)
+    after = start(gang_of(trials.gangs, backend, workers), tmp_path, SETTINGS[name], report, wanted=wanted)
+    assert after.cause is None
+    bitwise = backend == "ddp" and workers == wanted
+    near = 0 if bitwise else 1e-6 if workers == wanted else 1e-5
     assert [one.number for one in after.reports] == [one.number for one in whole.reports][report:]
-    assert furthest(whole, after) <= (0 if backend == "ddp" else 1e-6)
-    assert apart(whole, after) <= (0 if backend == "ddp" else 1e-6)
-    assert after.end["lr_schedulers"] == whole.end["lr_schedulers"]
+    assert furthest(whole, after) <= near
+    assert apart(whole, after) <= near
+    assert rates(after) == pytest.approx(rates(whole))
     assert [row["step"] for row in after.rows] == [row["step"] for row in whole.rows]
-    if backend == "ddp":
+    if bitwise:
         assert after.rows == whole.rows
+        assert after.end["loops"]["fit_loop"] == whole.end["loops"]["fit_loop"]
+    assert [path.name for path in (tmp_path / "lightning_logs").iterdir()] == ["version_0"]
 
 
-@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
-@pytest.mark.parametrize(("wanted", "workers"), [(2, 1), (3, 2)])
-def test_a_smaller_gang_trains_the_same(gangs: Any, tmp_path: Path, backend: str, wanted: int, workers: int) -> None:
-    whole = start(gang_of(gangs, backend, wanted), tmp_path / "whole", HALF, wanted=wanted)
-    assert whole.cause is None
-    before = start(gang_of(gangs, backend, wanted), tmp_path / "parts", {**HALF, "fault": 3}, wanted=wanted)
-    assert before.cause.type_name == "ZeroDivisionError"
-    after = start(gang_of(gangs, backend, workers), tmp_path / "parts", HALF, 3, wanted=wanted)
-    assert after.cause is None, after.cause
-    print("\nSMALL", backend, wanted, workers, furthest(whole, after), apart(whole, after))  # noqa: T201
-    assert [one.number for one in after.reports] == [one.number for one in whole.reports][3:]
-    assert furthest(whole, after) <= 1e-5
-    assert apart(whole, after) <= 1e-5
+def rates(run: Run) -> list[float]:
+    return [group["lr"] for group in run.end["optimizer_states"][0]["param_groups"]]
+
+
+def test_learning_rates_follow_a_gang_that_shrinks(trials: Trials, tmp_path: Path) -> None:
+    """Each rank keeps its batch: more steps are left of an epoch, at half the rate."""
+    trials.cut(tmp_path, "ddp", 2, "half", 3)
+    keep = OnResize("linear", warmup_steps=2)
+    after = start(gang_of(trials.gangs, "ddp", 1), tmp_path, HALF, 3, on_resize=keep)
+    assert after.cause is None
+    assert after.end["tunelight"]["rates"]["factor"] == 0.5
+    assert after.end["tunelight"]["parts"] == 1
+    assert after.end["global_step"] > trials.whole("ddp", 2, "half").end["global_step"]
+
+
+def test_a_gang_that_grows_back_goes_on_as_the_full_one(trials: Trials, tmp_path: Path) -> None:
+    whole = trials.whole("ddp", 2, "half")
+    small = start(gang_of(trials.gangs, "ddp", 1), tmp_path, {**HALF, "fault": 3})
+    assert small.cause.type_name == "ZeroDivisionError"
+    after = start(gang_of(trials.gangs, "ddp", 2), tmp_path, HALF, 3)
+    assert after.cause is None
+    assert max(furthest(whole, after), apart(whole, after)) <= 1e-5
     assert [row["step"] for row in after.rows] == [row["step"] for row in whole.rows]

@@ -43,6 +43,23 @@ class Parts:
         return min(self.workers, self.whole - turn * self.workers)
 
 
+class Begun(Iterator[Any]):
+    """An iterator whose first item can be had in advance."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+        self._first: list[Any] | None = None
+
+    def begin(self) -> None:
+        """Draw the first item, unless that was done."""
+        if self._first is None:
+            self._first = list(itertools.islice(self._items, 1))
+
+    def __next__(self) -> Any:
+        self.begin()
+        return self._first.pop() if self._first else next(self._items)
+
+
 class TrainingBatches:
     """Stands where a training loader's batch sampler stood: the batches of this worker's parts, in turns.
 
@@ -60,10 +77,20 @@ class TrainingBatches:
         self.sampler = sampler if sampler is not None else getattr(batches, "sampler", batches)
         self.start = 0
         self._cut, self._play = sampler, play
+        self._running: Begun | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator, like a BatchSampler's: a loader with workers calls this twice and uses the second, and the
-        # order is drawn at the first batch, after the loader's own seed.
+        self._running = Begun(self._batches())
+        return self._running
+
+    def begin(self) -> None:
+        """Draw the running epoch's order now, instead of at its first batch."""
+        if self._running is not None:
+            self._running.begin()
+
+    def _batches(self) -> Iterator[Any]:
+        # A generator, like a BatchSampler's: a loader with workers makes two and uses the second, and the order is
+        # drawn at the first batch, after the loader's own seed.
         start, self.start = self.start, 0
         if self._cut is None:
             yield from itertools.islice(iter(self.batches), start, None)

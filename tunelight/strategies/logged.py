@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.apply_func import move_data_to_device
 from pytorch_lightning.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 
 _META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
@@ -16,23 +19,35 @@ Logged = dict[str, dict[str, Any]]
 
 
 def state(results: Any) -> Logged:
-    """Return what ``results`` (Lightning's, of a training epoch) hold; metrics objects are their module's business."""
+    """Return what ``results`` (Lightning's, of a training epoch) hold."""
     kept: Logged = {}
     for key, metric in results.items():
-        if not metric.is_tensor or metric.has_reset:
+        if metric.has_reset:
             continue
         meta = metric.meta
         kept[key] = {name: getattr(meta, name) for name in _META}
         kept[key] |= {"reduce_fx": meta.reduce_fx.__name__, "dataloader_idx": meta.dataloader_idx}
         kept[key] |= {"sync": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
+        if not metric.is_tensor:
+            kept[key] |= {"metric_attribute": meta.metric_attribute, "updates": metric.value._update_count}
+            states = {name: getattr(metric.value, name) for name in metric.value._defaults}
+            kept[key]["states"] = copy.deepcopy(move_data_to_device(states, torch.device("cpu")))
+            continue
         values = {name: getattr(metric, name, None) for name in _VALUES}
         kept[key]["values"] = {name: value.detach().cpu() for name, value in values.items() if value is not None}
     return kept
 
 
 def shared_out(everywhere: list[Logged], rank: int, world_size: int) -> list[Logged]:
-    """Return what one of ``world_size`` ranks takes over of what the ranks had logged."""
-    return everywhere[rank::world_size]
+    """Return what one of ``world_size`` ranks takes over of what the ranks had logged.
+
+    A rank that is new takes nothing over, but has the same keys: at the epoch's end all ranks reduce the same ones.
+    """
+    if rank < len(everywhere):
+        return everywhere[rank::world_size]
+    other = everywhere[rank % len(everywhere)]
+    reduced = {key: kept["sync"] or "states" in kept for key, kept in other.items()}
+    return [{key: {**kept, "empty": reduced[key]} for key, kept in other.items()}]
 
 
 def put(trainer: pl.Trainer, states: list[Logged]) -> None:
@@ -40,22 +55,45 @@ def put(trainer: pl.Trainer, states: list[Logged]) -> None:
     results = trainer.fit_loop.epoch_loop._results
     for number, one in enumerate(states):
         for key, kept in one.items():
+            if "states" in kept:
+                _put_object(trainer, results, key, kept, merge=number > 0)
+                continue
             if number and not kept["sync"]:
                 continue  # it is rank 0's share alone that is logged
             metric = results.get(key)
             if metric is None:
                 metric = results[key] = _made(trainer, kept)
-            _add(metric, {name: value.to(trainer.strategy.root_device) for name, value in kept["values"].items()})
+            if not kept.get("empty"):
+                _add(metric, {name: value.to(trainer.strategy.root_device) for name, value in kept["values"].items()})
     if any(states):
         # Else the first batch would count as the epoch's first, which empties the results.
         trainer._logger_connector._first_loop_iter = False
 
 
 def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:
-    names = (*_META, "reduce_fx", "dataloader_idx")
-    meta = _Metadata(**{name: kept[name] for name in names})
+    names = (*_META, "reduce_fx", "dataloader_idx", "metric_attribute")
+    meta = _Metadata(**{name: kept[name] for name in names if name in kept})
     meta.sync = _Sync(_should=kept["sync"], fn=trainer.strategy.reduce, rank_zero_only=kept["rank_zero_only"])
-    return _ResultMetric(meta, is_tensor=True).to(trainer.strategy.root_device)
+    return _ResultMetric(meta, is_tensor="values" in kept).to(trainer.strategy.root_device)
+
+
+def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any], *, merge: bool) -> None:
+    """Give a metric of the model the state that it had, or add that of a rank that is gone."""
+    value: Any = dict(trainer.lightning_module.named_modules()).get(kept["metric_attribute"])
+    if value is None:
+        return
+    states = move_data_to_device(kept["states"], trainer.strategy.root_device)
+    if merge:
+        with contextlib.suppress(RuntimeError, ValueError):  # some cannot be: then that rank's share is missing
+            value.merge_state(states)
+        return
+    for name, state in states.items() if not kept.get("empty") else ():
+        setattr(value, name, state)
+    if not kept.get("empty"):
+        value._update_count, value._computed = kept["updates"], None
+    if key not in results:
+        metric = results[key] = _made(trainer, kept)
+        metric.value = value
 
 
 def _add(metric: _ResultMetric, values: dict[str, torch.Tensor]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
         key = f"{session.fit} {number} {type(logger).__name__} {logger.name}"
         if logger._version is None:
             logger._version = versions.get(key)
-        versions.setdefault(key, logger.version)
-        if key in before and session.rank == 0:
+        if session.rank > 0:
+            continue
+        if key in versions:
             _keep(logger, scratch=session.checkpoint_for_fit() is None)
-    if session.rank == 0 and versions != before:
+        versions.setdefault(key, logger.version)
+    if versions != before:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(versions))
 
@@ -51,7 +54,8 @@ def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:
             logger._kwargs["purge_step"] = 0
         return
     rows = [] if scratch else _read(logger)
-    writer = logger.experiment  # this deletes the file
+    with warnings.catch_warnings(action="ignore"):  # of the file that this deletes
+        writer = logger.experiment
     if rows:
         _write(writer, rows)
 

@@ -7,6 +7,7 @@ the loggers had written.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from pytorch_lightning.trainer import call
 from pytorch_lightning.trainer.states import TrainerFn
 
 from tunelight.session import Session
-from tunelight.strategies import logged, logs
+from tunelight.strategies import gradients, logged, logs
+from tunelight.strategies.batches import TrainingBatches
 from tunelight.strategies.generators import Generators, State
 from tunelight.strategies.rates import LearningRates
 
@@ -44,8 +46,14 @@ class Recovery(Callback):
         self._epoch_began: dict[int, State] | None = None
         self._fetched: dict[int, State] | None = None
         self.parts_before = None
+        self._done = 0
         self._own = False
         """True where the trial's own checkpoint, written with its last report, is gone on from."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether a fit that starts goes on from a checkpoint of this kind."""
+        return self._loaded is not None
 
     # -- around a fit
 
@@ -91,6 +99,7 @@ class Recovery(Callback):
             "epoch": self._by_rank(trainer, self._epoch_began),
             "metrics": {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()},
             "logged": logged.state(trainer.fit_loop.epoch_loop._results),
+            "gradients": self._gradients(trainer),
         }
         ranks = strategy.gather_objects(mine) if hasattr(strategy, "gather_objects") else [mine]
         checkpoint[KEY] = {
@@ -99,9 +108,20 @@ class Recovery(Callback):
             "epoch": {part: state for rank in ranks for part, state in rank["epoch"].items()},
             "metrics": [rank["metrics"] for rank in ranks],
             "logged": [rank["logged"] for rank in ranks],
+            "gradients": [rank["gradients"] for rank in ranks],
             "rates": self.rates.state(),
             "rows": logs.rows(trainer),
         }
+
+    def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:
+        kept = gradients.pending(trainer)
+        if kept is None and self._session is not None:
+            self._session.note(
+                f"Checkpoints are written between two batches of accumulate_grad_batches="
+                f"{trainer.accumulate_grad_batches}, and the gradients so far are too big to be kept: after a fault, "
+                "that step lacks them. Let val_check_interval be a multiple of it."
+            )
+        return kept or {}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -128,7 +148,10 @@ class Recovery(Callback):
             done = fit.epoch_loop.batch_progress.current.processed
         elif fit.restarting and fit.epoch_progress.current.ready == fit.epoch_progress.current.processed:
             _Loop.restarting.fset(fit, False)  # type: ignore[attr-defined]  # with max_steps Lightning would skip an epoch
+        if self._epoch_began is not None and fit.restarting:
+            done = self._done  # the first loader may have had the counters set to this gang's batches
         if self._epoch_began is None:
+            self._done = done
             self.generators.begin(parts, trainer.strategy.root_device)
             if self._loaded is not None:
                 self.generators.put(self._of_mine(trainer, self._loaded["epoch" if done else "now"]))
@@ -157,7 +180,7 @@ class Recovery(Callback):
         """Return the epoch loop's ``run`` with the generators as they would be in a run without a failure."""
 
         def run(fetcher: Any) -> None:
-            fit = trainer.fit_loop
+            fit: Any = trainer.fit_loop
             went_on, self._fetched = self._fetched, None
             if went_on is None or self._loaded is None:
                 if trainer.current_epoch > 0 and not fit.is_resuming and not fit.epoch_loop.restarting:
@@ -165,9 +188,14 @@ class Recovery(Callback):
                 original(fetcher)
                 return
             middle = fit.epoch_loop.restarting
+            for loader in fit._combined_loader.flattened if middle else []:
+                if isinstance(batches := _batches_of(loader), TrainingBatches):
+                    batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
             self.generators.put(self._of_mine(trainer, self._loaded["now"]) if middle else went_on)
             self._put_metrics(trainer, middle)
             self._loaded = None
+            # It is resumable, by ``batches``; a trial's filters end with it.
+            warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
             original(fetcher)
             fit._restarting = False  # Lightning has no metrics for plateau schedulers here; this has
 
@@ -180,6 +208,7 @@ class Recovery(Callback):
         connector = trainer._logger_connector
         connector._callback_metrics.update({k: v.to(device) for k, v in metrics[rank % len(metrics)].items()})
         if middle:
+            gradients.put(trainer, self._loaded["gradients"])
             states = [dict(one) for one in logged.shared_out(self._loaded["logged"], rank, trainer.world_size)]
             logged.put(trainer, states)
 
@@ -210,6 +239,11 @@ def _end_epoch(trainer: pl.Trainer) -> None:
     connector.update_train_epoch_metrics()
     fit.epoch_loop._batches_that_stepped += 1
     fit.epoch_progress.current.completed += 1
+
+
+def _batches_of(loader: Any) -> Any:
+    batches = getattr(loader, "batch_sampler", None)
+    return getattr(loader, "sampler", None) if batches is None else batches
 
 
 def _sharing(trainer: pl.Trainer) -> tuple[int, int]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
-from lightning_fabric.utilities.data import has_iterable_dataset
+from lightning_fabric.utilities.data import _set_sampler_epoch, has_iterable_dataset
 from pytorch_lightning.loops.optimization.automatic import ClosureResult
 from pytorch_lightning.trainer.states import RunningStage
 from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
@@ -25,6 +27,7 @@ from tunelight.strategies.base import GangStrategy
 from tunelight.strategies.batches import Parts, TrainingBatches, TurnLoader
 from tunelight.strategies.evaluation import ExactEvaluation
 from tunelight.strategies.recovery import Recovery, recovery_of
+from tunelight.strategies.rehearsal import rehearse
 
 
 class SameTraining(ExactEvaluation, GangStrategy):
@@ -57,10 +60,15 @@ class SameTraining(ExactEvaluation, GangStrategy):
             kwargs = {**kwargs, "num_replicas": self.parts.whole}
         return kwargs
 
-    @property
-    def turns(self) -> int:
-        """Return how many backward passes make one of Lightning's steps."""
-        return 1 if self._by_hand() else self.parts.turns
+    turns = 1
+    """How many backward passes make one of Lightning's steps."""
+
+    went_on = False
+    """True before the first step of a fit that goes on from a checkpoint, where the last bit is to be the same."""
+
+    def count_turns(self) -> None:
+        """Find out how many turns the steps of a fit take."""
+        self.turns = 1 if self._by_hand() else self.parts.turns
 
     def _by_hand(self) -> bool:
         """Tell whether a step is the user's own: nobody but them can run it in turns."""
@@ -81,13 +89,17 @@ class SameTraining(ExactEvaluation, GangStrategy):
         return self._training_loader(dataloader, recovery_of(module.trainer) or Recovery(current()))
 
     def _training_loader(self, loader: Any, recovery: Recovery) -> object:
+        self.count_turns()
         parts, by_hand, generators = self.parts, self._by_hand(), recovery.generators
+        self.went_on = recovery.goes_on and self.root_device.type == "cpu" and not by_hand
         others = [part for part in range(parts.whole) if part != parts.worker]
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
-        if by_hand and parts.turns > 1:
-            self._note(
-                "under manual optimization its share of the global batch comes as one larger batch, to each rank"
-            )
+        # Lightning does it once the first iterator is made, whose workers have begun to read by then.
+        _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
+        if parts.turns == 1 and not done:
+            return loader
+        if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+            done = 0  # it finds its place itself, and Lightning helps it
         indexed = isinstance(loader, DataLoader) and not has_iterable_dataset(loader)
         cut = False
         if indexed:
@@ -97,33 +109,38 @@ class SameTraining(ExactEvaluation, GangStrategy):
             sharding = self._trainer()._accelerator_connector.use_distributed_sampler
             cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.whole
             batches = TrainingBatches(inner, sampler if cut else None, parts, generators.play, joined=by_hand)
-            # Lightning does it once the first iterator is made, whose workers have begun to read by then.
-            batches.set_epoch(self._trainer().fit_loop.epoch_progress.current.processed)
             loader = copy.copy(loader)  # it may be the user's own
             vars(loader)[at] = batches  # DataLoader admits no assignment, and building anew asks for its arguments
             if done:
-                batches.start = self._start(batches, recovery, done) if cut else done * self.turns % len(inner)
+                batches.start = self._start(batches, recovery, done) if cut else _read(done * self.turns, len(inner))
                 done = 0
-        if not cut and parts.turns > 1 and not by_hand:
-            self._note(
-                f"its training data is not sharded by Lightning, so each rank reads {parts.turns} of its own batches a "
-                "step: the global batch keeps its size, but holds other samples"
-            )
-        finds_its_place = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        if self.turns > 1 or (done and not finds_its_place):
+        self._note(parts.turns, by_hand=by_hand, cut=cut)
+        if self.turns > 1 or done:
             return TurnLoader(loader, parts, generators.play, cut=cut, over=done)
         return loader
 
-    def _note(self, what: str) -> None:
+    def _note(self, turns: int, *, by_hand: bool, cut: bool) -> None:
+        """Say what a smaller gang does otherwise than the full one, if anything."""
+        if turns == 1 or (cut and not by_hand):
+            return
+        if cut:
+            what = "under manual optimization each rank gets its share of the global batch as one larger batch"
+        elif by_hand:
+            what = "the global batch is smaller, for neither its steps nor its data are Lightning's to divide"
+        else:
+            what = (
+                f"Lightning does not shard its training data, so each rank reads {turns} of its own batches a step: "
+                "the global batch keeps its size, but holds other samples"
+            )
         assert self._session is not None  # noqa: S101 - asked on a rank
         size = f"{self._session.world_size} of {self._session.wanted} workers"
-        self._session.note(f"With {size}, training differs from that of the full gang in one thing: {what}.")
+        self._session.note(f"With {size}, training differs from the full gang's in one thing: {what}.")
 
     def _start(self, batches: TrainingBatches, recovery: Recovery, done: int) -> int:
         """Return how many samples ``done`` batches were, and let Lightning count them as this gang's batches."""
         size, whole, before = batches.size or 1, batches.parts.whole, recovery.parts_before or batches.parts.whole
         if before == whole:
-            return done % len(batches.batches) * whole * size  # a short loader beside a long one may have begun anew
+            return _read(done, len(batches.batches)) * whole * size
         start = done * before * size
         if batches.size is None:
             start -= start % whole  # batches of nobody knows what: the nearest one
@@ -139,10 +156,25 @@ class SameTraining(ExactEvaluation, GangStrategy):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step of the first part; ``backward`` runs the others'."""
         if self.turns == 1:
+            if self.went_on:
+                self.went_on = False
+                with self._played_by(self.parts.worker, keep=False):
+                    rehearse(self, partial(super().training_step, *args, **kwargs))
             return super().training_step(*args, **kwargs)
         self._arguments = args
-        with self.block_backward_sync():
+        with self.block_backward_sync(), self._played_by(self.parts.worker):
             return super().training_step(*args, **kwargs)
+
+    def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Move a batch to this rank's device; hooks that change it draw the first part's random numbers."""
+        if self.turns == 1 or not self._trainer().training:
+            return super().batch_to_device(batch, *args, **kwargs)
+        with self._played_by(self.parts.worker):
+            return super().batch_to_device(batch, *args, **kwargs)
+
+    def _played_by(self, part: int, keep: bool = True) -> AbstractContextManager[None]:
+        recovery = recovery_of(self._trainer())
+        return contextlib.nullcontext() if recovery is None else recovery.generators.play(part, keep)
 
     def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Add the gradients of all parts that this rank plays; the ranks reduce them after the last."""
@@ -179,7 +211,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
         batch = tree_unflatten([_batch(one, turn if ours else 0) for one in combined.flattened], combined._spec)
         batch = trainer.precision_plugin.convert_input(batch)
         batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-        batch = self.batch_to_device(batch, dataloader_idx=0)
+        batch = super().batch_to_device(batch, dataloader_idx=0)
         trainer._results.batch, trainer._results.batch_size = batch, None
         hook, module._current_fx_name = module._current_fx_name, "training_step"
         try:
@@ -194,12 +226,10 @@ class SameTraining(ExactEvaluation, GangStrategy):
     def _as_a_part(self, turn: int, ours: bool) -> Iterator[None]:
         """Run a turn with its part's random numbers; buffers stay as the first turn left them: rank 0's count."""
         trainer = self._trainer()
-        recovery = recovery_of(trainer)
         parts = self.parts
         part = parts.played[turn] if turn < len(parts.played) else parts.worker
         with contextlib.ExitStack() as stack:
-            if recovery is not None:
-                stack.enter_context(recovery.generators.play(part, keep=ours))
+            stack.enter_context(self._played_by(part, keep=ours))
             if not ours:
                 self.borrowing = True
                 stack.callback(setattr, self, "borrowing", False)
@@ -207,6 +237,11 @@ class SameTraining(ExactEvaluation, GangStrategy):
             put_back = remember_buffers(trainer.lightning_module)
             yield
             put_back()
+
+
+def _read(done: int, length: int) -> int:
+    """Return how many batches a loader has handed out since it began, perhaps anew beside a longer one."""
+    return (done - 1) % length + 1 if done else 0
 
 
 def _batch(loader: Any, turn: int) -> Any:

@@ -1,0 +1,60 @@
+"""What was logged of an epoch, kept and put back on as many ranks as there are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection
+
+from tunelight.strategies import logged
+
+
+def trainer() -> Any:
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(_results=_ResultCollection(training=True)))
+    strategy = SimpleNamespace(root_device=torch.device("cpu"), reduce=lambda value, **_: value)
+    module = torch.nn.Module()
+    return SimpleNamespace(
+        fit_loop=loop, strategy=strategy, lightning_module=module, _logger_connector=SimpleNamespace()
+    )
+
+
+def log(one: Any, value: float, size: int, sync: bool = True) -> None:
+    results = one.fit_loop.epoch_loop._results
+    options: Any = {"sync_dist": sync, "sync_dist_fn": one.strategy.reduce}
+    results.log("training_step", "loss", torch.tensor(value), batch_size=size, on_step=True, **options)
+
+
+def held(one: Any) -> tuple[float, int]:
+    metric = one.fit_loop.epoch_loop._results["training_step.loss"]
+    return float(metric.value), int(metric.cumulated_batch_size)
+
+
+def ranks(sync: bool = True) -> list[Any]:
+    made = [trainer() for _ in range(3)]
+    for number, one in enumerate(made):
+        log(one, number + 1.0, 4, sync)
+    return [logged.state(one.fit_loop.epoch_loop._results) for one in made]
+
+
+def test_a_rank_goes_on_with_what_it_had() -> None:
+    one = trainer()
+    logged.put(one, logged.shared_out(ranks(), 1, 3))
+    log(one, 1.0, 4)  # under the same conditions, or Lightning would refuse it
+    assert held(one) == (12.0, 8)
+
+
+@pytest.mark.parametrize(("sync", "value"), [(True, 16.0), (False, 4.0)])
+def test_a_smaller_gang_has_the_shares_of_all_where_they_are_reduced(sync: bool, value: float) -> None:
+    one = trainer()
+    logged.put(one, logged.shared_out(ranks(sync), 0, 2))
+    assert held(one) == (value, 8 if sync else 4)
+
+
+@pytest.mark.parametrize(("sync", "expected"), [(True, (0.0, 0)), (False, (4.0, 4))])
+def test_a_new_rank_reduces_what_the_others_reduce(sync: bool, expected: tuple[float, int]) -> None:
+    one = trainer()
+    logged.put(one, logged.shared_out(ranks(sync), 3, 4))
+    assert held(one) == expected
