@@ -171,8 +171,7 @@ class Run:
             self.resume = self._newest(
                 max([self.seen, *(one.number for one in self._queue if isinstance(one, Report))])
             )
-            where = f"from report {self.resume.number}" if self.resume else "from the beginning"
-            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {where}")
+            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(self._failures.delay_s(self._row))
             try:
                 self._start()
@@ -180,6 +179,14 @@ class Run:
                 cause = head_error(error)
             else:
                 return
+
+    def _from(self) -> str:
+        """Say where training goes on."""
+        if self.resume is None:
+            return "from the beginning"
+        if self._task.job:
+            return f"from epoch {self.resume.epoch}, step {self.resume.step}"
+        return f"from report {self.resume.number}"
 
     # -- another size
 
