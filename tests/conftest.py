@@ -189,7 +189,10 @@ def _warm_gangs() -> set[str]:
     return {
         one
         for held in module.pool._idle
-        for one in [*(worker._actor_id.hex() for worker in held.gang._crew.workers), held.owned and held.owned.id.hex()]
+        for one in [
+            *(seat.worker._actor_id.hex() for seat in held.gang._crew._seats if seat.worker is not None),
+            held.owned and held.owned.id.hex(),
+        ]
     }
 
 

@@ -149,9 +149,23 @@ class RayShardedStrategy(SameTraining, ModelParallelStrategy):
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Load a whole or a sharded checkpoint into the model as it is sharded here."""
+        own = self._session is not None and str(checkpoint_path) == self._session.checkpoint_for_fit()
+        if weights_only is None and own:
+            weights_only = False  # tunelight wrote it, and Lightning forgets here that the launcher said so
         if not self.joined:
             return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
-        return super().load_checkpoint(checkpoint_path, weights_only)
+        try:
+            return super().load_checkpoint(checkpoint_path, weights_only)
+        except IndexError:  # Lightning's, at an optimizer that keeps no state (SGD without momentum)
+            optimizers, self._optimizers = self._optimizers, []
+        try:
+            checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        finally:
+            self._optimizers = optimizers
+        for optimizer, saved in zip(optimizers, checkpoint.get("optimizer_states", []), strict=True):
+            for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+                group.update({name: value for name, value in kept.items() if name != "params"})
+        return checkpoint
 
 
 def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
