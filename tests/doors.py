@@ -147,7 +147,7 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster gang.pool headwatch past recipe replay trial trainable",
+            "cluster gang.pool gang.seat headwatch past recipe replay trial trainable",
             "schedulers searchers storage results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),

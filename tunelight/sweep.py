@@ -275,6 +275,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
     import ray  # noqa: PLC0415
     from ray import tune  # noqa: PLC0415
 
+    from tunelight.gang.seat import sweep_seats  # noqa: PLC0415
     from tunelight.schedulers.choose import first_decision, judged_by  # noqa: PLC0415
     from tunelight.searchers import SweepSearch  # noqa: PLC0415
     from tunelight.trainable import make_trainable  # noqa: PLC0415
@@ -328,6 +329,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
             callbacks=callbacks,
             verbose=2 if settings.verbose > 1 else 0,
         )
+    sweep_seats()  # the heads have ended, but for those that were killed
 
 
 @contextlib.contextmanager

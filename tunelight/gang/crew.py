@@ -13,7 +13,7 @@ from ray.util.placement_group import PlacementGroup
 from tunelight.errors import GangError
 from tunelight.gang.placement import arrange, layout
 from tunelight.gang.rendezvous import JOIN_LIMIT_S, Meeting
-from tunelight.gang.seat import Seat
+from tunelight.gang.seat import Seat, sweep_seats
 from tunelight.gang.spec import START_LIMIT_S, GangSpec
 from tunelight.gang.worker import Location
 
@@ -42,6 +42,8 @@ class Crew:
             Seat(spec, group, spec.first_bundle + index // spec.workers_per_bundle) for index in range(spec.workers)
         ]
         self._seats += [Seat(spec, of_its_own=True) for _ in range(spec.workers, spec.wanted)]
+        if spec.wanted > spec.workers:
+            sweep_seats()  # a head before this one may have died
 
     def close(self) -> None:
         """End the workers, and give back what they reserved by themselves."""

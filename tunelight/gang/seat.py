@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import ray
+from ray._private.state import actors
 from ray.exceptions import RayActorError, RayError
-from ray.util import placement_group, remove_placement_group
-from ray.util.placement_group import PlacementGroup
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from tunelight.gang.worker import CONCURRENCY, GangWorker, Location
@@ -20,6 +27,8 @@ if TYPE_CHECKING:
     from tunelight.gang.spec import GangSpec
 
 _LONGEST_PAUSE_S = 30.0
+_PREFIX = "tunelight-seat-"
+"""What the names of placement groups that seats made for themselves begin with; the process that did comes next."""
 
 
 @dataclass(eq=False)
@@ -50,7 +59,8 @@ class Seat:
         spec = self.spec
         bundle = {"CPU": spec.cpus_per_worker, "GPU": spec.gpus_per_worker, **spec.resources_per_worker}
         if self.of_its_own and self.group is None:
-            self.group = placement_group([{name: amount for name, amount in bundle.items() if amount}])
+            own = [{name: amount for name, amount in bundle.items() if amount}]
+            self.group = placement_group(own, name=f"{_PREFIX}{_owner()}-{secrets.token_hex(4)}")
         options: dict[str, Any] = {
             "num_cpus": spec.cpus_per_worker,
             "num_gpus": spec.gpus_per_worker,
@@ -100,6 +110,24 @@ class Seat:
             with contextlib.suppress(Exception):  # Ray may be gone
                 remove_placement_group(self.group)
             self.group = None
+
+
+def sweep_seats() -> None:
+    """Give back what heads that are dead had reserved for seats of their own: Ray keeps it until the job ends."""
+    for group in placement_group_table().values():
+        name = str(group["name"])
+        if name.startswith(_PREFIX) and group["state"] != "REMOVED" and _dead(name.split("-")[2]):
+            with contextlib.suppress(ValueError):  # somebody else was faster
+                remove_placement_group(get_placement_group(name))
+
+
+def _owner() -> str:
+    """Return the id of the actor that this process is, or "driver"."""
+    return ray.get_runtime_context().get_actor_id() or "driver"
+
+
+def _dead(owner: str) -> bool:
+    return owner != "driver" and actors(owner).get("State") == "DEAD"
 
 
 def _end_process(location: Location) -> None:

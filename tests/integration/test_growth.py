@@ -1,0 +1,97 @@
+"""Elastic gangs on real workers: they shrink, grow by a reservation of their own, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+
+from tests.integration.test_gang import collective, run, spec
+from tunelight.gang.gang import Gang
+from tunelight.gang.seat import sweep_seats
+from tunelight.messages import Ended, Task
+
+
+def wait_for(what: Any, limit_s: float = 60.0) -> None:
+    end = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < end, f"waited {limit_s:.0f} s in vain"
+        time.sleep(0.05)
+
+
+def groups(ray: Any) -> list[str]:
+    return [group["name"] for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
+
+
+def test_a_gang_grows_by_a_reservation_of_its_own_and_gives_it_back(ray4: Any) -> None:
+    with Gang.form(replace(spec(), workers=1, least=1, most=2), None) as gang:
+        assert gang.size == 1
+        wait_for(gang.ready)
+        assert len(groups(ray4)) == 1
+        gang.heal()
+        assert gang.size == 2
+        pids = {location.pid for location in gang.locations}
+        for size in (1, 2):  # warm workers, that meet again
+            gang.heal(size)
+            assert gang.size == size
+        assert {location.pid for location in gang.locations} == pids
+    wait_for(lambda: not groups(ray4))
+
+
+def test_what_a_killed_head_had_reserved_is_swept(ray4: Any) -> None:
+    @ray4.remote(num_cpus=0)
+    class Head:
+        def grow(self, one: Any) -> bool:
+            self.gang = Gang.form(one, None)
+            wait_for(self.gang.ready)
+            return True
+
+    head = Head.remote()
+    assert ray4.get(head.grow.remote(replace(spec(), workers=1, least=1, most=2)), timeout=90)
+    sweep_seats()
+    assert len(groups(ray4)) == 1
+    ray4.kill(head)
+    wait_for(lambda: not (sweep_seats() or groups(ray4)))
+
+
+def test_an_elastic_gang_goes_on_with_who_is_left_and_takes_in_who_comes(ray4: Any, tmp_path: Path) -> None:
+    with Gang.form(replace(spec(), least=1), None) as gang:
+        first, lost = gang.locations
+        psutil.Process(lost.pid).kill()
+        assert run_or_fail(gang, tmp_path) is not None
+        gang.heal()
+        assert [location.pid for location in gang.locations] == [first.pid]
+        reports, cause, _ = run(gang, tmp_path, collective)
+        assert cause is None
+        assert reports[0].metrics["where"].startswith("0/")
+        wait_for(gang.ready)
+        gang.heal()
+        assert gang.size == 2
+        assert first.pid in {location.pid for location in gang.locations}
+
+
+def run_or_fail(gang: Gang, tmp_path: Path) -> Any:
+    """Run on a gang one of whose workers is gone, which it does not know yet."""
+    gang.start(Task("00000", str(tmp_path), {}, cloudpickle.dumps(collective), 5, str(Path.cwd()), until=None))
+    cause = None
+    while gang.running:
+        event = gang.next_event(60)
+        if isinstance(event, Ended) and event.error is not None:
+            cause = gang.fail(event.error)
+    return cause
+
+
+def test_a_stopped_worker_is_noticed_and_really_ended(ray4: Any, tmp_path: Path) -> None:
+    with Gang.form(replace(spec(), hang_timeout_s=0.5), None) as gang:
+        _, stopped = gang.locations
+        process = psutil.Process(stopped.pid)
+        process.suspend()
+        cause = run_or_fail(gang, tmp_path)
+        assert (cause.rank, cause.cause) == (1, "unresponsive")
+        wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 10)
+        gang.heal()
+        assert gang.size == 2
