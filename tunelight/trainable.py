@@ -24,13 +24,14 @@ from tunelight.messages import (
     Continue,
     Decision,
     Ended,
+    OnResize,
     Report,
     Resize,
     Stop,
     Task,
     WorkerError,
 )
-from tunelight.policies import Divergence, classify
+from tunelight.policies import Divergence, FailurePolicy, classify
 from tunelight.resources import reserve
 from tunelight.trial import TrialSpec, trial_seed
 
@@ -342,7 +343,7 @@ def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:
 def gang_trainable(
     train: Callable[[dict[str, Any]], object],
     *,
-    workers: int | None = None,
+    workers: int | tuple[int, int] | None = None,
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
     resources_per_trial: Mapping[str, Any] | None = None,
@@ -351,6 +352,8 @@ def gang_trainable(
     mode: Literal["min", "max"] = "min",
     keep: int = 1,
     seed: int = 0,
+    failures: FailurePolicy | Mapping[str, Any] | int = 3,
+    on_resize: str | Mapping[str, Any] | OnResize = "keep_global_batch",
 ) -> type[GangTrainable]:
     """Return a Trainable class that plain ``ray.tune.Tuner`` can run: each trial trains on a gang of workers.
 
@@ -360,6 +363,7 @@ def gang_trainable(
         backend: how the workers meet, as in ``tunelight.run``.
         metric, mode, keep: how many of the best checkpoints to keep beside the last two, judged by what.
         seed: of the sweep; each trial's seed follows from it and its number.
+        failures, on_resize: what a trial survives, and what an elastic gang keeps, as in ``tunelight.run``.
 
     Give the Tuner ``TuneConfig(reuse_actors=True)`` to keep gangs warm from trial to trial.
     Raises: TrainFunctionError, SettingsError. Runs on: driver.
@@ -378,5 +382,7 @@ def gang_trainable(
         mode=mode,
         seed=seed,
         keep=keep,
+        failures=check_setting("failures", failures),
+        on_resize=check_setting("on_resize", on_resize),
     )
     return make_trainable(spec, getattr(train, "__name__", "gang"))

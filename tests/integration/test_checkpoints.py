@@ -24,12 +24,11 @@ def test_a_checkpoint_of_the_background_resumes_a_killed_trial(ray4: Any, tmp_pa
 
         trainer(5, Kill({"loss": "val_loss"})).fit(Line(), datamodule=LineData())
 
-    results = sweep(tmp_path, killed, num_samples=1, max_failures=1)
+    results = sweep(tmp_path, killed, num_samples=1)
     (trial,) = results.trials
     assert trial.state == "FINISHED", trial.error
     numbers = [report["training_iteration"] for report in trial.history]
-    assert numbers in ([1, 2, 3, 4, 5], [1, 2, 3, 3, 4, 5], [1, 2, 2, 3, 4, 5])  # one report is lost at most
-    assert numbers[-1] == 5
+    assert numbers == [1, 2, 3, 4, 5]  # what comes again is not told again
     best = min(trial.history, key=lambda report: report["loss"])
     assert trial.checkpoint is not None
     saved = torch.load(trial.checkpoint, weights_only=False)

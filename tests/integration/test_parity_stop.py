@@ -105,7 +105,8 @@ class Dying(Boring):
 def test_a_lost_worker_is_an_error_and_the_next_fit_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     """Issue 76: no hang, and new workers go on. tests/chaos/test_driver.py kills workers of each backend."""
     kept = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}")
-    model, one = Dying(str(tmp_path)), trainer("ddp", max_epochs=2, callbacks=[kept], enable_checkpointing=True)
+    fragile = strategy("ddp", failures=0)
+    model, one = Dying(str(tmp_path)), trainer(fragile, max_epochs=2, callbacks=[kept], enable_checkpointing=True)
     began = time.monotonic()
     with pytest.raises(errors.WorkerFailedError, match=r"rank 1 on .*died"):
         one.fit(model, loader())

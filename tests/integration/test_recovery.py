@@ -123,13 +123,16 @@ class Run:
         self.rows = list(csv.DictReader(logs.read_text().splitlines())) if logs.exists() else []
 
 
-def start(gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, wanted: int = 2, **task: Any) -> Run:
+def start(
+    gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, *, wanted: int = 2, keep: OnResize | None = None
+) -> Run:
+    gang.spec = replace(gang.spec, most=wanted, on_resize=keep or OnResize())  # as if the others had been lost
     resume = None
     if go_on:
         resume = CheckpointInfo(str(folder / FOLDER / file_name(go_on)), go_on)
     whole = Task(
         "00000", str(folder), config, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None, number=go_on,
-        resume=resume, wanted=wanted, backend=gang.spec.backend, **task,
+        resume=resume, backend=gang.spec.backend,
     )  # fmt: skip
     return Run(gang, folder, whole)
 
@@ -233,7 +236,7 @@ def test_learning_rates_follow_a_gang_that_shrinks(trials: Trials, tmp_path: Pat
     """Each rank keeps its batch: more steps are left of an epoch, at half the rate."""
     trials.cut(tmp_path, "ddp", 2, "half", 3)
     keep = OnResize("linear", warmup_steps=2)
-    after = start(gang_of(trials.gangs, "ddp", 1), tmp_path, HALF, 3, on_resize=keep)
+    after = start(gang_of(trials.gangs, "ddp", 1), tmp_path, HALF, 3, keep=keep)
     assert after.cause is None
     assert after.end["tunelight"]["rates"]["factor"] == 0.5
     assert after.end["tunelight"]["parts"] == 1

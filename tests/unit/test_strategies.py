@@ -58,6 +58,9 @@ def join(tmp_path: Path) -> Iterator[Any]:
     ("given", "message"),
     [
         ({"num_workers": 0}, "num_workers must be a whole number, 1 or more, not 0"),
+        ({"num_workers": (2, 1)}, r"workers=\(2, 1\): .*Say workers=\(1, 2\)"),
+        ({"failures": -2}, "max_failures must be a whole number of -1"),
+        ({"on_resize": "shrink"}, "There is no on_resize='shrink'"),
         ({"num_workers": 1.5}, "num_workers must be a whole number, 1 or more, not 1.5"),
         ({"num_cpus_per_worker": -1}, "num_cpus_per_worker must be 0 or more, not -1"),
         ({"resources_per_worker": {"GPU": 1}}, "use_gpu is False"),
@@ -74,6 +77,7 @@ def test_wrong_arguments_are_errors_at_once(kind: Any, given: Any, message: str)
     [
         ({"num_workers": 3, "num_hosts": 2, "num_slots": 2}, "num_workers=3, but num_hosts=2 with num_slots=2"),
         ({"compression": "zip"}, "compression must be one of none, fp16, not 'zip'"),
+        ({"num_workers": (1, 4), "num_hosts": 2, "num_slots": 2}, "an elastic gang, and num_hosts=2 a fixed one"),
     ],
 )
 def test_horovod_s_own_wrong_arguments(given: Any, message: str) -> None:
@@ -253,3 +257,14 @@ def test_big_blocks_are_sharded_bottom_up_and_containers_are_not() -> None:
     assert blocks(model, 100) == [inner[0], model.layers[1]]
     assert blocks(model, 115) == [inner]
     assert blocks(model, 1000) == []
+
+
+def test_an_elastic_gang_cannot_share_a_model_by_tensor_parallelism() -> None:
+    with pytest.raises(SettingsError, match=r"tensor_parallel_size=2 needs a fixed one"):
+        tl.RayShardedStrategy(num_workers=(2, 4), tensor_parallel_size=2)
+
+
+@ALL
+def test_an_elastic_gang_says_its_least_and_wanted_size(kind: Any) -> None:
+    asked = kind(num_workers=(1, 4), failures=5, on_resize={"scale_lr": "sqrt"}).workers
+    assert (asked.least, asked.number, asked.failures.max_failures, asked.on_resize.keep) == (1, 4, 5, "sqrt")
