@@ -22,7 +22,7 @@ def train(config: dict[str, Any]) -> None:
         max_epochs=8,
         accelerator="cpu",
         strategy=tl.RayStrategy(),  # joins the gang it finds itself in
-        callbacks=[tl.TuneReportCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")],
+        callbacks=[tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")],
     )
     trainer.fit(DigitsClassifier(**config), datamodule=DigitsData())
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-samples", type=int, default=20, help="trials in all")
     parser.add_argument("--storage", default="runs", help="the folder that takes the sweep's folder")
-    parser.add_argument("--name", help="the sweep's name (default: a new one each time)")
+    parser.add_argument("--name", help="the sweep's name: the same command goes on with it (default: a new one)")
     parser.add_argument("--export", default="best.yaml", help="where the best configuration is written")
     args = parser.parse_args()
 
@@ -47,6 +47,7 @@ def main() -> None:
         seed=7,
         storage=args.storage,
         name=args.name,
+        resume=args.name is not None,
     )
     print(f"Best configuration: {results.best_config}")
     print(f"Its accuracy: {results.best.metrics['acc']:.4f}")
