@@ -10,8 +10,8 @@ from faults import Fault, run_fault
 
 
 def launch(job: Fault, _: argparse.Namespace) -> None:
-    """Become torchrun, which runs this file again as every rank, and once more after a fault."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts", "1", "--nproc-per-node"]
+    """Become torchrun, which runs this file again as every rank, and once more after each fault."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts", "3", "--nproc-per-node"]
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", "recovery"]
     os.execv(sys.executable, [*torchrun, str(job.ranks), *rendezvous, *sys.argv])
 
