@@ -230,3 +230,12 @@ def test_a_smaller_size_is_taken_at_once() -> None:
     run.resize_if_due()
     assert numbers(run) == [2]
     assert gang.size == 1
+
+
+def test_a_size_that_is_asked_for_needs_no_cooldown() -> None:
+    gang = ScriptedGang([Saved(info(1)), report(1)], [report(2), Ended(0)], size=1, wanted=2)
+    run, *_ = play(gang)
+    gang.arrived, run.size = 1, 2
+    run.resize_if_due()
+    assert numbers(run) == [1, 2]
+    assert gang.size == 2

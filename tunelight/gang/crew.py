@@ -160,10 +160,11 @@ class Crew:
         self._gather([worker.locate.remote() for worker in self.workers], limit_s, "a sign of life")
 
     def lose(self, rank: int, reason: str) -> None:
-        """End a rank's worker; it is replaced when the gang is healed."""
+        """End a rank's worker, and start another, which the gang takes in when it is healed."""
         self.met = False
         self.unfit = self.unfit or reason
         self.ranks[rank].vacate(reason)
+        self.ranks[rank].occupy()
 
     def _gather(self, calls: list[Any], limit_s: float, what: str) -> list[Any]:
         """Return what calls to the ranks return. Raises: GangError as soon as one fails; who is not done is ended."""

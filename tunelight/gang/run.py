@@ -204,8 +204,9 @@ class Run:
         gang = self.gang
         if self.size is not None and self.size < gang.size:
             return True
-        wanted = gang.spec.wanted if self.size is None else min(self.size, gang.spec.wanted)
-        return bool(gang.size < wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
+        if self.size is not None:  # somebody wants that size now
+            return bool(gang.size < min(self.size, gang.spec.wanted) and gang.ready())
+        return bool(gang.size < gang.spec.wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
 
     def _left(self, saved: Saved) -> None:
         """Go on in another size, now that the ranks leave with a checkpoint; or not, where they could write none."""
