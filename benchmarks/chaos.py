@@ -31,6 +31,7 @@ import psutil
 from faults import KINDS, MOMENTS, Events, Fault, Resizer, draw, training
 from figures import NAN, median, show, table
 from measure import is_alive
+from ray.tune import Callback
 
 HANG_S = 3.0
 ROUNDS = 4
@@ -135,7 +136,7 @@ class Outside(threading.Thread):
         self._events = events
         self._nodes = nodes
         self._over = threading.Event()
-        self._done = 0
+        self._done = self._lost = 0
 
     def run(self) -> None:
         """Look for faults that are to come from outside."""
@@ -153,12 +154,29 @@ class Outside(threading.Thread):
     def _lose(self, node_id: str) -> None:
         (node,) = [one for one in self._nodes.list_all_nodes() if one.node_id == node_id]
         self._nodes.remove_node(node, allow_graceful=False)
-        self._nodes.add_node(wait=False, num_cpus=1)
+        self._lost += 1
+
+    def refill(self) -> None:
+        """Start a fresh node for each lost one. Runs on: the main thread, for Ray sets signal handlers there."""
+        while self._lost:
+            self._lost -= 1
+            self._nodes.add_node(wait=False, num_cpus=1)
 
     def close(self) -> None:
         """Stop."""
         self._over.set()
         self.join()
+
+
+class Refill(Callback):  # type: ignore[misc,unused-ignore]
+    """Has lost nodes replaced as soon as Tune comes round."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Look whether one is missing."""
+        self._outside.refill()
 
 
 def head_pid() -> int:
@@ -231,10 +249,18 @@ class Bench:
                 storage=self._folder,
                 name=name,
                 progress=False,
-                failures=tl.FailurePolicy(max_failures=8, retry_exceptions=True, hang_timeout_s=HANG_S, backoff_s=0.1),
+                callbacks=[Refill(outside)],
+                failures=tl.FailurePolicy(
+                    max_failures=8,
+                    retry_exceptions=True,
+                    hang_timeout_s=HANG_S,
+                    backoff_s=0.1,
+                    reschedule_timeout_s=60,
+                ),
             )
         finally:
             outside.close()
+            outside.refill()
         if outside.errors:
             raise RuntimeError("; ".join(outside.errors))
         told = events.read()

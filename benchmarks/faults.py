@@ -89,9 +89,9 @@ class Events:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def tell(self, what: str, **more: Any) -> None:
+    def tell(self, what: str, context: Any = None, **more: Any) -> None:
         """Add a line; it is one write, so that lines of several processes do not mix. Runs on: worker."""
-        context = tl.get_context()
+        context = context or tl.get_context()  # between two trials there is none
         line = {"what": what, "trial": context.trial_id, "rank": context.rank, "pid": os.getpid(), "time": time.time()}
         with self.path.open("a") as file:
             file.write(json.dumps({**line, "ranks": context.world_size, **more}) + "\n")
@@ -159,7 +159,7 @@ class Injector:
         assert self.fault is not None  # it is what was asked for before
         time.sleep(delay_s)
         self._fired.touch()
-        self.events.tell("fault", kind=self.fault.kind, node=self._node)
+        self.events.tell("fault", self._context, kind=self.fault.kind, node=self._node)
         match self.fault.kind:
             case "exception":
                 raise RuntimeError(f"injected in {self.fault.moment}")
