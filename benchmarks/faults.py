@@ -260,6 +260,9 @@ def training(faults: list[Fault | None], events: Events, home: str) -> Callable[
 class Resizer(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     """Lets trials run on, and has each gang of two go on as one after its first report, and as two again."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Send the trial's head another size; it takes it before it goes on."""
         size = {1: 1, 2: 2}.get(result["training_iteration"])
