@@ -324,10 +324,10 @@ def _times(outcomes: Sequence[Outcome]) -> list[str]:
 
 def settle() -> list[str]:
     """Wait until actors and placement groups are gone; return what is not, before Ray ends."""
-    from leak import _left_in_ray
+    from leak import left_in_ray
 
     deadline = time.monotonic() + SETTLE_S
-    while (left := _left_in_ray()) and time.monotonic() < deadline:
+    while (left := left_in_ray()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left
 
