@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies
+BENCHMARKS := turnaround leak strategies chaos
 TESTS := tests/unit tests/integration tests/chaos
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.

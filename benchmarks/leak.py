@@ -189,13 +189,14 @@ def settle(before: set[int]) -> list[str]:
     """Wait until actors, placement groups and workers are gone; return what is not, before Ray ends."""
     deadline = time.monotonic() + SETTLE_S
     while True:
-        left = _left_in_ray() + _left_at_work(before)
+        left = left_in_ray() + _left_at_work(before)
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.2)
 
 
-def _left_in_ray() -> list[str]:
+def left_in_ray() -> list[str]:
+    """Return actors and placement groups that are still there."""
     from ray._private.state import actors  # the state API would need Ray's dashboard
     from ray.util import placement_group_table
 

@@ -30,8 +30,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from faults import Fault
 from figures import NAN, Row, median, show, table, verdict
+from kills import Fault
 from measure import run_peer
 
 OURS = "tunelight_faults.py"

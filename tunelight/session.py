@@ -80,6 +80,8 @@ class Session:
         """Reports of this start alone."""
         self.progress = 0
         """Batches and reports of this start so far: what shows that this rank gets on."""
+        self.begun = False
+        """True once a Trainer of this start has come to its set-up."""
         self.fit = -1
         """Which fit of the trial is running (0 is the first)."""
         self.writer: Writer | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from faults import VICTIM, Fault
+from kills import VICTIM, Fault
 from lightning_parts import build_data
 from workload import THREADS, write_event
 

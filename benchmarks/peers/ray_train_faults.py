@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from faults import Fault, run_fault
+from kills import Fault, run_fault
 
 
 def train_on_worker(config: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from faults import Fault, run_fault
+from kills import Fault, run_fault
 
 
 def launch(job: Fault, _: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from faults import Fault, run_fault
+from kills import Fault, run_fault
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl

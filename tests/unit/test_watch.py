@@ -31,6 +31,16 @@ def test_what_counts_no_batches_is_not_watched() -> None:
     assert heard(HangWatch(10), *signs).stuck([0, 1]) is None
 
 
+def test_a_rank_that_others_wait_for_is_stuck_in_setup_too() -> None:
+    signs = [(t, rank, Sign(0, waits=rank != 1, begun=True)) for t in (0.0, 12.0) for rank in (0, 1)]
+    assert heard(HangWatch(10), *signs).stuck([0, 1]) == 1
+
+
+def test_a_first_batch_that_all_ranks_compile_is_no_hang() -> None:
+    signs = [(t, rank, Sign(0, begun=True)) for t in (0.0, 99.0) for rank in (0, 1)]
+    assert heard(HangWatch(10), *signs).stuck([0, 1]) is None
+
+
 def test_one_rank_that_gets_on_is_enough() -> None:
     watch = heard(HangWatch(10), (0.0, 0, Sign(5)), (0.0, 1, Sign(5)), (12.0, 0, Sign(6)), (12.0, 1, Sign(5)))
     assert watch.stuck([0, 1]) is None

@@ -11,6 +11,8 @@ class Sign:
 
     done: int = 0
     waits: bool = False
+    begun: bool = False
+    """True once a Trainer has come to its set-up."""
 
 
 @dataclass
@@ -18,8 +20,9 @@ class HangWatch:
     """Says which rank holds the others up; times are seconds of one clock, passed in.
 
     A gang hangs when no rank has done anything more for ``limit_s`` seconds, although all of them had done
-    something before and all of them still answer. None: it is never said to hang. What does nothing that is
-    counted (training code without Lightning, between two reports) is not watched.
+    something before and all of them still answer. Between a Trainer's set-up and the first batch (which may have to
+    be compiled), it hangs when some of them wait for others so long. None: it is never said to hang. What does
+    nothing that is counted (training code without Lightning, between two reports) is not watched.
     """
 
     limit_s: float | None
@@ -34,7 +37,8 @@ class HangWatch:
 
     def hear(self, rank: int, sign: Sign, now: float) -> None:
         """Take a rank's sign of life."""
-        if sign.done != self._signs.get(rank, Sign(-1)).done:
+        last = self._signs.get(rank, Sign(-1))
+        if (sign.done, sign.begun) != (last.done, last.begun):
             self._since.pop(rank, None)
         self._since.setdefault(rank, now)
         self._signs[rank], self._heard[rank] = sign, now
@@ -47,7 +51,10 @@ class HangWatch:
         if self.limit_s is None or not ranks:
             return None
         for rank in ranks:
-            quiet = self._heard.get(rank, 0.0) - self._since.get(rank, 0.0)
-            if self._signs.get(rank, Sign()).done == 0 or quiet < self.limit_s:
+            sign, quiet = self._signs.get(rank, Sign()), self._heard.get(rank, 0.0) - self._since.get(rank, 0.0)
+            if not (sign.done or sign.begun) or quiet < self.limit_s:
                 return None
-        return min(ranks, key=lambda rank: (self._signs[rank].done, self._signs[rank].waits, -rank))
+        signs = self._signs
+        if any(not signs[rank].done for rank in ranks) and len({signs[rank].waits for rank in ranks}) == 1:
+            return None
+        return min(ranks, key=lambda rank: (signs[rank].done, signs[rank].waits, -rank))

@@ -166,7 +166,7 @@ class GangWorker:
                 events.append(box.events.get_nowait())
         session, thread = self._session, self._thread
         waits = thread is not None and _waits_for_peers(sys._current_frames().get(thread.ident or 0))
-        return events, Sign(0 if session is None else session.progress, waits)
+        return events, Sign(0, waits) if session is None else Sign(session.progress, waits, session.begun)
 
     def answer(self, serial: int, decision: Decision) -> None:
         """Hand a decision to trial ``serial``. Runs on: rank 0."""

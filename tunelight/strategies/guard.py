@@ -38,6 +38,7 @@ def _guard(session: Session) -> Callback:
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             check_strategy(trainer, session)
+            session.begun = True
             if not session.verbose:  # a job's bar is drawn at the driver
                 for callback in trainer.callbacks:
                     if isinstance(callback, ProgressBar):

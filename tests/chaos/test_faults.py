@@ -1,0 +1,169 @@
+"""Ranks of a sweep's trials are really killed, stopped and held up here, and nodes taken away: it trains the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import tunelight as tl
+from tests.integration.training import Line, LineData, trainer
+
+EPOCHS = 4
+HANG_S = 3.0
+
+
+class Hit(Line):
+    """Rank 1 is hit in the third epoch, once: file ``hit`` says who and when, ``back`` which batches came after it."""
+
+    def __init__(self, fault: str, slow_s: float) -> None:
+        super().__init__(0.05)
+        self.fault, self.slow_s = fault, slow_s
+        self.me = tl.get_context()
+        self.hit, self.back = (Path(self.me.trial_dir, name) for name in ("hit", "back"))
+
+    def training_step(self, batch: Any, number: int) -> Any:
+        if (
+            self.fault not in ("", "slow")
+            and self.me.rank == 1
+            and (self.current_epoch, number) == (2, 1)
+            and not self.hit.exists()
+        ):
+            self.hit.write_text(json.dumps([os.getpid(), time.time()]))
+            if self.fault == "stuck":
+                time.sleep(3600)
+            os.kill(os.getpid(), signal.SIGKILL if self.fault == "killed" else signal.SIGSTOP)
+        if self.me.world_size == 1 or self.fault == "slow":
+            time.sleep(self.slow_s)
+        return super().training_step(batch, number)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self.me.rank == 0 and self.hit.exists():
+            with self.back.open("a") as file:
+                print(json.dumps([self.me.world_size, time.time()]), file=file)
+
+
+def train(config: dict[str, Any]) -> None:
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
+    trainer(config["epochs"], report).fit(Hit(config["fault"], config["slow_s"]), datamodule=LineData())
+
+
+def sweep(
+    storage: Path, name: str, faults: list[str], *, slow_s: float = 0, epochs: int = EPOCHS, **kwargs: Any
+) -> Any:
+    configs = [{"fault": fault, "slow_s": slow_s, "epochs": epochs} for fault in faults]
+    settings: dict[str, Any] = {
+        "metric": "loss", "baselines": configs, "num_samples": len(configs), "workers": 2, "max_concurrent": 1,
+        "scheduler": "fifo", "storage": storage, "name": name, "progress": False, "seed": 1,
+        "failures": tl.FailurePolicy(hang_timeout_s=HANG_S),
+    }  # fmt: skip
+    space = {"fault": tl.choice(["", *faults]), "slow_s": tl.uniform(0, 9), "epochs": tl.choice([epochs])}
+    return tl.run(space, train, **settings | kwargs)
+
+
+def losses(results: Any) -> list[list[float]]:
+    """Return each trial's reports, which all have to be there, each once."""
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * len(results.trials)
+    for trial in results.trials:
+        assert [report["training_iteration"] for report in trial.history] == list(range(1, len(trial.history) + 1))
+    return [[report["loss"] for report in trial.history] for trial in results.trials]
+
+
+def hit(trial: Any) -> tuple[int, float, list[tuple[int, float]]]:
+    """Return which process was hit and when, and the batches after it: by how many ranks, and when."""
+    pid, at = json.loads((trial.path / "hit").read_text())
+    after = [json.loads(line) for line in (trial.path / "back").read_text().splitlines()]
+    return pid, at, [(size, when) for size, when in after]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("backend", "faults"), [("ddp", ["killed", "stopped", "stuck"]), ("horovod", ["killed", "stopped"])]
+)
+def test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one(
+    ray4: Any, tmp_path: Path, backend: str, faults: list[str]
+) -> None:
+    expected = losses(sweep(tmp_path, "undisturbed", [""] * len(faults), backend=backend))
+    results = sweep(tmp_path, "hit", faults, backend=backend)
+    for mine, theirs in zip(losses(results), expected, strict=True):
+        assert mine == (theirs if backend == "ddp" else pytest.approx(theirs, abs=1e-6))
+    for trial, fault in zip(results.trials, faults, strict=True):
+        pid, at, after = hit(trial)
+        assert gone(pid), f"the worker that was {fault} is still there"
+        assert after[0][0] == 2  # whole again
+        assert after[0][1] - at < (0 if fault == "killed" else 2 * HANG_S) + 20  # a busy machine imports slowly
+    assert not list(tmp_path.rglob(".report-*.tmp"))
+
+
+def test_an_elastic_gang_goes_on_at_once_and_grows_back(ray4: Any, tmp_path: Path) -> None:
+    expected = losses(sweep(tmp_path, "undisturbed", [""], epochs=12))
+    # The survivor takes its time, so that the trial outlasts the cool-down after which the other may join.
+    results = sweep(tmp_path, "hit", ["killed"], slow_s=0.3, epochs=12, workers=(1, 2))
+    assert losses(results)[0] == pytest.approx(expected[0], abs=1e-5)
+    _, at, after = hit(results.trials[0])
+    assert after[0][0] == 1
+    assert after[0][1] - at < 5  # a new worker takes longer to import what it needs
+    assert after[-1][0] == 2
+
+
+NODES = """
+import sys
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+from ray.tune import Callback
+from tests.chaos.test_faults import losses, sweep
+
+class Lose(Callback):
+    # Takes the second node away after the first report, and starts another.
+    done = False
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if not self.done and result["training_iteration"] == 1:
+            self.done = True
+            cluster.remove_node(lost, allow_graceful=False)
+            cluster.add_node(wait=False, num_cpus=1)
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+lost = cluster.add_node(num_cpus=1)
+ray.init(address=cluster.address, log_to_driver=False)
+try:
+    storage = Path(sys.argv[1])
+    expected = losses(sweep(storage, "undisturbed", [""]))
+    results = sweep(storage, "hit", ["slow"], slow_s=0.2, callbacks=[Lose()])
+    assert losses(results) == expected
+    print("THE SAME, AND SAID", results._state.notes, flush=True)
+finally:
+    ray.shutdown()
+    cluster.shutdown()
+"""
+
+
+def test_a_lost_node_is_survived(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(NODES)
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=env, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    said = next(line for line in done.stdout.splitlines() if line.startswith("THE SAME"))
+    assert "from report" in said or "checkpoint of report" in said  # the other one where the trial's head was there too
