@@ -19,6 +19,8 @@ from tunelight.gang.worker import Location
 
 _LOOK_S = 0.05
 _CALL_LIMIT_S = 30.0
+_MOST_TRIES = 6
+"""How many workers may die on one seat before they have arrived: half a minute of tries."""
 _GRACE_S = 1.0
 """How long ranks may take to finish meeting once one of them cannot."""
 
@@ -122,6 +124,8 @@ class Crew:
                 except RayError as error:
                     what = "A worker failed while the gang waited for it to start"
                     raise GangError(f"{what}: {error}", "exception") from error
+                if seat.worker is None and seat.tries >= _MOST_TRIES:
+                    raise GangError(f"A worker's process died {seat.tries} times while it started: {seat.lost}")
             if time.monotonic() > deadline:
                 there = len(self._arrived())
                 lost = next((f" The last that was lost: {seat.lost}" for seat in first if seat.lost), "")

@@ -49,7 +49,8 @@ class Seat:
     lost: str | None = None
     """Why the last worker of this seat is gone."""
     _arriving: Any = None
-    _tries: int = 0
+    tries: int = 0
+    """Workers started here since one last arrived."""
     _not_before: float = 0.0
 
     def occupy(self) -> None:
@@ -75,15 +76,15 @@ class Seat:
             )
         self.worker = ray.remote(GangWorker).options(**options).remote(spec.sys_path, spec.cwd, spec.environ)
         self._arriving = self.worker.arrive.remote(spec.init_hook)
-        self._not_before = time.monotonic() + min(2.0**self._tries, _LONGEST_PAUSE_S)
-        self._tries += 1
+        self._not_before = time.monotonic() + min(2.0**self.tries, _LONGEST_PAUSE_S)
+        self.tries += 1
 
     def look(self, timeout_s: float = 0.0) -> bool:
         """Tell whether a worker has arrived. Raises: RayError when it cannot: its constructor or hook failed."""
         if self._arriving is not None and ray.wait([self._arriving], timeout=timeout_s)[0]:
             try:
                 self.location = ray.get(self._arriving)
-                self._arriving, self._tries, self.lost = None, 0, None
+                self._arriving, self.tries, self.lost = None, 0, None
             except RayActorError as error:
                 self.vacate(str(error).strip())
                 if error.actor_init_failed:
