@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tunelight.errors import TrialStopped
-from tunelight.messages import Resize
+from tunelight.messages import RESULT_KEY, Resize
 from tunelight.strategies import BY_BACKEND
 
 KINDS = ("sigkill", "segfault", "abort", "sigstop", "stuck", "exception", "node", "head")
@@ -150,7 +150,7 @@ class Injector:
 
     def slow(self) -> None:
         """Keep an elastic gang small for as long as it takes to grow again."""
-        late = self.fault is not None and self.fault.elastic and self.fault.stage >= 2
+        late = self.fault is not None and self.fault.elastic and self.fault.stage != 1
         small = self._context.world_size == 1 and not self._fired.exists()
         if late and small and time.monotonic() - self._began < SMALL_S:
             time.sleep(1.0)
@@ -258,14 +258,18 @@ def training(faults: list[Fault | None], events: Events, home: str) -> Callable[
 
 
 class Resizer(FIFOScheduler):  # type: ignore[misc,unused-ignore]
-    """Lets trials run on, and has each gang of two go on as one after its first report, and as two again."""
+    """Lets trials run on, and has each gang go on as one once it reports as two, and as two again."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._shrunk: set[str] = set()
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Send the trial's head another size; it takes it before it goes on."""
-        size = {1: 1, 2: 2}.get(result["training_iteration"])
-        if size is not None and trial.config["fault"] >= 0:
-            trial.temporary_state.ray_actor.decide.remote(Resize(size))
+        workers, trial_id = result.get(f"{RESULT_KEY}/workers"), trial.trial_id  # Tune hands it on flat
+        if workers == 2 and trial_id not in self._shrunk:  # it may have begun as one, after the last trial's fault
+            self._shrunk.add(trial_id)
+            trial.temporary_state.ray_actor.decide.remote(Resize(1))
+        elif workers and trial_id in self._shrunk:
+            trial.temporary_state.ray_actor.decide.remote(Resize(2))
         return str(self.CONTINUE)
