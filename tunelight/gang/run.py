@@ -42,6 +42,7 @@ class Run:
         keep: told of each finished checkpoint.
         newest: asked, where training has to start again, for the checkpoint of a report up to the given one (by
             default the last that was heard of).
+        fresh: given the task at each start, for what is too large to be kept in between.
         size: how many workers to use at most (None: all).
     """
 
@@ -54,6 +55,7 @@ class Run:
         say: Callable[[str], object],
         keep: Keep = lambda _: None,
         newest: Callable[[int], CheckpointInfo | None] | None = None,
+        fresh: Callable[[Task], Task] = lambda task: task,
         size: int | None = None,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -67,6 +69,7 @@ class Run:
         self._task = task
         self._failures = failures
         self._say, self._keep, self._sleep, self._clock = say, keep, sleep, clock
+        self._fresh = fresh
         self._newest = newest or (lambda _: self.resume)
         self._until = task.until
         self._queue: deque[Event] = deque()
@@ -93,7 +96,7 @@ class Run:
             self._say(f"goes on with {gang.size} workers ({before} before)")
         number = self.resume.number if self.resume else 0
         until = None if self._until is None else max(self._until, self.seen + 1)
-        gang.start(replace(self._task, number=number, resume=self.resume, until=until))
+        gang.start(self._fresh(replace(self._task, number=number, resume=self.resume, until=until)))
 
     @property
     def running(self) -> bool:

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,8 +172,6 @@ class DriverLauncher(_Launcher):
         folder = folder or Path.cwd()
         held = self._take()
         config: dict[str, Any] = {"paths": list(paths)}
-        if run is not None:
-            config["run"] = ray.put(run)
         if files and _elsewhere(held.gang):
             config["files"] = ray.put(read(files))
         reporter = _reporter()
@@ -198,7 +197,8 @@ class DriverLauncher(_Launcher):
                 task,
                 self._strategy.workers.failures,
                 say=lambda text: _say(f"tunelight: {text}"),
-                newest=lambda _: _newest(folder),
+                newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
+                fresh=lambda task: task if run is None else _with_run(task, run),
             )
             steady.start()
             handed_in = _listen(steady, reporter)
@@ -267,6 +267,11 @@ class DriverLauncher(_Launcher):
         )
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
         return self._held
+
+
+def _with_run(task: Task, run: Packed) -> Task:
+    """Add a Trainer's run; Ray's store may let go of it once every rank has it, for it is put there at each start."""
+    return replace(task, config={**task.config, "run": ray.put(run)})
 
 
 def _listen(run: Run, reporter: Any) -> dict[int, Any]:
