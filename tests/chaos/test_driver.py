@@ -39,7 +39,14 @@ class Killed(Small):
 
 
 @pytest.mark.usefixtures("warm_gangs")
-@pytest.mark.parametrize("kind", [tl.RayStrategy, tl.HorovodRayStrategy, tl.RayShardedStrategy])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        tl.RayStrategy,
+        pytest.param(tl.HorovodRayStrategy, marks=pytest.mark.slow),
+        pytest.param(tl.RayShardedStrategy, marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_worker_is_an_error_and_the_next_fit_has_new_ones(kind: Any, tmp_path: Path) -> None:
     one = trainer(kind(num_workers=2, failures=0))
     model = Killed(tmp_path / "dead")
@@ -147,7 +154,7 @@ def _workers(family: list[psutil.Process]) -> list[psutil.Process]:
     [
         ("RayStrategy", signal.SIGINT),
         ("RayStrategy", signal.SIGKILL),
-        ("HorovodRayStrategy", signal.SIGINT),
+        pytest.param("HorovodRayStrategy", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
 def test_a_driver_that_is_interrupted_or_killed_leaves_no_worker(tmp_path: Path, strategy: str, sent: int) -> None:

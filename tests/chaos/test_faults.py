@@ -92,7 +92,11 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("backend", "faults"), [("ddp", ["killed", "stopped", "stuck"]), ("horovod", ["killed", "stopped"])]
+    ("backend", "faults"),
+    [
+        ("ddp", ["killed", "stopped", "stuck"]),
+        pytest.param("horovod", ["killed", "stopped"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one(
     ray4: Any, tmp_path: Path, backend: str, faults: list[str]

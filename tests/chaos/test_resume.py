@@ -140,6 +140,7 @@ def test_a_killed_driver_is_resumed_by_the_same_command_and_a_second_one_is_refu
     wait(lambda: over(family), "workers and heads of the killed driver to end", 30)
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
     process = begin(tmp_path)
     process.send_signal(signal.SIGTERM)
@@ -169,6 +170,7 @@ def clusters() -> Iterator[Callable[[], Any]]:
         del os.environ[name]
 
 
+@pytest.mark.slow
 def test_a_lost_head_ends_the_driver_with_a_sentence_and_the_sweep_goes_on_elsewhere(
     tmp_path: Path, clusters: Callable[[], Any]
 ) -> None:

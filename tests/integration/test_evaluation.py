@@ -372,7 +372,7 @@ def alone() -> dict[str, Any]:
         return {name: one(trainer) for name, one in CASES.items()}
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("evaluation")
     spec = GangSpec(workers=request.param, cwd=str(Path.cwd()), sys_path=driver_paths())

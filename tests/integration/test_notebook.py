@@ -142,6 +142,7 @@ def fit(epochs):
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_cell_ends_its_workers_within_seconds(kernel: Kernel, tmp_path: Path) -> None:
     assert kernel.run(SETUP) is None, kernel.text
     assert kernel.run("fit(100_000)", interrupt_at=r"(?s)process \d+\n.*process \d+\n") == "SystemExit"  # Lightning's

@@ -36,6 +36,7 @@ def test_a_fifo_sweep_trains_every_trial_to_its_end(ray4: Any, tmp_path: Path) -
     assert results.num_stopped == 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_sweep(ray4: Any, tmp_path: Path) -> None:
     one, two = (sweep(tmp_path, name=name, num_samples=2) for name in "ab")
     assert [trial.config for trial in one.trials] == [trial.config for trial in two.trials]

@@ -57,7 +57,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.usefixtures("warm_gangs")
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    "kind",
+    [tl.RayStrategy, *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind is not tl.RayStrategy)],
+)
 def test_weights_are_those_of_torchrun(kind: Any, reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         monkeypatch.setenv(name, "0")  # put back afterwards, for seed_everything does not

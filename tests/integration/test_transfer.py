@@ -66,6 +66,7 @@ def test_a_model_lies_once_in_the_object_store(ray4: Any, model: Any) -> None:
     del ref
 
 
+@pytest.mark.slow
 def test_each_worker_has_weights_of_its_own_after_one_copy(ray4: Any, model: Any) -> None:
     task = ray4.remote(train)
     ref = ray4.put(pack(model))

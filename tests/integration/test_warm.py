@@ -123,6 +123,7 @@ def _comparable(trial: tl.TrialResult) -> list[dict[str, Any]]:
     return [{key: value for key, value in report.items() if key != "timestamp"} for report in trial.history]
 
 
+@pytest.mark.slow
 def test_the_gang_stays_the_same_over_a_sweep_and_not_without_reuse(
     ray4: Any, tmp_path: Path, fresh: tl.SweepResults
 ) -> None:
