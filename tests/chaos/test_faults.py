@@ -113,6 +113,7 @@ def test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one(
     assert not list(tmp_path.rglob(".report-*.tmp"))
 
 
+@pytest.mark.slow
 def test_an_elastic_gang_goes_on_at_once_and_grows_back(ray4: Any, tmp_path: Path) -> None:
     expected = losses(sweep(tmp_path, "undisturbed", [""], epochs=12))
     # The survivor takes its time, so that the trial outlasts the cool-down after which the other may join.

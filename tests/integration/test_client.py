@@ -84,6 +84,8 @@ def found(head: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     return told
 
 
+pytestmark = pytest.mark.slow  # it starts a Ray, its client server and three gangs
+
 BACKENDS = pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
 
 
