@@ -20,7 +20,7 @@ START_LIMIT_S = 90.0
 DRIVE_LIMIT_S = 400.0
 """Both are several times what two cores need; a loaded machine takes its time."""
 
-pytestmark = pytest.mark.timeout(START_LIMIT_S + DRIVE_LIMIT_S + 60)
+pytestmark = [pytest.mark.timeout(START_LIMIT_S + DRIVE_LIMIT_S + 60), pytest.mark.slow]
 
 
 def process(role: str, port: int, folder: Path, **pipes: Any) -> subprocess.Popen[str]:
@@ -83,8 +83,6 @@ def found(head: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     assert told["connected"]
     return told
 
-
-pytestmark = pytest.mark.slow  # it starts a Ray, its client server and three gangs
 
 BACKENDS = pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
 
