@@ -156,7 +156,7 @@ class Crew:
 
     @property
     def workers(self) -> list[Any]:
-        """The ranks' actors, in rank order; None for one that is lost."""
+        """The actors on the ranks' seats, in rank order: where one was lost its replacement, or None yet."""
         return [seat.worker for seat in self.ranks]
 
     def check_alive(self, limit_s: float) -> None:

@@ -21,7 +21,7 @@ from tunelight.gang.crew import Crew
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
 from tunelight.gang.worker import Location
-from tunelight.messages import Decision, Ended, Event, Report, Saved, Stop, Task, WorkerError
+from tunelight.messages import Decision, Ended, Event, Report, Save, Saved, Stop, Task, WorkerError
 
 STOP_LIMIT_S = 30.0
 """How long a trial may take from a stop to its end: its next report may be an epoch away."""
@@ -143,8 +143,8 @@ class Gang:
     def answer(self, decision: Decision) -> None:
         """Send a decision to rank 0, which passes it on at the boundary it is for."""
         self._watch.rest()  # they may have waited for this
-        if self.size and (zero := self._crew.workers[0]) is not None:
-            zero.answer.remote(self.trials, decision)
+        if self.size and 0 not in self._ended:  # else its seat may have another worker by now
+            self._crew.workers[0].answer.remote(self.trials, decision)
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """Return the next event of the running trial; None when none came within ``timeout_s``.
@@ -154,7 +154,7 @@ class Gang:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._buffer:
             left = self._poll_s if deadline is None else deadline - time.monotonic()
-            if left < 0 or not self._polls:
+            if left <= 0 or not self._polls:
                 return None
             ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=min(left, self._poll_s))
             if not ready:
@@ -162,8 +162,6 @@ class Gang:
             for poll in ready:
                 self._take(self._polls.pop(poll), poll)
             self._drop_stuck()
-            if left == 0 and not ready:
-                return None
         return self._buffer.popleft()
 
     @property
@@ -240,8 +238,6 @@ class Gang:
 
         Reports that come meanwhile stay in order for ``next_event``.
         """
-        from tunelight.messages import Save  # noqa: PLC0415
-
         self.answer(Save())
         kept: deque[Event] = deque()
         try:
@@ -276,7 +272,7 @@ class Gang:
         """
         self._watch = HangWatch(None)  # who does not end now has a limit of its own
         for rank, worker in enumerate(self._crew.workers):
-            if rank not in self._ended and worker is not None:
+            if rank not in self._ended:
                 worker.abort.remote(self.trials, f"rank {first.rank} failed")
         self.late = self._until_ended(FAIL_LIMIT_S)
         self._kill_slow(f"did not end within {FAIL_LIMIT_S:.0f} s of the failure of rank {first.rank}")

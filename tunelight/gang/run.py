@@ -205,10 +205,8 @@ class Run:
 
     def _due(self) -> bool:
         gang = self.gang
-        if self.size is not None and self.size < gang.size:
-            return True
         if self.size is not None:  # somebody wants that size now
-            return bool(gang.size < min(self.size, gang.spec.wanted) and gang.ready())
+            return bool(self.size < gang.size or (gang.size < min(self.size, gang.spec.wanted) and gang.ready()))
         return bool(gang.size < gang.spec.wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
 
     def _left(self, saved: Saved) -> None:
@@ -220,10 +218,7 @@ class Run:
             return
         self._note(saved)
         self._queue.extend(self.gang.finish(reason="resize"))
-        try:
-            self._start()
-        except GangError as error:
-            self._try_again(head_error(error))
+        self.start()
 
 
 def head_error(error: Exception) -> WorkerError:
