@@ -319,6 +319,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
                 settings.max_concurrent,
                 written=space.written if foreign else dict,
                 start=sweep.start,
+                **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
             ),
             scheduler=scheduler,
             reuse_actors=settings.reuse_gangs,

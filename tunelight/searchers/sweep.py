@@ -49,8 +49,9 @@ class Start:
 class SweepSearch(SearchAlgorithm):
     """A Ray Tune SearchAlgorithm: ``num_samples`` trials, baselines first, then what ``searcher`` suggests.
 
-    It is not finished while a trial lives: Tune ends an idle gang as soon as the search is over, also when
-    a failed or paused trial could still have used it. Trial ids are numbers in order of creation, from 0.
+    ``admit`` is asked before each new trial: a scheduler may have better use for what it would hold, or know that it
+    would come too late. The search is not finished while a trial lives: Tune ends an idle gang as soon as it is, also
+    when a failed or paused trial could still have used it. Trial ids are numbers in order of creation, from 0.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SweepSearch(SearchAlgorithm):
         *,
         written: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
         start: Start | None = None,
+        admit: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
@@ -69,6 +71,7 @@ class SweepSearch(SearchAlgorithm):
         self._baselines = [dict(config) for config in baselines][:num_samples]
         self._max_concurrent = max_concurrent
         self._written = written
+        self._admit = admit
         self._clock = clock
         start = start or Start()
         self._created = start.created
@@ -104,7 +107,7 @@ class SweepSearch(SearchAlgorithm):
             return None
         if self._again:
             return self._take_up(self._again.popleft())
-        if self._created >= self._num_samples or self._exhausted:
+        if self._created >= self._num_samples or self._exhausted or not self._admit():
             return None
         trial_id = f"{self._created:05d}"
         config = self._suggest(trial_id)
@@ -179,7 +182,9 @@ class SweepSearch(SearchAlgorithm):
         """Return True when no trial is to come and none lives."""
         if self._finished:
             return True
-        return (self._created >= self._num_samples or self._exhausted) and not self._live and not self._again
+        if self._live or self._again:
+            return False
+        return self._created >= self._num_samples or self._exhausted or not self._admit()
 
 
 def teach(searcher: Searcher, values: Mapping[str, Any], result: Mapping[str, Any] | None) -> None:
