@@ -11,11 +11,13 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Checkpoints": "tunelight.settings",
+    "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
     "HorovodRayStrategy": "tunelight.strategies",
     "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
     "SearchSpace": "tunelight.space",
+    "Simulation": "tunelight.simulation",
     "SweepResults": "tunelight.results",
     "TrialResult": "tunelight.results",
     "TuneReportCallback": "tunelight.callbacks",
@@ -27,6 +29,7 @@ _WHERE = {
     "report": "tunelight.session",
     "resume": "tunelight.reopen",
     "run": "tunelight.sweep",
+    "simulate": "tunelight.simulation",
     **dict.fromkeys(
         (
             "choice", "grid", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform",
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
+    from tunelight.simulation import Costs, Simulation, simulate
     from tunelight.space import SearchSpace
     from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.sweep import run

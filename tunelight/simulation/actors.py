@@ -154,7 +154,7 @@ class Actors:
 
     # -- tasks
 
-    def schedule_actor_task(
+    def schedule_actor_task(  # noqa: PLR0917 - Ray's order
         self,
         tracked_actor: SimGang,
         method_name: str,

@@ -18,6 +18,7 @@ class Clock:
         self.now = 0.0
 
     def __call__(self) -> float:
+        """Return the virtual time."""
         return self.now
 
 

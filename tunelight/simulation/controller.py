@@ -175,6 +175,7 @@ class SimController(TuneController):
         *,
         reuse_actors: bool = True,
         time_budget_s: float | None = None,
+        max_pending: int = 1,
         callbacks: list[Callback] | None = None,
     ) -> None:
         self.world = world
@@ -198,6 +199,7 @@ class SimController(TuneController):
         )
         self._wrapper = super()._wrapped()
         self._print_trial_errors = False
+        self._max_pending_trials = max_pending
         if time_budget_s is not None:
             world.events.after(time_budget_s, lambda: None)
         self._plan_failure()
@@ -278,7 +280,7 @@ class SimController(TuneController):
         saved = self._schedule_trial_task(
             trial, "save", on_result=self._on_saving_result, on_error=self._trial_task_failure, _return_future=True
         )
-        trial.temporary_state.saving_to = SimpleNamespace(resolve=lambda block=True: saved)
+        trial.temporary_state.saving_to = SimpleNamespace(resolve=lambda **_: saved)
         return trial.temporary_state.saving_to
 
     # -- what is accounted for

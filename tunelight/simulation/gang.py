@@ -17,6 +17,7 @@ from tunelight.simulation.costs import uniform
 if TYPE_CHECKING:
     from tunelight.simulation.world import World
 
+
 @dataclass(frozen=True)
 class Saved:
     """A simulated checkpoint, as Tune keeps one: ``checkpoint`` is the report it belongs to."""

@@ -19,7 +19,7 @@ from tunelight.errors import SettingsError, guess
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
 from tunelight.searchers import SweepSearch
-from tunelight.settings import Settings
+from tunelight.settings import Settings, check_setting
 from tunelight.simulation.actors import slots_of
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.controller import SimController, StubTrial
@@ -73,11 +73,11 @@ class SimSearch(SweepSearch):
 def simulate(
     curves: Any,
     scheduler: str | Mapping[str, Any] | TrialScheduler = "asha",
+    *,
     searcher: Searcher | None = None,
     num_samples: int = 100,
     workers: int | tuple[int, int] = 1,
     cluster: str | tuple[int, int] = "1x8",
-    *,
     metric: str | None = None,
     mode: Literal["min", "max"] | None = None,
     max_epochs: int | None = None,
@@ -88,6 +88,7 @@ def simulate(
     reuse_gangs: bool = True,
     max_concurrent: int | None = None,
     max_failures: int = 3,
+    max_pending: int = 1,
     events: bool = False,
 ) -> Simulation:
     """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed.
@@ -111,6 +112,8 @@ def simulate(
         reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
         max_failures: how many lost gangs a trial survives (3).
+        max_pending: how many trials may wait for their gang to start at a time (1, as Tune has it for Searchers unless
+            TUNE_MAX_PENDING_TRIALS_PG says otherwise).
         events: keep a log of all that happened (False).
 
     Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
@@ -131,7 +134,7 @@ def simulate(
     )
     _check_metric(settings.metric, table)
     built = build_scheduler(settings)
-    world, factory = _world(settings, built, cluster, costs or Costs(), strategy, events)
+    world, factory = _world(settings, built, cluster, costs or Costs(), strategy=strategy, keep_log=events)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
     if hasattr(built, "clock"):
         built.clock = world.clock
@@ -151,6 +154,7 @@ def simulate(
         built,
         reuse_actors=settings.reuse_gangs and not isinstance(built, ResourceChangingScheduler),
         time_budget_s=settings.budget_s,
+        max_pending=check_setting("max_concurrent", max_pending),
         callbacks=[record],
     )
     began = time.perf_counter()
@@ -176,7 +180,7 @@ def _check_metric(metric: str | None, table: Curves) -> None:
 
 
 def _world(
-    settings: Settings, scheduler: Any, cluster: Any, costs: Costs, strategy: str, keep_log: bool
+    settings: Settings, scheduler: Any, cluster: Any, costs: Costs, *, strategy: str, keep_log: bool
 ) -> tuple[World, Any]:
     """Return the simulation's surroundings, and what each trial reserves. Raises: ResourceError if that never fits."""
     reservation = reserve(settings.workers)

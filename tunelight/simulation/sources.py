@@ -142,6 +142,6 @@ def curves_of(given: Any) -> Curves:
     if isinstance(given, str) and given in tasks():
         return recorded(given)
     raise SettingsError(
-        f"curves must be a recorded task ({', '.join(tasks()) or 'there are none'}), a sweep's folder, SweepResults, or "
-        f"an object with the methods of tunelight.simulation.Curves, not {given!r}."
+        f"curves must be a recorded task ({', '.join(tasks()) or 'there are none'}), a sweep's folder, SweepResults, "
+        f"or an object with the methods of tunelight.simulation.Curves, not {given!r}."
     )
