@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
@@ -65,7 +65,10 @@ class ElasticASHA(TrialScheduler):
         mode: "min" or "max"; None takes what Tune is told.
         eta: of how many trials one is promoted, > 1.
         grace: where the first rung lies, in epochs (one report each).
-        max_t: where a trial ends by itself, in epochs.
+        max_t: where a trial ends by itself, in epochs. "auto": no further than is needed to tell which trial is best
+            (PASHA): two rungs at first, a further one while the order of trials at the two highest still changes by
+            more than the measured noise of validation. All trials pause at the highest rung, and none ends by itself
+            unless its training does.
         deadline_s: seconds from the first trial on after which nothing counts (None: no deadline).
         max_workers: how far a gang may grow (None: to what the sweep's ``workers`` say; under a plain Tuner not).
         cooldown: how many reports a gang keeps its size at least.
@@ -84,7 +87,7 @@ class ElasticASHA(TrialScheduler):
         mode: str | None = None,
         eta: float = 3,
         grace: float = 1,
-        max_t: float = 81,
+        max_t: float | Literal["auto"] = 81,
         deadline_s: float | None = None,
         max_workers: int | None = None,
         cooldown: int = 5,
@@ -106,7 +109,7 @@ class ElasticASHA(TrialScheduler):
         self._deadline_s = deadline_s
         self.clock = clock
         self._members = Members()
-        self._promotion = Promotion(self._members, whole(eta), grace, max_t)
+        self._promotion = Promotion(self._members, whole(eta), grace, None if max_t == "auto" else max_t)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
         self._least = 1
@@ -327,13 +330,17 @@ class ElasticASHA(TrialScheduler):
             "mode": self._mode,
             "eta": self._promotion.eta,
             "grace": self._grace,
-            "max_t": self._promotion.max_t,
+            "max_t": "auto" if self._promotion.cap else self._promotion.max_t,
         }
 
 
 def _check_numbers(*, eta: Any, grace: Any, max_t: Any, deadline_s: Any, max_workers: Any, cooldown: Any) -> None:
     """Raise SettingsError unless the settings are in range and agree."""
-    check_positive("ElasticASHA", grace=grace, max_t=max_t)
+    check_positive("ElasticASHA", grace=grace)
+    if isinstance(max_t, str) and max_t != "auto":
+        raise SettingsError(f"ElasticASHA's max_t must be a number of epochs or 'auto', and is {max_t!r}.")
+    if max_t != "auto":
+        check_positive("ElasticASHA", max_t=max_t)
     if deadline_s is not None:
         check_positive("ElasticASHA", deadline_s=deadline_s)
     if not is_number(eta) or eta <= 1:
@@ -341,7 +348,7 @@ def _check_numbers(*, eta: Any, grace: Any, max_t: Any, deadline_s: Any, max_wor
             f"ElasticASHA's eta must be a number above 1 (of how many trials one is promoted), and is {eta!r}. "
             "The usual ones are 2, 3 and 4."
         )
-    if grace > max_t:
+    if max_t != "auto" and grace > max_t:
         raise SettingsError(
             f"ElasticASHA's grace must be at most max_t, and is {grace!r} with max_t={max_t!r}: no trial would ever "
             "pause. Lower grace, or train longer."

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from tunelight.schedulers.cap import Cap
 from tunelight.schedulers.common import WORST
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.rungs import Rung
@@ -19,13 +21,14 @@ class Promotion:
     trial can come, as far as is known, at least the best may.
     """
 
-    def __init__(self, members: Members, eta: float, grace: float, max_t: float) -> None:
+    def __init__(self, members: Members, eta: float, grace: float, max_t: float | None) -> None:
         self._members = members
         self.eta = eta
-        self.max_t = max_t
+        self.max_t = math.inf if max_t is None else max_t
         self.rungs: list[Rung] = []
+        self.cap = Cap() if max_t is None else None
         milestone = grace
-        while milestone < max_t:
+        while milestone < self.max_t and (self.cap is None or len(self.rungs) < 2):
             self.rungs.append(Rung(milestone))
             milestone *= eta
         self._nobody = False
@@ -50,6 +53,8 @@ class Promotion:
         """
         at, first = member.progress, member.target
         member.loss = loss
+        if self.cap is not None and at >= self.rungs[-2].milestone:
+            self.cap.heard(member.trial_id, loss)
         self._file(member, at, loss)
         if ended or not self.rungs or at >= self.max_t:
             return "go on"
@@ -66,7 +71,7 @@ class Promotion:
         """
         if self._nobody and not closed:
             return None
-        found = self._first(len(self.rungs), closed=closed, worth=worth)
+        found = self._first(self._passable, closed=closed, worth=worth)
         self._nobody = found is None
         return found
 
@@ -99,7 +104,10 @@ class Promotion:
 
     def load(self, state: Iterable[Mapping[str, Any]]) -> None:
         """Take up what ``state`` returned; trials that trained then are taken to come again."""
-        for number, (rung, filed) in enumerate(zip(self.rungs, state, strict=True)):
+        saved = list(state)
+        while self.cap is not None and len(self.rungs) < len(saved):
+            self.rungs.append(Rung(self.rungs[-1].milestone * self.eta))
+        for number, (rung, filed) in enumerate(zip(self.rungs, saved, strict=True)):
             rung.load(filed)
             for trial_id, (loss, _) in rung.filed.items():
                 member = self._members.know(trial_id)
@@ -109,14 +117,28 @@ class Promotion:
                 member.at, member.state = number, State.PAUSED
         self.changed()
 
+    @property
+    def _passable(self) -> int:
+        """How many rungs a trial may go past."""
+        return len(self.rungs) - (self.cap is not None)
+
     def _file(self, member: Member, at: float, loss: float) -> None:
         target = member.target
         while target < len(self.rungs) and at >= self.rungs[target].milestone:
             self.rungs[target].file(member.trial_id, loss)
             target += 1
+            if target == len(self.rungs):
+                self._raise_cap(member.trial_id)
         if target != member.target:
             self._members.move(member, member.state, target)
             self.changed()
+
+    def _raise_cap(self, trial_id: str) -> None:
+        """Add a rung if a trial that has come to the top one is out of order there."""
+        top = self.rungs[-1]
+        if self.cap is not None and self.cap.contradicts(top, self.rungs[-2], trial_id):
+            self.rungs.append(Rung(top.milestone * self.eta))
+            self.cap.raised()
 
     def _passes(self, member: Member, numbers: range, sure: int = 0) -> bool:
         """Promote a trial past these rungs while it is among their best; the first ``sure`` ones it is."""
@@ -131,6 +153,8 @@ class Promotion:
 
     def _may(self, trial_id: str, number: int) -> bool:
         rung = self.rungs[number]
+        if number >= self._passable:
+            return False
         return rung.among_best(trial_id, self.eta, closed=rung.rank(trial_id) == 0 and self._closed(number))
 
     def _closed(self, number: int) -> bool:
