@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from tests.unit.tune import Cluster
+from tests.unit.tune import Cluster, curves
 from tunelight.schedulers import ElasticASHA
-
-
-def curves(n: int, seed: int = 1):
-    rng = random.Random(seed)
-    return [lambda t, q=rng.random(): q + 1 / t for _ in range(n)]
 
 
 def make(**settings):
