@@ -10,7 +10,9 @@ from tunelight import errors
 __version__ = "0.1.0"
 
 _WHERE = {
+    "ASHA": "tunelight.schedulers",
     "Checkpoints": "tunelight.settings",
+    "ElasticASHA": "tunelight.schedulers",
     "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
     "HorovodRayStrategy": "tunelight.strategies",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from tunelight.reopen import resume
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
+    from tunelight.schedulers import ASHA, ElasticASHA
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Simulation, simulate

@@ -1,0 +1,147 @@
+"""When gangs grow and give back: the ledger of slots, a share for each, and what a resize saves."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tunelight.messages import RESULT_KEY, Resize
+from tunelight.schedulers.common import number, tell
+from tunelight.schedulers.ledger import Ledger, Need
+from tunelight.schedulers.members import Member, Members
+from tunelight.schedulers.speed import Speed, sizes
+
+logger = logging.getLogger(__name__)
+
+_WORKERS: Final = f"{RESULT_KEY}/workers"
+_WORTH: Final = 1.1
+"""How many times its cost a growth must save."""
+
+
+class Growth:
+    """Decides how many workers each trial's gang is to have, and tells it.
+
+    The sizes of a gang are its least, the doubles of that, and ``most``. Each trial that trains may grow to its share
+    of the cluster; what even shares leave over goes to those that are furthest.
+    """
+
+    def __init__(self, members: Members, most: int | None, cooldown: int) -> None:
+        self.most = most
+        self.speed = Speed()
+        self.ledger = Ledger()
+        self._members = members
+        self._cooldown = cooldown
+        self._grown: dict[str, Member] = {}
+        self._giving: dict[str, int] = {}
+        """Trial id -> how many workers it was asked to give back, and has not yet."""
+
+    def started(self, member: Member) -> None:
+        """Note that a trial's gang has started, with its least."""
+        self.ledger.hold(member.trial_id, member.need)
+        self.speed.restarted(member.pace)
+        self._forget(member)
+
+    def gone(self, member: Member) -> None:
+        """Note that a trial holds nothing any more."""
+        self.ledger.release(member.trial_id)
+        self._forget(member)
+
+    def heard(self, member: Member, result: Mapping[str, Any]) -> None:
+        """Learn from a report how many workers its trial has, and how fast they are."""
+        said = number(result.get(_WORKERS))
+        workers = int(said) if said and math.isfinite(said) else member.asked
+        second = number(result.get("time_total_s"))
+        if second is not None:
+            self.speed.heard(member.pace, member.progress, second, workers)
+        if member.since is None:
+            return
+        member.since += 1
+        waited = member.pace.second - member.asked_at
+        if workers < member.asked and member.since >= self._cooldown and waited > 2 * self.speed.longest_start_s:
+            member.refused += 1  # what was free is taken: ask for it no more, and less often from now on
+            self._ask(member, workers)
+        self._note(member, workers)
+
+    def grow(self, tune_controller: Any, member: Member, left: float) -> None:
+        """Let a trial grow if there is room and it saves enough of the ``left`` units of progress; nothing waits."""
+        need = member.need
+        if need is None or self.most is None or self.most <= need.workers:
+            return
+        patience = self._cooldown * 2**member.refused
+        if member.since is not None and (member.since < patience or member.pace.workers != member.asked):
+            return
+        have = max(member.pace.workers, need.workers)
+        limit = min(have + self.ledger.free(need), self._share(member, need))
+        for size in reversed(sizes(need.workers, self.most)):
+            if have < size <= limit and self._saves(have, size, left):
+                _release_idle(tune_controller)
+                self._ask(member, size)
+                return
+
+    def make_room(self, need: Need | None) -> None:
+        """Let the least promising of those that grew give back what a trial that waits needs."""
+        if need is None or not self._grown:
+            return
+        missing = need.workers - self.ledger.free(need) - sum(self._giving.values())
+        if missing <= 0:
+            return
+        for member in sorted(self._grown.values(), key=lambda one: (one.target, -one.loss)):
+            least = member.need.workers if member.need else 1
+            fitting = [size for size in sizes(least, member.asked) if size <= member.asked - missing]
+            size = max(fitting, default=least)
+            if size < member.asked:
+                missing -= member.asked - size
+                self._ask(member, size)
+            if missing <= 0:
+                return
+
+    def _share(self, member: Member, need: Need) -> int:
+        """Return how many workers a trial may have, of those that the cluster has room for."""
+        slots, going = self.ledger.total(need), max(self._members.going, 1)
+        ladder = sizes(need.workers, self.most or need.workers)
+        base = max((size for size in ladder if size * going <= slots), default=need.workers)
+        if base == ladder[-1]:
+            return base
+        larger = ladder[ladder.index(base) + 1]
+        return larger if self._members.place(member) < (slots - going * base) // (larger - base) else base
+
+    def _saves(self, have: int, size: int, left: float) -> bool:
+        saved = left * self.speed.each(have) * (1.0 - self.speed.factor(have, size))
+        return saved > max(_WORTH * self.speed.resize_s, 0.0)
+
+    def _ask(self, member: Member, size: int) -> None:
+        member.asked, member.since, member.asked_at = size, 0, member.pace.second
+        if member.need is not None and size > member.need.workers:
+            self._grown[member.trial_id] = member
+        else:
+            self._grown.pop(member.trial_id, None)
+        self._note(member, member.pace.workers)
+        tell(member.trial, Resize(size))
+
+    def _note(self, member: Member, workers: int) -> None:
+        """Count what a trial holds: what it has, and what it may get."""
+        self.ledger.hold(member.trial_id, member.need, max(workers, member.asked))
+        if workers > member.asked:
+            self._giving[member.trial_id] = workers - member.asked
+        else:
+            self._giving.pop(member.trial_id, None)
+
+    def _forget(self, member: Member) -> None:
+        member.asked = member.need.workers if member.need is not None else 1
+        member.since, member.refused = None, 0
+        self._grown.pop(member.trial_id, None)
+        self._giving.pop(member.trial_id, None)
+
+
+def _release_idle(tune_controller: Any) -> None:
+    """Let go of gangs that Tune keeps warm for a next trial: there is none, and they hold what could be used."""
+    inner = getattr(tune_controller, "_tune_controller", tune_controller)
+    release = getattr(inner, "_cleanup_cached_actors", None)
+    if release is None:
+        return
+    try:
+        release(force_all=True)
+    except Exception as error:  # noqa: BLE001 - a part of Tune that is not public; idle gangs are no reason to end
+        logger.debug("idle gangs were not released: %s", error)
