@@ -23,8 +23,8 @@ def slots_of(request: Any) -> list[int]:
 class Actors:
     """The part of ``RayActorManager`` that TuneController uses, over simulated gangs.
 
-    Reservations wait in the order in which they were asked for; one that cannot be placed does not hold up those
-    of another shape. ``next`` moves the clock to the next event.
+    Reservations wait in the order in which they were asked for, those of gangs that grow after the others; one that
+    cannot be placed does not hold up those of another shape. ``next`` moves the clock to the next event.
     """
 
     num_actor_tasks = 0
@@ -113,6 +113,9 @@ class Actors:
                 self._place(waiting.popleft(), seats)
             if not waiting:
                 del self._pending[request]
+        for gang in list(self.world.growing):
+            if gang.grow():
+                del self.world.growing[gang]
 
     def _place(self, gang: SimGang, seats: list[Any]) -> None:
         gang.seats = seats

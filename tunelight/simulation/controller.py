@@ -6,11 +6,13 @@ thousand trials slow. ``tests/unit/test_conformance.py`` holds it against the cl
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from ray.train._internal.session import _FutureTrainingResult
 from ray.tune import Callback, Stopper
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
@@ -20,12 +22,14 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from tunelight.errors import TunelightError
 from tunelight.simulation.actors import Actors
 from tunelight.simulation.costs import uniform
-from tunelight.simulation.curves import Curve
+from tunelight.simulation.curves import Curves
 from tunelight.simulation.gang import Saved, SimGang
 from tunelight.simulation.world import World
 
 _PATIENCE = 100
 """How many steps in a row nothing may happen in."""
+_MOST_EVENTS = 50
+"""How many events a simulation may take for each epoch that its trials have in all."""
 _TICK_S = 0.1
 """How long Tune waits for an event before it goes on without."""
 
@@ -33,15 +37,15 @@ _TICK_S = 0.1
 class StubTrial(Trial):
     """A trial without files, a trainable or an actor of Ray's. Hashes by its number, so that sets keep one order."""
 
-    def __init__(self, number: int, curve: Curve, **given: Any) -> None:
+    def __init__(self, number: int, curves: Curves, **given: Any) -> None:
         super().__init__("simulated", stub=True, **given)
         self.order_of_birth = number
         self.place = number
-        self.curve = curve
         self.gang: SimGang | None = None
         self.reported = 0
         self.trained_s = 0.0
-        self._saved: Saved | None = None
+        self._curves = curves
+        self.curve = curves.curve(self.config)
 
     def __hash__(self) -> int:
         return self.order_of_birth
@@ -59,11 +63,6 @@ class StubTrial(Trial):
         result: dict[str, Any] = self.run_metadata.last_result or {TRIAL_ID: self.trial_id}
         return result
 
-    @property
-    def latest_checkpoint_result(self) -> Saved | None:
-        """What a pause left."""
-        return self._saved
-
     def init_local_path(self) -> None:
         """Make no folder."""
 
@@ -75,9 +74,14 @@ class StubTrial(Trial):
         """Keep the last report alone; Tune's running means of each metric are for nobody here."""
         self.run_metadata.last_result = result
 
+    def set_config(self, config: dict[str, Any]) -> None:
+        """Take another configuration, and its curve: population-based training copies both."""
+        self.config = config
+        self.curve = self._curves.curve(config)
+
     def on_checkpoint(self, checkpoint_result: Saved) -> None:
-        """Keep the newest."""
-        self._saved = checkpoint_result
+        """Keep the newest alone, where Tune looks for it."""
+        self.run_metadata.checkpoint_manager._latest_checkpoint_result = checkpoint_result
 
     def invalidate_json_state(self) -> None:
         """Keep no state for files."""
@@ -152,6 +156,18 @@ class TimedScheduler:
         return min(waiting, key=lambda trial: trial.place) if waiting else None
 
 
+class _Saving(_FutureTrainingResult):
+    """A checkpoint that is being written; who cannot wait has it at once."""
+
+    def __init__(self, saved: Saved) -> None:
+        super().__init__(None)
+        self._saved = saved
+
+    def resolve(self, block: bool = True) -> Saved:
+        """Return it."""
+        return self._saved
+
+
 class _TimeIsUp(Stopper):
     def __init__(self, world: World, budget_s: float | None) -> None:
         self._world = world
@@ -200,16 +216,26 @@ class SimController(TuneController):
         self._wrapper = super()._wrapped()
         self._print_trial_errors = False
         self._max_pending_trials = max_pending
+        self._budget_s = time_budget_s
         if time_budget_s is not None:
             world.events.after(time_budget_s, lambda: None)
         self._plan_failure()
 
     def simulate(self) -> None:
         """Take steps until all trials have ended. Raises: TunelightError if nothing happens any more."""
-        idle = 0
+        idle, world = 0, self.world
+        most = math.inf
+        if self._budget_s is None:
+            most = _MOST_EVENTS * (self._search_alg.total_samples + 1) * (world.max_epochs or 1)
         while not self.is_finished():
             before = self.world.events.happened
             self.step()
+            if self.world.events.happened >= most:
+                raise TunelightError(
+                    f"The simulation does not end: {most} events at {self.world.clock.now:.0f} s of virtual time. "
+                    f"{type(self.timed.inner).__name__} sends trials back to earlier epochs again and again, as "
+                    "population-based training can where no mutation makes a curve better. Give time_budget=."
+                )
             idle = 0 if self.world.events.happened > before else idle + 1
             if idle:
                 self._wait(idle)
@@ -280,7 +306,7 @@ class SimController(TuneController):
         saved = self._schedule_trial_task(
             trial, "save", on_result=self._on_saving_result, on_error=self._trial_task_failure, _return_future=True
         )
-        trial.temporary_state.saving_to = SimpleNamespace(resolve=lambda **_: saved)
+        trial.temporary_state.saving_to = _Saving(saved)
         return trial.temporary_state.saving_to
 
     # -- what is accounted for
@@ -288,11 +314,13 @@ class SimController(TuneController):
     def _set_trial_status(self, trial: StubTrial, status: str) -> None:
         before = trial.status
         super()._set_trial_status(trial, status)
-        if before == Trial.RUNNING != status and trial.gang is not None:
+        if before == status:
+            return
+        if before == Trial.RUNNING and trial.gang is not None:
             trial.gang.use(False)
             trial.gang.give_back_growth()
             trial.gang = None
-        elif status == Trial.RUNNING != before and (gang := self._trial_to_actor.get(trial)) is not None:
+        elif status == Trial.RUNNING and (gang := self._trial_to_actor.get(trial)) is not None:
             trial.gang = gang
             gang.use(not gang.failed)
         self.world.log("status", trial, status)
@@ -303,10 +331,8 @@ class SimController(TuneController):
         rate = world.costs.node_failures * world.cluster.nodes / 3600
         if not rate:
             return
-        from math import log  # noqa: PLC0415
-
         def plan() -> None:
-            world.events.after(-log(uniform(world.seed, 1, next(draws))) / rate, fail)
+            world.events.after(-math.log(uniform(world.seed, 1, next(draws))) / rate, fail)
 
         def fail() -> None:
             node = int(uniform(world.seed, 2, next(draws)) * world.cluster.nodes)

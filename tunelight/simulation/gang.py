@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Saved:
-    """A simulated checkpoint, as Tune keeps one: ``checkpoint`` is the report it belongs to."""
+    """A simulated checkpoint, with the names of Tune's own: ``checkpoint`` is the report it belongs to."""
 
     checkpoint: int
     metrics: dict[str, Any]
@@ -109,7 +109,7 @@ class SimGang:
 
     def restore(self, saved: Saved) -> tuple[float, Any]:
         """Go on from a checkpoint."""
-        self.number = saved.checkpoint
+        self.number = int(saved.checkpoint)
         self._resumed = True
         return self.world.costs.restore, None
 
@@ -178,37 +178,49 @@ class SimGang:
         if isinstance(decision, Continue):
             self._until = decision.until
         elif isinstance(decision, Resize):
-            self._wanted = max(sum(seat.slots for seat in self.seats), decision.workers)
+            reserved = sum(seat.slots for seat in self.seats)
+            self._wanted = min(max(reserved, decision.workers), max(reserved, self.world.most))
             self._wanted_from = self.number if self._asked else self.number + 1
-            self._grow()
+            self._ask()
         elif isinstance(decision, Stop):
             self._training = False
         self.world.log("decide", self.trial, decision)
 
-    def _grow(self) -> None:
-        """Ask for seats of the gang's own, if it wants more and none are on their way; all or none."""
-        missing = (self._wanted or 0) - self.size
-        if missing <= 0 or self._growth is not None:
-            return
-        seats = self.world.cluster.grow(missing, self.nodes())
-        if seats is not None:
+    @property
+    def missing(self) -> int:
+        """How many workers the gang was told to have beyond those that it has."""
+        return max(0, (self._wanted or 0) - self.size)
+
+    def _ask(self) -> None:
+        """Ask for the seats that are missing, as one reservation; give back one that is not what is wanted now."""
+        missing = self.missing
+        if self._growth is not None and len(self._growth.seats) != missing:
+            self._release(self._growth.seats)
+            self._growth = None
+        if missing and self._growth is None and not self.grow():
+            self.world.growing[self] = None
+
+    def grow(self) -> bool:
+        """Take the seats that are missing, all or none; return whether none is missing any more."""
+        missing = self.missing
+        if missing and self._growth is None:
+            seats = self.world.cluster.grow(missing, self.nodes())
+            if seats is None:
+                return False
             self._growth = _Growth(seats, self.world.clock.now + self.world.costs.grow_s)
             self.world.used(held=missing)
+        return True
 
     def _resize(self) -> float:
         """Change the size at this boundary, if that is due; return the seconds that all wait for it."""
         if self._wanted is None or self.number < self._wanted_from:
             return 0.0
-        if self._growth is not None and self._wanted < self.size + len(self._growth.seats):
-            self._release(self._growth.seats)
-            self._growth = None
         if self._wanted < self.size:
             keep = len(self.more) - (self.size - self._wanted)
             gone, self.more = self.more[keep:], self.more[:keep]
             self._release(gone)
             self.world.used(busy=-len(gone) if self.in_use else 0)
             return self.world.costs.resize_s
-        self._grow()
         if self._growth is not None and self._growth.ready <= self.world.clock.now:
             self.more += self._growth.seats
             self.world.used(busy=len(self._growth.seats) if self.in_use else 0)
@@ -225,7 +237,9 @@ class SimGang:
             self.world.used(busy=self.size if in_use else -self.size)
 
     def give_back_growth(self) -> None:
-        """Give back all seats that came by growing."""
+        """Give back all seats that came by growing, or were to come."""
+        self._wanted = None
+        self.world.growing.pop(self, None)
         gone = self.more + (self._growth.seats if self._growth else [])
         if self.in_use:
             self.world.used(busy=-len(self.more))

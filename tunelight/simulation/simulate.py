@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
+from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tunelight.errors import SettingsError, guess
@@ -60,7 +60,7 @@ class SimSearch(SweepSearch):
     def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
         return StubTrial(
             int(trial_id),
-            self._curves.curve(config),
+            self._curves,
             config=config,
             trial_id=trial_id,
             evaluated_params=config,
@@ -138,6 +138,8 @@ def simulate(
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
     if hasattr(built, "clock"):
         built.clock = world.clock
+    if isinstance(built, PopulationBasedTraining):
+        built._log_config = False  # it would write files into the trials' folders
     record = Record(world)
     controller = SimController(
         world,

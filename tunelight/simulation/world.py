@@ -11,6 +11,7 @@ from tunelight.simulation.costs import Costs
 
 if TYPE_CHECKING:
     from tunelight.simulation.curves import Curve
+    from tunelight.simulation.gang import SimGang
 
 
 class Use(NamedTuple):
@@ -47,6 +48,8 @@ class World:
     events: Events = field(init=False)
     usage: list[Use] = field(default_factory=lambda: [Use(0.0, 0, 0)])
     happened: list[Happened] = field(default_factory=list)
+    growing: dict[SimGang, None] = field(default_factory=dict)
+    """Gangs that wait for slots to grow, in the order in which they asked."""
 
     def __post_init__(self) -> None:
         self.events = Events(self.clock)
