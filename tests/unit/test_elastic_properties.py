@@ -30,6 +30,8 @@ class Watched:
         def call(*told: Any) -> Any:
             answer = found(*told)
             self.check()
+            if answer == "CONTINUE":
+                self.check_promoted(told[1].trial_id)
             return answer
 
         return call
@@ -43,6 +45,11 @@ class Watched:
                 if (rung.milestone, trial_id) not in self.known:
                     self.known.add((rung.milestone, trial_id))
                     assert rung.rank(trial_id) < max(1, places(len(rung), self.inner._promotion.eta))
+
+    def check_promoted(self, trial_id: str) -> None:
+        member = self.inner._members.get(trial_id)
+        if member.progress < self.inner._promotion.max_t:
+            assert all(trial_id in rung.promoted for rung in self.inner._promotion.rungs[: member.target])
 
 
 def _curve(values: list[float], fails_at: int | None, t: int) -> float:
@@ -89,7 +96,7 @@ CLUSTER = st.fixed_dictionaries(
 def test_it_ends_promotes_only_the_best_and_gives_no_slot_twice(curves, scheduler, cluster):
     watched = Watched(ElasticASHA("loss", "min", **scheduler))
     max_t = 9 if scheduler["max_t"] == "auto" else scheduler["max_t"]
-    ran = Cluster(watched, max_t=max_t, **cluster).run(curves, steps=5_000)
+    ran = Cluster(watched, max_t=max_t, **cluster).run(curves, steps=2_000)
     assert {trial.status for trial in ran.trials} <= {Trial.TERMINATED, Trial.ERROR}
     assert ran.used() == 0
     assert scheduler["deadline_s"] is not None or len(ran.trials) == len(curves)

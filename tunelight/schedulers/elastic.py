@@ -189,8 +189,9 @@ class ElasticASHA(TrialScheduler):
             return TrialScheduler.PAUSE
         self._tell_bound(member)
         self._growth.ledger.look(tune_controller)
-        if not self._members.waiting and self._promotion.promotable(worth=self._worth) is None:
-            self._growth.grow(tune_controller, member, self._promotion.end_of(member.target) - member.progress)
+        alone = not self._members.waiting and self._promotion.promotable(worth=self._worth) is None
+        left = self._promotion.end_of(member.target) - member.progress
+        self._growth.adjust(tune_controller, member, left, alone=alone)
         return TrialScheduler.CONTINUE
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:

@@ -331,6 +331,7 @@ class SimController(TuneController):
         rate = world.costs.node_failures * world.cluster.nodes / 3600
         if not rate:
             return
+
         def plan() -> None:
             world.events.after(-math.log(uniform(world.seed, 1, next(draws))) / rate, fail)
 
