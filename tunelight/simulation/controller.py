@@ -44,6 +44,7 @@ class StubTrial(Trial):
         self.gang: SimGang | None = None
         self.reported = 0
         self.trained_s = 0.0
+        self.ended_s: float | None = None
         self._curves = curves
         self.curve = curves.curve(self.config)
 
@@ -316,6 +317,7 @@ class SimController(TuneController):
         super()._set_trial_status(trial, status)
         if before == status:
             return
+        trial.ended_s = self.world.clock.now if trial.is_finished() else None
         if before == Trial.RUNNING and trial.gang is not None:
             trial.gang.use(False)
             trial.gang.give_back_growth()
@@ -331,6 +333,7 @@ class SimController(TuneController):
         rate = world.costs.node_failures * world.cluster.nodes / 3600
         if not rate:
             return
+
         def plan() -> None:
             world.events.after(-math.log(uniform(world.seed, 1, next(draws))) / rate, fail)
 

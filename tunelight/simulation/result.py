@@ -145,7 +145,6 @@ class Record(Callback):
         self._better = (lambda a, b: a < b) if world.mode == "min" else (lambda a, b: a > b)
         self._best: dict[str, float] = {}
         self._started: dict[str, float] = {}
-        self._ended: dict[str, float] = {}
         self._states: dict[str, str] = {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -168,20 +167,18 @@ class Record(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note an end."""
-        self._ended[trial.trial_id] = self.world.clock.now
         error = trial.last_result.get(f"{RESULT_KEY}/error/state")
         whole = trial.reported >= self.world.epochs_of(trial.curve)
         self._states[trial.trial_id] = error or ("COMPLETED" if whole else "STOPPED")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note a failure for good."""
-        self._ended[trial.trial_id] = self.world.clock.now
         self._states[trial.trial_id] = "ERROR"
 
     def simulation(self, controller: Any, wall_s: float, notes: Sequence[str]) -> Simulation:
         """Put together what was seen."""
         world, trials = self.world, controller.get_trials()
-        end = max(self._ended.values(), default=world.clock.now)
+        end = max((trial.ended_s for trial in trials if trial.ended_s is not None), default=world.clock.now)
         ordered = sorted(trials, key=lambda trial: trial.order_of_birth)
         return Simulation(
             metric=str(world.metric),
@@ -210,7 +207,7 @@ class Record(Callback):
             best=self._best.get(trial.trial_id),
             last=last,
             started_s=self._started.get(trial.trial_id),
-            ended_s=self._ended.get(trial.trial_id),
+            ended_s=trial.ended_s,
             extrapolated=trial.reported > trial.curve.epochs,
         )
 

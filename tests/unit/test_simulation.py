@@ -1,0 +1,369 @@
+"""The simulator: its clock, cluster and costs, and what whole simulations must always be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
+from ray.tune.schedulers.resource_changing_scheduler import DistributeResources
+from ray.tune.search import Searcher
+
+from tests.curves import tiny_table
+from tunelight.errors import ResourceError, SettingsError, TunelightError
+from tunelight.messages import Resize
+from tunelight.schedulers import ASHA
+from tunelight.simulation import Costs, Curve, recorded, simulate
+from tunelight.simulation.clock import RESOURCE, TASK, Clock, Events
+from tunelight.simulation.cluster import Cluster
+from tunelight.simulation.costs import uniform
+from tunelight.simulation.curves import deal
+
+CURVES = tiny_table()
+STRATEGIES = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
+
+
+# --- time -------------------------------------------------------------------------------------------------
+
+
+def test_events_happen_in_order_of_time_then_kind_then_age():
+    events, heard = Events(Clock()), []
+    for delay, kind, name in ((2, TASK, "d"), (1, TASK, "b"), (1, RESOURCE, "a"), (1, TASK, "c"), (-5, TASK, "now")):
+        events.after(delay, lambda name=name: heard.append((events.clock(), name)), kind)
+    events.after(0.5, lambda: heard.append("never")).cancel()
+    while events.step():
+        pass
+    assert heard == [(0, "now"), (1, "a"), (1, "b"), (1, "c"), (2, "d")]
+
+
+# --- the cluster ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    nodes=st.integers(1, 5),
+    slots=st.integers(1, 4),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["take", "give", "grow", "fail", "repair"]), st.integers(0, 7), st.integers(0, 3)),
+        max_size=40,
+    ),
+)
+def test_no_slot_is_ever_used_twice(nodes: int, slots: int, steps: list[tuple[str, int, int]]):
+    cluster, gangs, down = Cluster(nodes, slots), [], set()
+    for what, number, kind in steps:
+        if what == "take" and (seats := cluster.take([1 + kind % 2] * (1 + number), STRATEGIES[kind])) is not None:
+            assert [seat.slots for seat in seats] == [1 + kind % 2] * (1 + number)
+            on = [seat.node for seat in seats]
+            assert STRATEGIES[kind] != "STRICT_PACK" or len(set(on)) == 1
+            assert STRATEGIES[kind] != "STRICT_SPREAD" or len(set(on)) == len(on)
+            gangs.append(seats)
+        elif what == "grow" and gangs:
+            gangs[number % len(gangs)] += cluster.grow(kind, [seat.node for seat in gangs[number % len(gangs)]]) or []
+        elif what == "give" and gangs:
+            cluster.give(gangs.pop(number % len(gangs)))
+        elif what == "fail" and (node := number % nodes) not in down:
+            down.add(node)
+            cluster.fail(node)
+            gangs = [[seat for seat in seats if seat.node != node] for seats in gangs]
+        elif what == "repair" and down:
+            cluster.repair(down.pop())
+        used = [sum(seat.slots for seats in gangs for seat in seats if seat.node == node) for node in range(nodes)]
+        assert all(count <= slots for count in used)
+        assert cluster.free == sum(slots - used[node] for node in range(nodes) if node not in down)
+
+
+def test_a_gang_is_packed_on_the_fullest_node_that_has_room_else_on_few():
+    cluster = Cluster(3, 4)
+    cluster.take([1, 1])
+    assert {seat.node for seat in cluster.take([1, 1]) or []} == {0}
+    six = [seat.node for seat in cluster.take([1] * 6) or []]
+    assert sorted(six.count(node) for node in set(six)) == [2, 4]
+    assert cluster.take([1] * 3) is None
+    assert cluster.free == 2
+
+
+def test_fragmentation_is_real():
+    cluster = Cluster(2, 3)
+    cluster.take([1], "STRICT_SPREAD")
+    cluster.take([1, 1], "STRICT_SPREAD")
+    assert cluster.free == 3
+    assert cluster.take([1, 1, 1], "STRICT_PACK") is None
+    assert cluster.take([1, 1], "PACK") is not None
+
+
+@pytest.mark.parametrize("wrong", ["16", "x8", "0x8", "4x-1", 8, (4,), "two x 3", (2.5, 1)])
+def test_a_cluster_that_is_none_is_refused(wrong: Any):
+    with pytest.raises(SettingsError, match="cluster"):
+        Cluster.of(wrong)
+
+
+# --- costs ------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_takes_as_long_as_efficiency_turns_and_nodes_say():
+    costs = Costs(efficiency=0.8, cross_node=1.5)
+    assert costs.epoch_s(64, 1, 1, 1, 0.5) == 64
+    assert costs.epoch_s(64, 4, 4, 1, 0.5) == pytest.approx(64 / 1.6**2)
+    assert costs.epoch_s(64, 4, 4, 2, 0.5) == pytest.approx(1.5 * 64 / 1.6**2)
+    assert Costs().epoch_s(64, 3, 4, 1, 0.5) == pytest.approx(32)  # two turns of four parts, as long as two workers
+
+
+def test_the_noise_of_a_gang_is_that_of_its_slowest_rank():
+    costs, draws = Costs(noise=0.3), [(number + 0.5) / 4000 for number in range(4000)]
+    mean = [sum(costs.epoch_s(1, n, n, 1, draw) * n for draw in draws) / len(draws) for n in (1, 4, 16)]
+    assert mean[0] == pytest.approx(math.exp(0.3**2 / 2), rel=0.01)
+    assert mean[0] < mean[1] < mean[2] < 2.2
+
+
+@pytest.mark.parametrize("wrong", [{"start_cold_s": -1}, {"noise": math.nan}, {"efficiency": 0.4}, {"disk_mb_s": 0}])
+def test_costs_that_cannot_be_are_refused(wrong: dict[str, float]):
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        Costs(**wrong)
+
+
+@given(size=st.integers(1, 300), seed=st.integers(0, 9))
+@settings(max_examples=30, deadline=None)
+def test_every_curve_is_dealt_once_before_any_is_dealt_again(size: int, seed: int):
+    for deck in range(2):
+        assert sorted(deal(deck * size + card, size, seed) for card in range(size)) == list(range(size))
+
+
+def test_draws_follow_from_their_key_and_are_spread_evenly():
+    draws = [uniform(1, number) for number in range(2000)]
+    assert draws[:3] == [uniform(1, number) for number in range(3)]
+    assert len(set(draws)) == 2000
+    assert sum(draws) / 2000 == pytest.approx(0.5, abs=0.02)
+
+
+# --- whole simulations ------------------------------------------------------------------------------------
+
+MAKERS: dict[str, Any] = {
+    "fifo": FIFOScheduler,
+    "asha": lambda: ASHA(max_t=27, reduction_factor=3),
+    "elastic_asha": lambda: "elastic_asha",
+    "ray_asha": lambda: AsyncHyperBandScheduler(max_t=27, grace_period=1),
+    "resources": lambda: ResourceChangingScheduler(
+        AsyncHyperBandScheduler(max_t=27, grace_period=1), DistributeResources(add_bundles=True)
+    ),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(MAKERS)),
+    nodes=st.integers(1, 4),
+    slots=st.integers(2, 4),
+    trials=st.integers(1, 12),
+    elastic=st.booleans(),
+    failures=st.sampled_from([0, 0, 200.0]),
+    strategy=st.sampled_from(["PACK", "SPREAD"]),
+    pending=st.sampled_from([1, 4]),
+    seed=st.integers(0, 3),
+)
+def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(  # noqa: PLR0917 - drawn by hypothesis
+    name: str, nodes: int, slots: int, trials: int, elastic: bool, failures: float, strategy: Any, pending: int,
+    seed: int,
+):  # fmt: skip
+    def run() -> Any:
+        return simulate(
+            CURVES,
+            scheduler=MAKERS[name](),
+            num_samples=trials,
+            workers=(1, 4) if elastic else 2,
+            cluster=(nodes, slots) if not elastic or nodes * slots >= 4 else (2, 2),
+            max_epochs=9,
+            seed=seed,
+            costs=Costs(noise=0.2, node_failures=failures, node_repair_s=5, resize_s=0.2, save_s=0.1),
+            strategy=strategy,
+            max_failures=-1,
+            max_pending=pending,
+            events=True,
+        )
+
+    one, two = run(), run()
+    assert one.events == two.events
+    assert one.usage == two.usage
+    assert len(one.trials) == trials
+    assert all(trial.state in ("COMPLETED", "STOPPED") for trial in one.trials)
+    assert all(trial.ended_s is not None for trial in one.trials)
+    assert [event.time for event in one.events] == sorted(event.time for event in one.events)
+    assert all(0 <= use.busy <= use.held <= one.slots for use in one.usage)
+    assert 0 <= one.idle_share <= 1
+    assert one.regret() >= 0
+
+
+def test_without_costs_a_sweep_takes_what_its_epochs_take():
+    free = Costs(reserve_s=0, start_cold_s=0, start_warm_s=0)
+    run = simulate(CURVES, scheduler="fifo", num_samples=1, workers=2, cluster="1x2", costs=free)
+    curve = CURVES.curve(run.trials[0].config)
+    assert run.makespan_s == pytest.approx(27 * curve.seconds / 2)
+    assert run.worker_seconds == pytest.approx(27 * curve.seconds)
+    assert run.idle_share == pytest.approx(0, abs=1e-9)
+    assert run.trials[0].best == pytest.approx(min(curve.metrics["loss"]))
+    assert run.regret() == 0
+
+
+def test_only_a_gang_that_is_new_starts_cold():
+    slow = Costs(start_cold_s=1000, start_warm_s=1, reserve_s=0)
+    run = simulate(CURVES, scheduler="fifo", num_samples=4, workers=2, cluster="1x4", costs=slow)
+    assert 1000 < run.makespan_s < 1100
+    cold = simulate(CURVES, scheduler="fifo", num_samples=4, workers=2, cluster="1x4", costs=slow, reuse_gangs=False)
+    assert 2000 < cold.makespan_s < 2100
+
+
+class GrowAt(FIFOScheduler):
+    """Tell every trial to grow at its third report and to shrink at its tenth."""
+
+    resizes = True
+    max_workers: int | None = None
+
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        number = result["training_iteration"]
+        if number in (3, 10):
+            trial.temporary_state.ray_actor.decide.remote(Resize(8 if number == 3 else 2))
+        self.sizes = {**getattr(self, "sizes", {}), number: result["_tunelight/workers"]}
+        return self.CONTINUE
+
+
+def test_a_gang_grows_when_its_new_workers_have_come_and_shrinks_at_once():
+    curves = tiny_table(epoch_s=8.0)
+    costs = Costs(reserve_s=0, start_cold_s=0, grow_s=5, resize_s=1)
+    run = simulate(curves, scheduler=GrowAt(), num_samples=1, workers=(2, 8), cluster="1x8", costs=costs)
+    # 3 epochs of 4 s, 2 more until the workers are there, then 5 of 1 s, then 17 of 4 s, and two changes of 1 s
+    assert run.makespan_s == pytest.approx((3 + 2) * 4 + 5 * 1 + 17 * 4 + 2)
+    assert [use.held for use in run.usage] == [2, 8, 8, 2, 2]
+    assert [use.busy for use in run.usage] == [2, 2, 8, 2, 0]
+
+
+def test_a_gang_that_finds_no_room_keeps_its_size():
+    curves = tiny_table(epoch_s=8.0)
+    run = simulate(curves, scheduler=GrowAt(), num_samples=1, workers=(2, 8), cluster="1x8", costs=Costs(grow_s=1e6))
+    assert max(use.busy for use in run.usage) == 2
+
+
+def test_a_lost_node_costs_its_gangs_their_epoch_and_a_new_start_and_no_report_twice():
+    costs = Costs(node_failures=30, node_repair_s=20)
+    run = simulate(CURVES, scheduler="fifo", num_samples=8, workers=2, cluster="2x2", costs=costs, max_failures=-1,
+                   events=True)  # fmt: skip
+    assert any(event.what == "error" for event in run.events)
+    for trial in run.trials:
+        reports = [e.detail[0] for e in run.events if e.what == "result" and e.trial == trial.id]
+        assert reports == list(range(1, 28))
+    given_up = simulate(CURVES, scheduler="fifo", num_samples=8, workers=2, cluster="2x2", costs=costs, max_failures=0)
+    assert "ERROR" in {trial.state for trial in given_up.trials}
+
+
+def test_a_trial_that_diverges_ends_as_live_ones_do():
+    values = [1.0, 0.9, math.nan, math.nan]
+
+    class Astray:
+        metric, mode, epochs, size, note = "loss", "min", 4, 1, "made up"
+
+        def config(self, number: int, seed: int) -> dict[str, Any]:
+            return {}
+
+        def curve(self, config: Any) -> Curve:
+            return Curve({"loss": values}, 1.0, 4)
+
+    (trial,) = simulate(Astray(), scheduler="fifo", num_samples=1).trials
+    assert (trial.state, trial.reports, trial.best) == ("DIVERGED", 3, 0.9)
+
+
+def test_the_time_budget_ends_a_sweep_in_virtual_time():
+    run = simulate(CURVES, scheduler="fifo", num_samples=30, workers=1, cluster="1x2", time_budget=60)
+    assert run.makespan_s == pytest.approx(60)
+    assert {trial.state for trial in run.trials} == {"COMPLETED", "STOPPED"}
+
+
+def test_population_based_training_needs_a_time_budget_where_nothing_gets_better():
+    def make() -> Any:
+        return PopulationBasedTraining(
+            time_attr="training_iteration", perturbation_interval=3, hyperparam_mutations={"lr": [1.0, 2.0]}
+        )
+
+    run = simulate(CURVES, scheduler=make(), num_samples=4, workers=1, cluster="1x4", time_budget=100)
+    assert sum(trial.reports for trial in run.trials) > 4
+
+
+def test_more_trials_than_curves_are_said_to_come_more_than_once():
+    run = simulate(CURVES, num_samples=50, cluster="2x4")
+    assert any("50 trials were drawn from 40 curves" in note for note in run.notes)
+    assert not any("drawn from" in note for note in simulate(CURVES, num_samples=5).notes)
+
+
+def test_training_past_the_end_of_a_curve_is_said():
+    run = simulate(CURVES, scheduler="fifo", num_samples=2, max_epochs=30)
+    assert all(trial.extrapolated for trial in run.trials)
+    assert any("past the end of their curve" in note for note in run.notes)
+
+
+def test_a_scheduler_object_is_not_changed_and_its_clock_is_the_virtual_one():
+    class Clocked(FIFOScheduler):
+        times: list[float] = []  # noqa: RUF012 - seen from outside the copy
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.clock: Any = None
+
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            self.times.append(self.clock())
+            return self.CONTINUE
+
+    scheduler = Clocked()
+    run = simulate(CURVES, scheduler=scheduler, num_samples=1)
+    assert scheduler.clock is None
+    assert Clocked.times == sorted(Clocked.times)
+    assert Clocked.times[-1] <= run.makespan_s < 60
+
+
+def test_a_scheduler_that_lets_all_trials_wait_is_told_apart_from_one_that_works():
+    class Never(FIFOScheduler):
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            return self.PAUSE
+
+        def choose_trial_to_run(self, controller: Any) -> None:
+            return None
+
+    with pytest.raises(TunelightError, match=r"stands still .* Never chooses none"):
+        simulate(CURVES, scheduler=Never(), num_samples=3)
+
+
+def test_gangs_that_never_fit_are_refused_before_anything_runs():
+    with pytest.raises(ResourceError, match="can never hold it"):
+        simulate(CURVES, num_samples=3, workers=9, cluster="2x4")
+    with pytest.raises(ResourceError, match="STRICT_PACK"):
+        simulate(CURVES, num_samples=3, workers=5, cluster="2x4", strategy="STRICT_PACK")
+
+
+def test_what_is_no_curve_task_metric_or_searcher_is_refused():
+    with pytest.raises(SettingsError, match="no recorded curves of a task 'cifar'"):
+        recorded("cifar")
+    with pytest.raises(SettingsError, match="curves must be"):
+        simulate(3)
+    with pytest.raises(SettingsError, match=r"no metric 'los'.*loss"):
+        simulate(CURVES, metric="los")
+    with pytest.raises(SettingsError, match="searcher must be"):
+        simulate(CURVES, searcher="random")  # type: ignore[arg-type]
+
+
+def test_a_searcher_of_ones_own_hears_of_every_end():
+    class Hears(Searcher):
+        ended: list[Any] = []  # noqa: RUF012 - seen from outside the copy
+
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return {"lr": 3.2}
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+            self.ended.append((trial_id, result["training_iteration"]))
+
+    run = simulate(CURVES, scheduler="fifo", searcher=Hears(), num_samples=3)
+    assert sorted(Hears.ended) == [("00000", 27), ("00001", 27), ("00002", 27)]
+    assert run.trials[0].best == run.oracle
