@@ -32,7 +32,7 @@ from tests.curves import tiny_table
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.searchers import SweepSearch
 from tunelight.simulation import Costs, simulate
-from tunelight.simulation.simulate import CurveSearcher
+from tunelight.simulation.run import CurveSearcher
 
 TRIALS, EPOCHS, WORKERS = 50, 27, 2
 CURVES = tiny_table(epochs=EPOCHS)

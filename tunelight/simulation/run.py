@@ -25,6 +25,7 @@ from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.controller import SimController, StubTrial
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curves
+from tunelight.simulation.fidelity import fidelity_note
 from tunelight.simulation.result import Record, Simulation
 from tunelight.simulation.sources import curves_of
 from tunelight.simulation.world import World
@@ -130,7 +131,7 @@ def simulate(
         time_budget=time_budget,
         reuse_gangs=reuse_gangs,
         max_concurrent=max_concurrent,
-        failures=max_failures,  # type: ignore[arg-type] - a number stands for a policy
+        failures=check_setting("failures", max_failures),
     )
     _check_metric(settings.metric, table)
     built = build_scheduler(settings)
@@ -229,7 +230,7 @@ def _notes(table: Curves, controller: SimController, settings: Settings) -> list
     past = sum(trial.reported > trial.curve.epochs for trial in trials)
     if past:
         notes.append(f"{past} trials trained past the end of their curve, and went on reporting its last value")
-    return notes
+    return [*notes, fidelity_note()]
 
 
 @contextlib.contextmanager
