@@ -6,6 +6,7 @@ that ended or paused are not kept. Seconds are counted, not waited for.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import random
 from collections.abc import Callable, Sequence
@@ -23,6 +24,16 @@ Curve = Callable[[int], Any]
 """From a report's number, from 1, to the metric; an exception is the trial's failure."""
 
 
+def curves(n: int, seed: int = 3) -> list[Curve]:
+    """Return ``n`` curves that fall to limits drawn at random; their order stays the same throughout."""
+    rng = random.Random(seed)
+    return [functools.partial(_curve, rng.random()) for _ in range(n)]
+
+
+def _curve(limit: float, t: int) -> float:
+    return limit + 1 / t
+
+
 class Gang:
     """A trial's actor: it keeps what it is told, and has the size that it can get."""
 
@@ -37,14 +48,16 @@ class Gang:
         self.told.append(decision)
         assert isinstance(decision, Continue) or self._trial.status == Trial.RUNNING, "told something after its end"
         if isinstance(decision, Resize):
+            grows = decision.workers > self.workers
             self.wanted = decision.workers
+            assert not grows or self._cluster.asked() <= self._cluster.slots, "a slot was promised twice"
 
 
 @dataclass
 class Cluster:
     """Runs trials under a scheduler; ``slots`` workers of one CPU each.
 
-    ``skip``: how many epochs lie between two reports of a trial. ``room``: whether growth is ever granted.
+    ``skip``: how many epochs lie between two reports of a trial. ``grants``: whether a gang can ever grow.
     """
 
     scheduler: Any
@@ -139,6 +152,10 @@ class Cluster:
 
     def used(self) -> int:
         return sum(gang.workers for gang in self._gangs.values())
+
+    def asked(self) -> int:
+        """Return how many slots gangs hold or were told that they may have."""
+        return sum(max(gang.workers, gang.wanted) for gang in self._gangs.values())
 
     def _start(self, trial: Trial) -> None:
         if self.used() + self.workers > self.slots:

@@ -160,10 +160,15 @@ class ElasticASHA(TrialScheduler):
         if self._started_at is None:
             self._started_at = self.clock()
         member = self._members.know(trial.trial_id)
+        member.trial, member.need = trial, Need.of(trial)
+        if trial.status in (Trial.TERMINATED, Trial.ERROR):  # Tune adds those too when it restores a sweep
+            self._end(member)
+            return
         if member.state is State.PAUSED:
+            if trial.status == Trial.PAUSED:
+                return
             member.again = True
             self._promotion.leave(member)
-        member.trial, member.need = trial, Need.of(trial)
         self._least = member.need.workers if member.need is not None else 1
         member.told = self._bound(0)
         self._members.move(member, State.WAITING)
@@ -184,8 +189,9 @@ class ElasticASHA(TrialScheduler):
             return TrialScheduler.PAUSE
         self._tell_bound(member)
         self._growth.ledger.look(tune_controller)
-        if not self._members.waiting and self._promotion.promotable(worth=self._worth) is None:
-            self._growth.grow(tune_controller, member, self._promotion.end_of(member.target) - member.progress)
+        alone = not self._members.waiting and self._promotion.promotable(worth=self._worth) is None
+        left = self._promotion.end_of(member.target) - member.progress
+        self._growth.adjust(tune_controller, member, left, alone=alone)
         return TrialScheduler.CONTINUE
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:

@@ -16,6 +16,8 @@ from tunelight.schedulers.speed import Speed, sizes
 logger = logging.getLogger(__name__)
 
 _WORKERS: Final = f"{RESULT_KEY}/workers"
+_NO_GAIN: Final = 0.1
+"""What doubling a gang must gain at least, as log2 of how much faster it is, for it to be kept."""
 _WORTH: Final = 1.1
 """How many times its cost a growth must save."""
 
@@ -64,8 +66,11 @@ class Growth:
             self._ask(member, workers)
         self._note(member, workers)
 
-    def grow(self, tune_controller: Any, member: Member, left: float) -> None:
-        """Let a trial grow if there is room and it saves enough of the ``left`` units of progress; nothing waits."""
+    def adjust(self, tune_controller: Any, member: Member, left: float, *, alone: bool) -> None:
+        """Resize a trial with ``left`` units of progress before it: it grows if nothing waits (``alone``).
+
+        Where growing was measured to gain nothing, it gives back what it got.
+        """
         need = member.need
         if need is None or self.most is None or self.most <= need.workers:
             return
@@ -73,7 +78,10 @@ class Growth:
         if member.since is not None and (member.since < patience or member.pace.workers != member.asked):
             return
         have = max(member.pace.workers, need.workers)
-        limit = min(have + self.ledger.free(need), self._share(member, need))
+        if have > need.workers and self.speed.gain(have) < _NO_GAIN:
+            self._ask(member, need.workers)
+            return
+        limit = min(have + self.ledger.free(need), self._share(member, need)) if alone else have
         for size in reversed(sizes(need.workers, self.most)):
             if have < size <= limit and self._saves(have, size, left):
                 _release_idle(tune_controller)

@@ -29,7 +29,7 @@ class State(Enum):
     ENDED = "ended"
 
 
-_BUSY: Final = (State.WAITING, State.GOING, State.PAUSING)
+_COMING: Final = (State.WAITING, State.GOING)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class Members:
     @property
     def busy(self) -> bool:
         """Whether any trial trains, waits for a gang, or writes its checkpoint."""
-        return bool(self._towards)
+        return bool(self._towards or self._pausing)
 
     @property
     def going(self) -> int:
@@ -133,7 +133,7 @@ class Members:
                 paused(member)
 
     def _count(self, member: Member, sign: int) -> None:
-        if member.state in _BUSY:
+        if member.state in _COMING:
             self._towards[member.target] += sign
             if not self._towards[member.target]:
                 del self._towards[member.target]

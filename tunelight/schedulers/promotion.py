@@ -71,7 +71,7 @@ class Promotion:
         """
         if self._nobody and not closed:
             return None
-        found = self._first(self._passable, closed=closed, worth=worth)
+        found = self._first(closed=closed, worth=worth)
         self._nobody = found is None
         return found
 
@@ -115,6 +115,7 @@ class Promotion:
             for trial_id in rung.waiting():
                 member = self._members.know(trial_id)
                 member.at, member.state = number, State.PAUSED
+                member.progress = rung.milestone
         self.changed()
 
     @property
@@ -159,13 +160,15 @@ class Promotion:
 
     def _closed(self, number: int) -> bool:
         """Tell whether no further trial can come to a rung, as far as is known."""
-        return not self._members.any_towards(number) and self._first(number, closed=False) is None
+        if self._members.any_towards(number):
+            return False
+        return not any(True for rung in self.rungs[:number] for _ in rung.ready(self.eta, closed=False))
 
-    def _first(self, below: int, *, closed: bool, worth: Callable[[Member], bool] | None = None) -> Member | None:
-        for rung in reversed(self.rungs[:below]):
+    def _first(self, *, closed: bool, worth: Callable[[Member], bool]) -> Member | None:
+        for rung in reversed(self.rungs[: self._passable]):
             for trial_id in rung.ready(self.eta, closed=closed):
                 member = self._members.know(trial_id)
                 ready = member.trial is not None and member.state is State.PAUSED
-                if ready and (worth is None or worth(member)):
+                if ready and worth(member):
                     return member
         return None
