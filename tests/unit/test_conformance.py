@@ -246,7 +246,8 @@ def rays_own(scheduler: Any, slots: int, tmp_path: Any, monkeypatch: pytest.Monk
     more = {"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}
     search = SweepSearch(CurveSearcher(CURVES, seed=3), TRIALS, clock=clock, **more)
     search.add_configurations(SimpleNamespace(spec={"run": "pair", "storage": storage}))
-    controller = TuneController(
+    untyped: Any = TuneController
+    controller = untyped(
         search_alg=search,
         scheduler=Logged(scheduler, log),
         reuse_actors=True,

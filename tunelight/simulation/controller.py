@@ -34,7 +34,13 @@ _TICK_S = 0.1
 """How long Tune waits for an event before it goes on without."""
 
 
-class StubTrial(Trial):
+# Ray's own types are of Ray's actors and results; here there are others in their places.
+_Trial: Any = Trial
+_Future: Any = _FutureTrainingResult
+_Controller: Any = TuneController
+
+
+class StubTrial(_Trial):  # type: ignore[misc]
     """A trial without files, a trainable or an actor of Ray's. Hashes by its number, so that sets keep one order."""
 
     def __init__(self, number: int, curves: Curves, **given: Any) -> None:
@@ -157,7 +163,7 @@ class TimedScheduler:
         return min(waiting, key=lambda trial: trial.place) if waiting else None
 
 
-class _Saving(_FutureTrainingResult):
+class _Saving(_Future):  # type: ignore[misc]
     """A checkpoint that is being written; who cannot wait has it at once."""
 
     def __init__(self, saved: Saved) -> None:
@@ -179,9 +185,6 @@ class _TimeIsUp(Stopper):
 
     def stop_all(self) -> bool:
         return self._budget_s is not None and self._world.clock.now >= self._budget_s
-
-
-_Controller: Any = TuneController  # typed for Ray's actors; here it has gangs
 
 
 class SimController(_Controller):  # type: ignore[misc]

@@ -142,10 +142,12 @@ class Record(Callback):
         self.world = world
         self.found: list[tuple[float, float]] = []
         self.trials: dict[str, Any] = {}
-        self._better = (lambda a, b: a < b) if world.mode == "min" else (lambda a, b: a > b)
         self._best: dict[str, float] = {}
         self._started: dict[str, float] = {}
         self._states: dict[str, str] = {}
+
+    def _better(self, one: float, other: float) -> bool:
+        return one < other if self.world.mode == "min" else one > other
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note a start."""
