@@ -8,6 +8,7 @@ from tunelight.simulation.planning import Plan, plan
 from tunelight.simulation.result import SimTrial, Simulation
 from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import TableCurves, recorded, tasks
+from tunelight.simulation.sweeps import SweepCurves
 
 __all__ = [
     "Costs",
@@ -16,6 +17,7 @@ __all__ = [
     "Plan",
     "SimTrial",
     "Simulation",
+    "SweepCurves",
     "TableCurves",
     "plan",
     "recorded",

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ray.train._internal.session import _FutureTrainingResult
 from ray.tune import Callback, Stopper
-from ray.tune.execution.tune_controller import TuneController
+from ray.tune.execution.tune_controller import TuneController, _FutureTrainingResult
 from ray.tune.experiment import Trial
 from ray.tune.result import TRIAL_ID
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler

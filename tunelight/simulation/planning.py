@@ -144,7 +144,10 @@ def plan(
         "max_epochs": max_epochs,
         "time_budget": deadline,
     }
-    asked = _asked(space, told)
+    try:
+        asked = _asked(space, told)
+    except SettingsError as error:
+        raise SettingsError(str(error).replace("time_budget", "deadline")) from error
     for name, value in (("seconds_per_epoch", seconds_per_epoch), ("price_per_gpu_hour", price_per_gpu_hour)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
             raise SettingsError(f"{name} must be a number above 0, not {value!r}.")

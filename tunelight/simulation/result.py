@@ -18,7 +18,7 @@ from tunelight.simulation.world import Happened, Use, World
 class SimTrial:
     """One simulated trial: times in virtual seconds, None for what never came.
 
-    ``state`` is COMPLETED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past
+    ``state`` is FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past
     the end of its curve.
     """
 
@@ -171,7 +171,7 @@ class Record(Callback):
         """Note an end."""
         error = trial.last_result.get(f"{RESULT_KEY}/error/state")
         whole = trial.reported >= self.world.epochs_of(trial.curve)
-        self._states[trial.trial_id] = error or ("COMPLETED" if whole else "STOPPED")
+        self._states[trial.trial_id] = error or ("FINISHED" if whole else "STOPPED")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note a failure for good."""

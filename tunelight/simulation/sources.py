@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from tunelight.errors import SettingsError, guess
 from tunelight.simulation.costs import uniform
 from tunelight.simulation.curves import KEY, Curve, Curves, deal
+from tunelight.simulation.sweeps import SweepCurves
 
 TABLE = "curves.npz"
 
@@ -172,6 +174,9 @@ def curves_of(given: Any) -> Curves:
         return curves
     if isinstance(given, str) and given in tasks():
         return recorded(given)
+    folder = getattr(given, "folder", given)
+    if isinstance(folder, str | os.PathLike) and Path(folder).is_dir():
+        return SweepCurves(folder)
     raise SettingsError(
         f"curves must be a recorded task ({', '.join(tasks()) or 'there are none'}), a sweep's folder, SweepResults, "
         f"or an object with the methods of tunelight.simulation.Curves, not {given!r}."
