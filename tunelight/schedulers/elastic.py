@@ -191,7 +191,7 @@ class ElasticASHA(TrialScheduler):
         self._growth.ledger.look(tune_controller)
         alone = not self._members.waiting and self._promotion.promotable(worth=self._worth) is None
         left = self._promotion.end_of(member.target) - member.progress
-        self._growth.adjust(tune_controller, member, left, alone=alone)
+        self._growth.adjust(tune_controller, member, left, self._promotion.expected(member), alone=alone)
         return TrialScheduler.CONTINUE
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:

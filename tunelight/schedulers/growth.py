@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 _WORKERS: Final = f"{RESULT_KEY}/workers"
 _NO_GAIN: Final = 0.1
 """What doubling a gang must gain at least, as log2 of how much faster it is, for it to be kept."""
+_ROUND: Final = math.sqrt(2)
 _WORTH: Final = 1.1
 """How many times its cost a growth must save."""
 
@@ -36,6 +37,9 @@ class Growth:
         self._members = members
         self._cooldown = cooldown
         self._grown: dict[str, Member] = {}
+        self._work: dict[str, float] = {}
+        self._all_work = 0.0
+        """Trial id -> the seconds that one worker would be expected to take for what is left of it."""
         self._giving: dict[str, int] = {}
         """Trial id -> how many workers it was asked to give back, and has not yet."""
 
@@ -48,6 +52,7 @@ class Growth:
     def gone(self, member: Member) -> None:
         """Note that a trial holds nothing any more."""
         self.ledger.release(member.trial_id)
+        self._expect(member.trial_id, 0.0)
         self._forget(member)
 
     def heard(self, member: Member, result: Mapping[str, Any]) -> None:
@@ -66,7 +71,7 @@ class Growth:
             self._ask(member, workers)
         self._note(member, workers)
 
-    def adjust(self, tune_controller: Any, member: Member, left: float, *, alone: bool) -> None:
+    def adjust(self, tune_controller: Any, member: Member, left: float, expected: float, *, alone: bool) -> None:
         """Resize a trial with ``left`` units of progress before it: it grows if nothing waits (``alone``).
 
         Where growing was measured to gain nothing, it gives back what it got.
@@ -75,9 +80,13 @@ class Growth:
         if need is None or self.most is None or self.most <= need.workers:
             return
         patience = self._cooldown * 2**member.refused
+        have = max(member.pace.workers, need.workers)
+        each = member.pace.each.get(have) or self.speed.each(have)
+        self._expect(member.trial_id, expected * each * self.speed.factor(have, 1) if each == each else expected)
+        if left <= 0:
+            return
         if member.since is not None and (member.since < patience or member.pace.workers != member.asked):
             return
-        have = max(member.pace.workers, need.workers)
         if have > need.workers and self.speed.gain(have) < _NO_GAIN:
             self._ask(member, need.workers)
             return
@@ -106,14 +115,16 @@ class Growth:
                 return
 
     def _share(self, member: Member, need: Need) -> int:
-        """Return how many workers a trial may have, of those that the cluster has room for."""
-        slots, going = self.ledger.total(need), max(self._members.going, 1)
-        ladder = sizes(need.workers, self.most or need.workers)
-        base = max((size for size in ladder if size * going <= slots), default=need.workers)
-        if base == ladder[-1]:
-            return base
-        larger = ladder[ladder.index(base) + 1]
-        return larger if self._members.place(member) < (slots - going * base) // (larger - base) else base
+        """Return how many workers a trial may have: its share of the work that is left, rounded in the logarithm."""
+        share = self.ledger.total(need) * self._work[member.trial_id] / self._all_work
+        return max((size for size in sizes(need.workers, self.most or 1) if size <= share * _ROUND), default=need.workers)
+
+    def _expect(self, trial_id: str, work: float) -> None:
+        self._all_work += work - self._work.pop(trial_id, 0.0)
+        if work:
+            self._work[trial_id] = work
+        if not self._work:
+            self._all_work = 0.0  # what rounding left
 
     def _saves(self, have: int, size: int, left: float) -> bool:
         saved = left * self.speed.each(have) * (1.0 - self.speed.factor(have, size))

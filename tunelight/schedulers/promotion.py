@@ -42,6 +42,14 @@ class Promotion:
         """Return the progress at which a trial comes to a rung of that number, or to its end."""
         return self.rungs[rung].milestone if rung < len(self.rungs) else self.max_t
 
+    def expected(self, member: Member) -> float:
+        """Return how much progress a trial is expected to make from here: 1/eta of it past each rung."""
+        total, share, at = 0.0, 1.0, member.progress
+        for number in range(member.target, len(self.rungs) + (self.cap is None)):
+            total += share * (self.end_of(number) - at)
+            share, at = share / self.eta, self.end_of(number)
+        return total
+
     def front(self) -> float:
         """Return the highest milestone to which any trial has come; 0 before the first."""
         return max((rung.milestone for rung in self.rungs if len(rung)), default=0.0)

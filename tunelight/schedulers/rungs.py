@@ -53,9 +53,15 @@ class Rung:
             self._waiting.discard((*self.filed[trial_id], trial_id))
 
     def ready(self, eta: float, *, closed: bool) -> Iterator[str]:
-        """Yield those that wait and are among the best by now, the best first."""
-        for *_, trial_id in self._waiting:
-            if not self.among_best(trial_id, eta, closed=closed):
+        """Yield those that wait and are worth a late promotion by now, the best first.
+
+        They are among the best 1/eta^2, or the very best: whoever came to be among the best 1/eta only as the rung
+        filled up stands at its margin, and would be dropped at the next one as a rule, for the price of a tail.
+        """
+        n = places(len(self.filed), eta)
+        late = max(places(len(self.filed), eta * eta), 1 if closed or n else 0)
+        for *key, trial_id in self._waiting:
+            if self._order.bisect_left(tuple(key)) >= late:
                 return
             yield trial_id
 
