@@ -49,7 +49,7 @@ class Live:
 
     def make_scheduler(self) -> Any:
         """Return its scheduler, new."""
-        own = {"metric": "loss", "mode": "min"}
+        own: dict[str, Any] = {"metric": "loss", "mode": "min"}
         makers: dict[str, Any] = {
             "fifo": lambda: "fifo",
             "asking": Asking,

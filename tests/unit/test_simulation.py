@@ -19,7 +19,7 @@ from ray.tune.search import Searcher
 
 from tests.curves import tiny_table
 from tunelight.errors import ResourceError, SettingsError, TunelightError
-from tunelight.messages import Resize
+from tunelight.messages import Resize, Stop
 from tunelight.schedulers import ASHA
 from tunelight.simulation import Costs, Curve, recorded, simulate
 
@@ -134,6 +134,24 @@ def test_a_gang_that_finds_no_room_keeps_its_size():
     curves = tiny_table(epoch_s=8.0)
     run = simulate(curves, scheduler=GrowAt(), num_samples=1, workers=(2, 8), cluster="1x8", costs=Costs(grow_s=1e6))
     assert max(use.busy for use in run.usage) == 2
+
+
+def test_a_trial_that_is_told_to_stop_by_the_way_ends_at_its_next_report():
+    class Sweeping(_Fifo):  # type: ignore[misc]
+        others: dict[str, Any] = {}  # noqa: RUF012 - Tune makes one scheduler
+
+        def on_trial_add(self, controller: Any, trial: Any) -> None:
+            self.others[trial.trial_id] = trial
+
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
+            if trial.trial_id == "00000" and result["training_iteration"] == 5:
+                self.others["00001"].temporary_state.ray_actor.decide.remote(Stop("enough"))
+            return self.CONTINUE
+
+    curves = tiny_table(epoch_s=1.0)
+    run = simulate(curves, scheduler=Sweeping(), num_samples=2, cluster="1x2", max_pending=2)
+    assert [trial.reports for trial in run.trials] == [27, 5]
+    assert [trial.state for trial in run.trials] == ["FINISHED", "STOPPED"]
 
 
 def test_a_lost_node_costs_its_gangs_their_epoch_and_a_new_start_and_no_report_twice():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def recorded_table(tmp_path: Path) -> Path:
     loss[2, :, 2:] = np.nan
     configs = np.array([json.dumps({"lr": 0.1 * (1 + n), "kind": "abc"[n]}) for n in range(3)])
     seconds = np.array([1, 2, 3], dtype=np.float32)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for task in ("digits", "far/away"):
         arrays |= {
             f"{task}/loss": loss,
