@@ -113,8 +113,8 @@ def simulate(
         reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
         max_failures: how many lost gangs a trial survives (3).
-        max_pending: how many trials may wait for their gang to start at a time (1, as Tune has it for Searchers unless
-            TUNE_MAX_PENDING_TRIALS_PG says otherwise).
+        max_pending: how many trials may wait for their gangs to start at a time (1, as Tune has it under a Searcher;
+            live, TUNE_MAX_PENDING_TRIALS_PG changes it).
         events: keep a log of all that happened (False).
 
     Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
