@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune.result import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 
-from tunelight.messages import RESULT_KEY, Continue, Resize, Stop
+from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import Divergence
 from tunelight.simulation.cluster import Seat
 from tunelight.simulation.costs import uniform
@@ -175,7 +175,7 @@ class SimGang:
     # -- the scheduler's door
 
     def _decide(self, decision: Any) -> None:
-        if isinstance(decision, Continue):
+        if hasattr(decision, "until"):  # Continue, and whatever else says how far a trial may run on
             self._until = decision.until
         elif isinstance(decision, Resize):
             reserved = sum(seat.slots for seat in self.seats)

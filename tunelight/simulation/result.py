@@ -45,7 +45,7 @@ class Simulation:
         usage: slots held and in use, from each ``time`` on.
         found: (seconds, value) each time that a trial reported the best value so far.
         oracle: the best value that any of the trials would have reported, had all been trained to their end.
-        scheduler_cpu_s: what the scheduler's calls took, of real time; ``calls``: how many they were.
+        scheduler_cpu_s: what the scheduler's calls took, of the processor's time; ``calls``: how many they were.
         wall_s: what the simulation took, of real time.
         events: what happened, if a log was asked for.
         notes: what whoever quotes a figure of it has to know.
