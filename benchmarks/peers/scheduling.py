@@ -70,7 +70,7 @@ class SyneTune(FIFOScheduler):
         )
         self._slots = slots
         self._trials: dict[str, Trial] = {}
-        self._pausing: list[str] = []
+        self._next: Trial | None = None
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Tell of a new trial."""
@@ -91,13 +91,16 @@ class SyneTune(FIFOScheduler):
         controller = getattr(tune_controller, "_tune_controller", tune_controller)
         running = len(controller._running_trials)
         started = sum(trial in controller._trial_to_actor for trial in controller._pending_trials)
-        if running + started < self._slots:
+        if self._next is None and running + started < self._slots:
             found = self._rungs.on_task_schedule("new")
             if found:
-                trial = self._trials[found["trial_id"]]
-                self._rungs.on_task_add(trial.trial_id, skip_rungs=0, new_config=False, **{key: found[key] for key in ("resume_from", "milestone")})
-                return trial
-        if not running and not controller._pending_trials:
+                again = {key: found[key] for key in ("resume_from", "milestone")}
+                self._rungs.on_task_add(found["trial_id"], skip_rungs=0, new_config=False, **again)
+                self._next = self._trials[found["trial_id"]]
+        if self._next is not None and self._next.status == Trial.PAUSED:  # else it writes its checkpoint
+            chosen, self._next = self._next, None
+            return chosen
+        if not running and not controller._pending_trials and self._next is None:
             for trial in list(controller._paused_trials):
                 controller.stop_trial(trial)
         return None

@@ -13,6 +13,7 @@ from typing import Final
 
 from sortedcontainers import SortedList
 
+from tunelight.schedulers.common import places
 from tunelight.schedulers.rungs import Rung
 
 _RECENT: Final = 512
@@ -59,12 +60,14 @@ class Cap:
             if len(self._recent) > _RECENT:
                 self._sorted.remove(self._recent.popleft())
 
-    def contradicts(self, top: Rung, below: Rung, trial_id: str) -> bool:
+    def contradicts(self, top: Rung, below: Rung, trial_id: str, eta: float) -> bool:
         """Tell whether a trial that was just filed at the top rung has another place there than below."""
-        own = below.filed[trial_id][0]
+        own, rank = below.filed[trial_id][0], top.rank(trial_id)
+        before = self._below.bisect_left(own)
         self._below.add(own)
-        other = float(self._below[min(top.rank(trial_id), len(self._below) - 1)])
-        return abs(other - own) > self.epsilon
+        if min(rank, before) >= max(1, places(len(self._below), eta)):
+            return False
+        return abs(float(self._below[min(rank, len(self._below) - 1)]) - own) > self.epsilon
 
     def raised(self) -> None:
         """Forget what was learned between rungs that are the highest no longer."""

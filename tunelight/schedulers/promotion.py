@@ -145,7 +145,7 @@ class Promotion:
     def _raise_cap(self, trial_id: str) -> None:
         """Add a rung if a trial that has come to the top one is out of order there."""
         top = self.rungs[-1]
-        if self.cap is not None and self.cap.contradicts(top, self.rungs[-2], trial_id):
+        if self.cap is not None and self.cap.contradicts(top, self.rungs[-2], trial_id, self.eta):
             self.rungs.append(Rung(top.milestone * self.eta))
             self.cap.raised()
 
