@@ -13,6 +13,7 @@ dropout. Seconds an epoch are measured apart, with a single slice.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -111,7 +112,7 @@ class Net:
         widths = [split.x.shape[1], *[config["hidden"]] * config["layers"], split.classes]
         self.generators, self.dropout = generators, config["dropout"]
         self.layers = []
-        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+        for fan_in, fan_out in itertools.pairwise(widths):
             weights = [torch.randn(fan_in, fan_out, generator=one) * math.sqrt(2 / fan_in) for one in generators]
             self.layers.append(
                 (torch.stack(weights).requires_grad_(), torch.zeros(len(generators), 1, fan_out, requires_grad=True))
