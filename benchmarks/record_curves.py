@@ -200,7 +200,7 @@ def pack(parts: dict[str, list[Path]], configs: list[dict[str, Any]], out: Path)
         count = len(table[f"{task}/seconds"])
         table[f"{task}/configs"] = np.array([json.dumps(config) for config in configs[:count]])
     out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out, **table)
+    np.savez_compressed(out, **table)  # type: ignore[arg-type]  # none of them is called allow_pickle
     return sum(len(table[f"{task}/seconds"]) for task in parts)
 
 
