@@ -20,7 +20,7 @@ _WHERE = {
     "TrialResult": "tunelight.results",
     "TuneReportCallback": "tunelight.callbacks",
     "TuneReportCheckpointCallback": "tunelight.callbacks",
-    "gang_trainable": "tunelight.trainable",
+    "gang_trainable": "tunelight.tuner",
     "get_checkpoint_path": "tunelight.session",
     "get_context": "tunelight.session",
     "get_tune_resources": "tunelight.resources",
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from tunelight.space import SearchSpace
     from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.sweep import run
-    from tunelight.trainable import gang_trainable
+    from tunelight.tuner import gang_trainable
 
 
 def __getattr__(name: str) -> Any:

@@ -46,6 +46,7 @@ class ScriptedGang:
     def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
         self.spec = GangSpec(size, least=1, most=wanted)
         self.size, self.arrived = size, 0
+        self.seats: list[int | None] = []
         self.late: list[Event] = list(late)
         self.tasks: list[Task] = []
         self.answers: list[Any] = []
@@ -63,6 +64,9 @@ class ScriptedGang:
             raise GangError("no room")
         self.size = min(self.size + self.arrived, size or 99)
         self.arrived = 0
+
+    def want(self, size: int | None) -> None:
+        self.seats.append(size)
 
     def ready(self) -> int:
         return self.arrived

@@ -378,6 +378,6 @@ def test_seconds_between_two_drivers_are_nobodys(sweep):
     sweep.callback.record.close()  # the driver dies
     clock = Clock()
     clock.now = sweep.clock.now + 1000
-    again = RecordCallback(sweep.folder, again=["00000"], clock=clock, metric="loss", mode="min")
+    again = RecordCallback(sweep.folder, again={"00000": False}, clock=clock, metric="loss", mode="min")
     assert (again.state.trials["00000"].state, again.state.trials["00000"].seconds) == ("PENDING", 5)
     again.close()

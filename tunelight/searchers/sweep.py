@@ -31,6 +31,8 @@ class Again:
     number: int
     """Its last recorded report."""
     folder: Path
+    paused: bool = False
+    """It waits until the scheduler chooses it."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,10 @@ class SweepSearch(SearchAlgorithm):
         # A gang may have been ahead of its driver; what it reported past the record, nobody heard.
         checkpoints.forget_after(past.number, past.folder)
         self._live.add(past.trial_id)
-        return self._make(past.trial_id, past.config)
+        trial = self._make(past.trial_id, past.config)
+        if past.paused:
+            trial.status = Trial.PAUSED
+        return trial
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
         if self._created < len(self._baselines):
