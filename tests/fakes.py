@@ -78,6 +78,7 @@ class FakeGang:
         if self.size == 0:
             type(self).formed += 1
         self.size, self.unfit = 1, None
+        self.wanted = size
 
     def want(self, size: int | None) -> None:
         self.wanted = size

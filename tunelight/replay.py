@@ -92,10 +92,12 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
             scheduler.on_trial_add(controller, trials[line["trial"]])
         elif kind == "state" and line["state"] == ERROR:
             scheduler.on_trial_error(controller, trials[line["trial"]])
-        elif kind == "state" and line["state"] in _ENDS and before in (PENDING, PAUSED):
-            scheduler.on_trial_remove(controller, trials[line["trial"]])  # as Tune does
         elif kind == "state" and line["state"] in _ENDS:
             trial = trials[line["trial"]]
+            paused.discard(trial.trial_id)
+            if before in (PENDING, PAUSED):  # as Tune does
+                scheduler.on_trial_remove(controller, trial)
+                continue
             scheduler.on_trial_complete(controller, trial, trial.last_result)
     return frozenset(paused)
 
