@@ -28,9 +28,22 @@ from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.searchers import Start, teach
 from tunelight.space import SearchSpace
-from tunelight.storage import DIVERGED, ERROR, INTERRUPTED, OOM, PAUSED, PENDING, TERMINAL, SweepState, apply, plain
+from tunelight.storage import (
+    DIVERGED,
+    ERROR,
+    INTERRUPTED,
+    OOM,
+    PAUSED,
+    PENDING,
+    RUNNING,
+    TERMINAL,
+    SweepState,
+    apply,
+    plain,
+)
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
+_STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}
 _PAUSING: Final = (
     HyperBandScheduler,
     PopulationBasedTraining,
@@ -80,6 +93,8 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
         kind, trial_id = line["kind"], line.get("trial")
         before = known.state if (known := state.trials.get(str(trial_id))) else None
         apply(state, line)
+        if kind == "state" and line["state"] != INTERRUPTED:
+            trials[line["trial"]].status = _STATUS.get(line["state"], Trial.TERMINATED)
         if kind == "trial":
             trials[line["trial"]] = Trial("recorded", stub=True, trial_id=trial_id, config=dict(line["config"]))
             scheduler.on_trial_add(controller, trials[line["trial"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ __all__ = ["make"]
 
 
 @pytest.fixture
-def resized(make: Make, tmp_path: Path) -> Iterator[Any]:
+def resized(make: Make) -> Any:
     """Make a trial of 2 to 8 workers that starts with 2."""
 
     def build(train: Any, **spec: Any) -> GangTrainable:
@@ -61,8 +60,8 @@ def test_a_gang_that_is_not_elastic_is_not_resized(make: Make) -> None:
     one = make(three)
     one.step()
     one.decide(Resize(4))
-    assert one._gang is not None
-    assert one._gang.wanted is None
+    gang: Any = one._gang
+    assert gang.wanted is None
 
 
 def test_the_next_trial_starts_at_the_starting_size_again(resized: Any) -> None:

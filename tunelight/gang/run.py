@@ -213,7 +213,7 @@ class Run:
         gang = self.gang
         if self.size is not None:  # somebody wants that size now: with half of those who come little would be won
             missing = min(self.size, gang.spec.wanted) - gang.size
-            return missing < 0 or (missing > 0 and gang.ready() >= missing)
+            return bool(missing < 0 or (missing > 0 and gang.ready() >= missing))
         return bool(gang.size < gang.spec.wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
 
     def _left(self, saved: Saved) -> None:
