@@ -258,9 +258,20 @@ def test_trials_that_go_on_come_first_and_new_ones_after(tmp_path):
     again = (Again("00001", {"lr": 0.5}, 0, tmp_path),)
     search = SweepSearch(RandomSearcher(LR, 1), 3, start=Start(created=2, again=again))
     search._spec = {"run": "recorded"}
-    search._make = lambda trial_id, config: (trial_id, config)  # type: ignore[assignment,method-assign,return-value]
+    search._make = lambda trial_id, config: Trial("x", stub=True, trial_id=trial_id, config=config)  # type: ignore[method-assign]
     assert not search.is_finished()
     found: list[Any] = [search.next_trial() for _ in range(3)]
-    assert found[0] == ("00001", {"lr": 0.5})
-    assert found[1][0] == "00002"
+    assert (found[0].trial_id, found[0].config) == ("00001", {"lr": 0.5})
+    assert found[1].trial_id == "00002"
     assert found[2] is None
+
+
+def test_paused_trials_leave_room_for_others(tmp_path):
+    search = SweepSearch(RandomSearcher(LR, 1), 3, max_concurrent=1)
+    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
+    first: Any = search.next_trial()
+    assert search.next_trial() is None
+    first.status = Trial.PAUSED
+    assert search.next_trial() is not None
+    assert search.next_trial() is None
+    assert not search.is_finished()
