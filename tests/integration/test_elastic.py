@@ -87,7 +87,7 @@ def logged(config: dict[str, Any]) -> None:
 def epochs_in_csv(folder: Path) -> list[int]:
     rows: list[int] = []
     for file in sorted(folder.rglob("metrics.csv")):
-        rows += [int(float(row["curve"])) for row in csv.DictReader(file.open()) if row.get("curve")]
+        rows += [int(float(row["curve"])) for row in csv.DictReader(file.read_text().splitlines()) if row.get("curve")]
     return rows
 
 
@@ -107,8 +107,9 @@ def states(results: tl.SweepResults, trial: str) -> list[str]:
     return [line["state"] for line in lines if line["kind"] == "state" and line["trial"] == trial]
 
 
+@pytest.mark.timeout(300)  # twelve workers import torch, one after the other
 def test_a_survivor_grows_and_gives_back_and_the_other_is_paused_meanwhile(ray4: Any, tmp_path: Path) -> None:
-    space = {**LR, "epochs": 300, "pause": 0.1}
+    space = {**LR, "epochs": tl.choice([500]), "pause": tl.choice([0.2])}
     settings: dict[str, Any] = {"metric": "loss", "seed": 4, "storage": tmp_path, "progress": False}
     results = tl.run(space, logged, num_samples=2, workers=(2, 4), scheduler=Script(), name="elastic", **settings)
     assert [trial.state for trial in results.trials] == ["STOPPED", "STOPPED"], results.errors
@@ -124,11 +125,12 @@ def test_a_survivor_grows_and_gives_back_and_the_other_is_paused_meanwhile(ray4:
         count = len(trial.history)
         assert [report["training_iteration"] for report in trial.history] == list(range(1, count + 1))
         assert [report["epoch"] for report in trial.history] == list(range(count))
-        assert epochs_in_csv(trial.path)[:count] == list(range(count))
-        assert epochs_in_tensorboard(trial.path)[:count] == list(range(count))
+        for curve in (epochs_in_csv(trial.path), epochs_in_tensorboard(trial.path)):
+            assert curve == list(range(len(curve)))  # each epoch once
+            assert len(curve) >= count - 1  # the last one was stopped at its validation
     assert not [name for name in groups(ray4) if name.startswith("tunelight")]
 
-    space = {**LR, "epochs": len(one.history), "pause": 0.0}
+    space = {**LR, "epochs": tl.choice([len(one.history)]), "pause": tl.choice([0.0])}
     straight = tl.run(space, logged, num_samples=1, workers=4, scheduler="fifo", name="straight", **settings)
     whole = straight.trials[0]
     assert whole.config["lr"] == one.config["lr"]
@@ -169,7 +171,7 @@ class Halve(FIFOScheduler):
 def light(config: dict[str, Any]) -> None:
     """Report four times, with checkpoints; note in a file where each start began."""
     context = tl.get_context()
-    context.writer = lambda path: Path(path).write_text("weights")
+    context.writer = lambda path: context.rank or Path(path).write_text("weights")
     with Path(context.trial_dir, f"starts-{context.rank}.txt").open("a") as log:
         print(context.number, file=log)
     while context.number < 4:
