@@ -10,12 +10,16 @@ from tunelight import errors
 __version__ = "0.1.0"
 
 _WHERE = {
+    "ASHA": "tunelight.schedulers",
     "Checkpoints": "tunelight.settings",
+    "ElasticASHA": "tunelight.schedulers",
+    "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
     "HorovodRayStrategy": "tunelight.strategies",
     "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
     "SearchSpace": "tunelight.space",
+    "Simulation": "tunelight.simulation",
     "SweepResults": "tunelight.results",
     "TrialResult": "tunelight.results",
     "TuneReportCallback": "tunelight.callbacks",
@@ -27,6 +31,7 @@ _WHERE = {
     "report": "tunelight.session",
     "resume": "tunelight.reopen",
     "run": "tunelight.sweep",
+    "simulate": "tunelight.simulation",
     **dict.fromkeys(
         (
             "choice", "grid", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform",
@@ -61,8 +66,10 @@ if TYPE_CHECKING:
     from tunelight.reopen import resume
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
+    from tunelight.schedulers import ASHA, ElasticASHA
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
+    from tunelight.simulation import Costs, Simulation, simulate
     from tunelight.space import SearchSpace
     from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.sweep import run
