@@ -226,7 +226,7 @@ def _start_from(
         baselines=past.baselines,
         again=[trial.id for trial in again],
     )
-    taken_up_again = (
+    taken_up_again = [
         Again(
             trial.id,
             revived(space, trial.config),
@@ -234,8 +234,8 @@ def _start_from(
             past.folder / trial.folder,
             trial.id in paused,
         )
-        for trial in again
-    )
+        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # all are known before one is chosen
+    ]
     return replace(start, again=tuple(taken_up_again))
 
 

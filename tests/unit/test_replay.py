@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.replay import replay_scheduler, replay_searcher, revived
-from tunelight.schedulers import ASHA
+from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.searchers import Again, RandomSearcher, Start, SweepSearch
 from tunelight.space import SearchSpace
 from tunelight.storage import read_lines
@@ -275,3 +276,24 @@ def test_paused_trials_leave_room_for_others(tmp_path):
     assert search.next_trial() is not None
     assert search.next_trial() is None
     assert not search.is_finished()
+
+
+def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp_path):
+    sweep = Sweep(tmp_path)
+    losses = {trial.trial_id: loss for loss in (0.1, 0.2, 0.3) if (trial := sweep.add(lr=loss))}
+    for trial in sweep.trials:
+        sweep.start(trial)
+        sweep.report(trial, 1, losses[trial.trial_id])
+        sweep.callback._set(trial.trial_id, "PAUSED")
+    sweep.callback.record.close()  # the driver dies
+    scheduler = ElasticASHA(metric="loss", mode="min", max_t=9, eta=3)
+    paused = replay_scheduler(read_lines(tmp_path), scheduler)
+    controller: Any = SimpleNamespace(stop_trial=lambda trial: None)
+    trials = {}
+    for trial_id in sorted(paused):
+        trials[trial_id] = Trial("x", stub=True, trial_id=trial_id)
+        trials[trial_id].status = Trial.PAUSED
+        scheduler.on_trial_add(controller, trials[trial_id])
+    chosen = [scheduler.choose_trial_to_run(controller) for _ in range(3)]
+    assert trials["00000"] in chosen
+    assert all(one is None or one in trials.values() for one in chosen)

@@ -77,7 +77,7 @@ def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialSchedu
 def _limit(scheduler: Any, settings: Settings) -> None:
     """Tell a scheduler that resizes how large gangs may become: those of one fixed size stay as they are."""
     most = settings.workers[1] if isinstance(settings.workers, tuple) else None
-    own = scheduler.max_workers
+    own = getattr(scheduler, "max_workers", None)
     scheduler.max_workers = most if most is None or own is None else min(own, most)
 
 

@@ -117,7 +117,9 @@ class Growth:
     def _share(self, member: Member, need: Need) -> int:
         """Return how many workers a trial may have: its share of the work that is left, rounded in the logarithm."""
         share = self.ledger.total(need) * self._work[member.trial_id] / self._all_work
-        return max((size for size in sizes(need.workers, self.most or 1) if size <= share * _ROUND), default=need.workers)
+        return max(
+            (size for size in sizes(need.workers, self.most or 1) if size <= share * _ROUND), default=need.workers
+        )
 
     def _expect(self, trial_id: str, work: float) -> None:
         self._all_work += work - self._work.pop(trial_id, 0.0)
