@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search import SearchAlgorithm, Searcher
 
 from tunelight import checkpoints
@@ -130,6 +131,7 @@ class SweepSearch(SearchAlgorithm):
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED
+            trial.run_metadata.last_result = {TRAINING_ITERATION: past.number}  # Tune prints if there is none
         return trial
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
