@@ -118,6 +118,7 @@ DOORS: dict[str, Door] = {
     # The driver's side: Tune, the trial's head, and what becomes of results.
     "trial": Door(names(FIRST, "gang"), why=HEAD),
     "trainable": Door(names(FIRST, "gang trial"), names("cloudpickle numpy", TUNE), why=HEAD),
+    "tuner": Door(names(FIRST, "trial trainable"), why="it makes trainables; what it is given, it checks and hands on"),
     "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
     "searchers": Door(names(FIRST), names("numpy optuna", TUNE)),
     "simulation": Door(names(FIRST, "schedulers searchers"), names("numpy sortedcontainers", TUNE)),
@@ -128,7 +129,7 @@ DOORS: dict[str, Door] = {
     ),
     "past": Door(names("errors settings space storage"), why="a sweep's past is read, and judged, without Ray"),
     "replay": Door(
-        names("errors searchers space storage"),
+        names("messages errors searchers space storage"),
         names(TUNE),
         why="it tells Tune's schedulers and searchers what the record says",
     ),
@@ -167,7 +168,7 @@ DOORS: dict[str, Door] = {
         names(
             FIRST,
             "gang strategies callbacks recipe digits",
-            "trainable schedulers searchers simulation storage results reporting sweep reopen",
+            "trainable tuner schedulers searchers simulation storage results reporting sweep reopen",
         ),
         why="`import tunelight` costs nothing that its user does not need",
     ),

@@ -48,6 +48,8 @@ class FakeGang:
         self.closed, self.met = False, True
         self.late: list[Event] = []
         self.trials = 0
+        self.wanted: int | None = None
+        """How many seats were asked for last."""
         self.unfit: str | None = None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._buffer: list[Event] = []
@@ -76,6 +78,10 @@ class FakeGang:
         if self.size == 0:
             type(self).formed += 1
         self.size, self.unfit = 1, None
+        self.wanted = size
+
+    def want(self, size: int | None) -> None:
+        self.wanted = size
 
     def ready(self) -> int:
         return 0

@@ -10,23 +10,28 @@ from tunelight import errors
 __version__ = "0.1.0"
 
 _WHERE = {
+    "ASHA": "tunelight.schedulers",
     "Checkpoints": "tunelight.settings",
+    "ElasticASHA": "tunelight.schedulers",
+    "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
     "HorovodRayStrategy": "tunelight.strategies",
     "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
     "SearchSpace": "tunelight.space",
+    "Simulation": "tunelight.simulation",
     "SweepResults": "tunelight.results",
     "TrialResult": "tunelight.results",
     "TuneReportCallback": "tunelight.callbacks",
     "TuneReportCheckpointCallback": "tunelight.callbacks",
-    "gang_trainable": "tunelight.trainable",
+    "gang_trainable": "tunelight.tuner",
     "get_checkpoint_path": "tunelight.session",
     "get_context": "tunelight.session",
     "get_tune_resources": "tunelight.resources",
     "report": "tunelight.session",
     "resume": "tunelight.reopen",
     "run": "tunelight.sweep",
+    "simulate": "tunelight.simulation",
     **dict.fromkeys(
         (
             "choice", "grid", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform",
@@ -61,12 +66,14 @@ if TYPE_CHECKING:
     from tunelight.reopen import resume
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
+    from tunelight.schedulers import ASHA, ElasticASHA
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
+    from tunelight.simulation import Costs, Simulation, simulate
     from tunelight.space import SearchSpace
     from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.sweep import run
-    from tunelight.trainable import gang_trainable
+    from tunelight.tuner import gang_trainable
 
 
 def __getattr__(name: str) -> Any:

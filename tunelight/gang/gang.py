@@ -100,6 +100,10 @@ class Gang:
         """Where the ranks run, in rank order."""
         return list(self._crew.locations)
 
+    def want(self, size: int | None) -> None:
+        """Have seats for so many workers from now on (None: for all); see :meth:`Crew.want`."""
+        self._crew.want(size, busy=self.running)
+
     def ready(self) -> int:
         """Return how many workers could join when the gang next meets; see :meth:`Crew.ready`."""
         return self._crew.ready()

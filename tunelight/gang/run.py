@@ -43,7 +43,7 @@ class Run:
         newest: asked, where training has to start again, for the checkpoint of a report up to the given one (by
             default the last that was heard of).
         fresh: given the task at each start, for what is too large to be kept in between.
-        size: how many workers to use at most (None: all).
+        size: how many workers to use; it can have fewer while some are lost (None: all, as they come).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Run:
         self._error: WorkerError | None = None
         self._met = -COOLDOWN_S
         self._can_save = True
-        self._leaving = False
+        self._leaving = self._started = False
 
     def start(self) -> None:
         """Start, on a gang that is fit for it. Raises: TrialError when the gang cannot be had."""
@@ -92,8 +92,9 @@ class Run:
         self._leaving = False
         gang.heal(self.size)
         self._met = self._clock()
-        if before and gang.size != before:
+        if self._started and gang.size != before:
             self._say(f"goes on with {gang.size} workers ({before} before)")
+        self._started = True
         number = self.resume.number if self.resume else 0
         until = None if self._until is None else max(self._until, self.seen + 1)
         gang.start(self._fresh(replace(self._task, number=number, resume=self.resume, until=until)))
@@ -193,6 +194,11 @@ class Run:
 
     # -- another size
 
+    def resize(self, size: int | None) -> None:
+        """Use ``size`` workers from soon on. What it takes is asked for, and what only waits is given back, at once."""
+        self.size = size
+        self.gang.want(size)
+
     def resize_if_due(self) -> None:
         """Go on with another number of workers soon, if that was asked for, or if workers have arrived that can join.
 
@@ -205,8 +211,9 @@ class Run:
 
     def _due(self) -> bool:
         gang = self.gang
-        if self.size is not None:  # somebody wants that size now
-            return bool(self.size < gang.size or (gang.size < min(self.size, gang.spec.wanted) and gang.ready()))
+        if self.size is not None:  # somebody wants that size now: with half of those who come little would be won
+            missing = min(self.size, gang.spec.wanted) - gang.size
+            return bool(missing < 0 or (missing > 0 and gang.ready() >= missing))
         return bool(gang.size < gang.spec.wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
 
     def _left(self, saved: Saved) -> None:
@@ -214,7 +221,8 @@ class Run:
         self._leaving = False
         if saved.checkpoint is None:
             self._can_save = False
-            self._say("keeps its workers, though more have arrived: its training code writes no checkpoints")
+            self._say(f"keeps its {self.gang.size} workers: its training code writes no checkpoints")
+            self.gang.want(self.gang.size)
             return
         self._note(saved)
         self._queue.extend(self.gang.finish(reason="resize"))

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tunelight.schedulers.asha import ASHA
+from tunelight.schedulers.elastic import ElasticASHA
 
-__all__ = ["ASHA"]
+__all__ = ["ASHA", "ElasticASHA"]

@@ -11,12 +11,11 @@ Knows Ray Tune's scheduler interface and ``messages`` only; reads no clock and d
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
@@ -24,17 +23,26 @@ from sortedcontainers import SortedList
 
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Continue, Stop
+from tunelight.schedulers.common import (
+    TRAINING_ITERATION,
+    agreed,
+    check_judged,
+    check_mode,
+    check_positive,
+    is_number,
+    loss_of,
+    number,
+    places,
+    tell,
+    whole,
+)
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
     from ray.tune.experiment import Trial
 
-logger = logging.getLogger(__name__)
-
-MODES = ("min", "max")
-TRAINING_ITERATION = "training_iteration"
-WORST = math.inf
-"""How NaN and both infinities are filed: they count in a rung, behind everything else."""
+UNITS: Final = {"epochs": TRAINING_ITERATION, "samples": "samples", "seconds": "time_total_s"}
+"""Unit -> the reported name that counts it."""
 
 
 @dataclass
@@ -51,18 +59,13 @@ class _Rung:
         ahead = self.losses.bisect_right(loss)  # of equals the earlier wins, so they are ahead as well
         self.losses.add(loss)
         self.filed[trial_id] = loss
-        return bool(ahead < _places(len(self.losses), eta))
-
-
-def _places(n: int, eta: float) -> int:
-    """Return how many of ``n`` trials go on: max(1, floor(n / eta))."""
-    return max(1, math.floor(n / eta + 1e-9))  # 11 / 1.1 is 9.999..., and means 10
+        return bool(ahead < max(1, places(len(self.losses), eta)))
 
 
 class ASHA(FIFOScheduler):
     """Stop trials that are not among the best at their rung (Ray Tune ``TrialScheduler``).
 
-    Rungs lie at ``grace_period * reduction_factor ** (k + s)`` below ``max_t``, for bracket ``s``. The
+    Rungs lie at ``grace_period * reduction_factor ** (k + s)`` below ``max_t``, for bracket ``s``, in ``unit``. The
     first report at or past a rung is filed there, at each rung that it passes, once a trial and rung.
     The trial goes on if it is among the best ``max(1, floor(n / reduction_factor))`` of the ``n`` filed
     at that rung so far, itself included; of equals the earlier wins. From the first rung on a report of
@@ -74,13 +77,16 @@ class ASHA(FIFOScheduler):
     Args:
         metric: reported name to compare; None takes what Tune is told (``TuneConfig(metric=...)``).
         mode: "min" or "max"; None takes what Tune is told.
-        time_attr: reported name of the progress, in whose units ``max_t`` and ``grace_period`` are; other
-            than "training_iteration", the gang waits for an answer to each of its reports.
-        max_t: where a trial ends by itself.
+        time_attr: reported name of the progress, in whose units ``max_t`` and ``grace_period`` are (None: that of
+            ``unit``); other than "training_iteration", the gang waits for an answer to each of its reports.
+        max_t: where a trial ends by itself. ("auto" is for ElasticASHA: this form stops for good.)
         grace_period: no trial is stopped before it (the first rung of bracket 0).
         reduction_factor: of how many trials one goes on, > 1 (eta in the paper).
         brackets: how many brackets share the trials, with later first rungs; Hyperband's weights, dealt in
             a fixed order.
+        unit: what progress is counted in: "epochs" (reports: "training_iteration", one at the end of each epoch unless
+            the training code reports otherwise), "samples" (those trained on, which the training code reports under
+            that name) or "seconds" (of training, without pauses: "time_total_s"; compares trials at equal cost).
 
     Raises: SettingsError, for a value out of range. Runs on: driver.
     """
@@ -91,21 +97,22 @@ class ASHA(FIFOScheduler):
         self,
         metric: str | None = None,
         mode: str | None = None,
-        time_attr: str = TRAINING_ITERATION,
+        time_attr: str | None = None,
         max_t: float = 100,
         grace_period: float = 1,
         reduction_factor: float = 4,
         brackets: int = 1,
+        unit: Literal["epochs", "samples", "seconds"] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        _check_mode(mode)
+        check_mode(mode, "ASHA")
         _check_numbers(max_t, grace_period, reduction_factor, brackets)
         self._metric = metric
         self._mode = mode
-        self._time_attr = time_attr
+        self._time_attr = _counted_by(time_attr, unit)
         self._max_t = max_t
         self._grace = grace_period
-        self._eta = int(reduction_factor) if reduction_factor == int(reduction_factor) else reduction_factor
+        self._eta = whole(reduction_factor)
         self._brackets = [self._rungs(s) for s in range(brackets)]
         self._credit = [0.0] * brackets
         self._bracket_of: dict[str, int] = {}
@@ -140,7 +147,7 @@ class ASHA(FIFOScheduler):
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
-        _check_mode(mode)
+        check_mode(mode, "ASHA")
         if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
             return False
         self._metric = metric or self._metric
@@ -151,12 +158,7 @@ class ASHA(FIFOScheduler):
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Deal a trial to a bracket; one that comes back after an error keeps its own and its filings."""
-        if not self._metric or not self._mode:
-            raise SettingsError(
-                f"ASHA needs a metric and a mode to compare trials by, and has metric={self._metric!r}, "
-                f"mode={self._mode!r}. Give both to ASHA(metric=..., mode='min') or to the sweep "
-                "(with a plain Tuner: TuneConfig(metric=..., mode='min'))."
-            )
+        check_judged("ASHA", self._metric, self._mode)
         self._bound_of.pop(trial.trial_id, None)
         if trial.trial_id not in self._bracket_of:
             self._bracket_of[trial.trial_id] = self._deal()
@@ -168,7 +170,7 @@ class ASHA(FIFOScheduler):
             self._tell_bound(trial)
             return TrialScheduler.CONTINUE
         self._num_stopped += 1
-        _tell(trial, Stop("asha"))
+        tell(trial, Stop("asha"))
         return TrialScheduler.STOP
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
@@ -187,9 +189,9 @@ class ASHA(FIFOScheduler):
     def debug_string(self) -> str:
         """Return one line a bracket: each rung with its number of trials and the value to beat."""
         lines = [f"Using ASHA: num_stopped={self._num_stopped}"]
-        for number, rungs in enumerate(self._brackets):
+        for bracket, rungs in enumerate(self._brackets):
             shown = " | ".join(self._describe(rung) for rung in rungs) or "no rung below max_t"
-            lines.append(f"Bracket {number}: {shown}")
+            lines.append(f"Bracket {bracket}: {shown}")
         return "\n".join(lines)
 
     def save(self, checkpoint_path: str) -> None:
@@ -211,15 +213,7 @@ class ASHA(FIFOScheduler):
         Raises: SettingsError, if it was written under other settings, which would misplace the rungs.
         """
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        saved, own = state["settings"], self._settings()
-        for name in ("metric", "mode"):
-            own[name] = own[name] or saved[name]
-        differ = [f"{name}={own[name]!r} (saved: {saved.get(name)!r})" for name in own if own[name] != saved.get(name)]
-        if differ:
-            raise SettingsError(
-                f"{checkpoint_path} was saved by an ASHA with other settings than this one: "
-                f"{', '.join(differ)}. Restore it with the settings it was saved under."
-            )
+        own = agreed(self._settings(), state["settings"], "an ASHA", checkpoint_path)
         self._metric, self._mode = own["metric"], own["mode"]
         for rungs, filings in zip(self._brackets, state["brackets"], strict=True):
             for rung, filed in zip(rungs, filings, strict=True):
@@ -235,14 +229,14 @@ class ASHA(FIFOScheduler):
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """File a report at every rung that it passes first; return whether its trial goes on."""
         time, value = (
-            _number(result.get(self._time_attr)),
-            _number(result.get(self._metric or DEFAULT_METRIC)),
+            number(result.get(self._time_attr)),
+            number(result.get(self._metric or DEFAULT_METRIC)),
         )
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
         if time is None or value is None or math.isnan(time) or not rungs:
             return True
         finite = math.isfinite(value)
-        loss = WORST if not finite else -value if self._mode == "max" else value
+        loss = loss_of(value, self._mode)
         keep = finite or time < rungs[0].milestone
         for rung in rungs:
             if time < rung.milestone:
@@ -267,9 +261,9 @@ class ASHA(FIFOScheduler):
         weights eta^m / (m + 1) all brackets get the same budget.
         """
         weights = [self._eta ** len(rungs) / (len(rungs) + 1) for rungs in self._brackets]
-        for number, weight in enumerate(weights):
-            self._credit[number] += weight
-        chosen = max(range(len(weights)), key=lambda number: self._credit[number])
+        for bracket, weight in enumerate(weights):
+            self._credit[bracket] += weight
+        chosen = max(range(len(weights)), key=lambda bracket: self._credit[bracket])
         self._credit[chosen] -= sum(weights)
         return chosen
 
@@ -282,13 +276,13 @@ class ASHA(FIFOScheduler):
         bound = _bound([rung for rung in rungs if trial_id not in rung.filed])
         if bound != self._bound_of.get(trial_id, self.initial_decision().until):
             self._bound_of[trial_id] = bound
-            _tell(trial, Continue(until=bound))
+            tell(trial, Continue(until=bound))
 
     def _describe(self, rung: _Rung) -> str:
         n = len(rung.losses)
         if not n:
             return f"{rung.milestone:g}: none yet"
-        cutoff = rung.losses[_places(n, self._eta) - 1]
+        cutoff = rung.losses[max(1, places(n, self._eta)) - 1]
         shown = cutoff if not math.isfinite(cutoff) or self._mode == "min" else -cutoff
         return f"{rung.milestone:g}: {n} filed, cutoff {shown:.4g}"
 
@@ -309,43 +303,29 @@ def _bound(rungs: list[_Rung]) -> int | None:
     return math.ceil(rungs[0].milestone) if rungs else None
 
 
-def _tell(trial: Trial, decision: Continue | Stop) -> None:
-    """Send a decision to the trial's actor, if it has the door for it; never raise.
-
-    The call arrives before the trial's next ``step()``. An actor that is gone needs no decision.
-    """
-    try:
-        handle = trial.temporary_state.ray_actor
-        decide = getattr(handle, "decide", None)
-        if decide is not None:
-            decide.remote(decision)
-    except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
-        logger.debug("no decision sent to trial %s: %s", trial.trial_id, error)
-
-
-def _number(value: Any) -> float | None:
-    """Return a number as float, NaN and infinities included; None for anything else."""
-    if value is None or isinstance(value, str | bytes):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of more than one value
-        return None
-    except OverflowError:  # an integer beyond float
-        return math.inf
-
-
-def _check_mode(mode: str | None) -> None:
-    if mode is not None and mode not in MODES:
-        raise SettingsError(f"ASHA's mode must be 'min' or 'max', and is {mode!r}.{guess(mode, MODES)}")
+def _counted_by(time_attr: str | None, unit: str | None) -> str:
+    """Return the reported name that progress is counted by. Raises: SettingsError where the two contradict."""
+    if unit is not None and unit not in UNITS:
+        raise SettingsError(
+            f"ASHA's unit must be 'epochs', 'samples' or 'seconds', and is {unit!r}.{guess(str(unit), list(UNITS))} "
+            "To count by another name that is reported, give time_attr."
+        )
+    if time_attr is not None and unit is not None and time_attr != UNITS[unit]:
+        raise SettingsError(
+            f"ASHA was given unit={unit!r}, which counts {UNITS[unit]!r}, and time_attr={time_attr!r}: leave one out."
+        )
+    return time_attr or UNITS[unit or "epochs"]
 
 
 def _check_numbers(max_t: Any, grace_period: Any, reduction_factor: Any, brackets: Any) -> None:
     """Raise SettingsError unless the four agree."""
-    for name, value in (("max_t", max_t), ("grace_period", grace_period)):
-        if not _is_number(value) or value <= 0:
-            raise SettingsError(f"ASHA's {name} must be a number above 0, and is {value!r}.")
-    if not _is_number(reduction_factor) or reduction_factor <= 1:
+    if max_t == "auto":
+        raise SettingsError(
+            "ASHA stops a trial for good, so that max_t='auto', under which trials may have to go on, is not for it. "
+            "ElasticASHA(max_t='auto') pauses them; by name: scheduler={'name': 'elastic_asha', 'max_t': 'auto'}."
+        )
+    check_positive("ASHA", max_t=max_t, grace_period=grace_period)
+    if not is_number(reduction_factor) or reduction_factor <= 1:
         raise SettingsError(
             f"ASHA's reduction_factor must be a number above 1 (of how many trials one goes on), "
             f"and is {reduction_factor!r}. The usual ones are 2, 3 and 4."
@@ -366,7 +346,3 @@ def _check_numbers(max_t: Any, grace_period: Any, reduction_factor: Any, bracket
             f"reduction_factor={reduction_factor!r} and max_t={max_t!r}, and was given brackets={brackets}: "
             "the first rung of the last one would lie beyond max_t."
         )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

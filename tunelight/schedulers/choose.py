@@ -15,42 +15,41 @@ if TYPE_CHECKING:
 
     from tunelight.settings import Settings
 
-_SCHEDULERS = ("asha", "fifo")
+_OURS = ("asha", "elastic_asha")
+_SCHEDULERS = (*_OURS, "fifo")
+_TO_MAX_EPOCHS = ("asynchyperband", "async_hyperband", "hyperband", "hb_bohb")
+"""Those of Ray's that want to know where a trial ends."""
 
 
 def build_scheduler(settings: Settings) -> TrialScheduler:
     """Return the scheduler that the settings name. Raises: SettingsError for an unknown one."""
-    from ray.tune.schedulers import (  # noqa: PLC0415
-        SCHEDULER_IMPORT,
-        FIFOScheduler,
-        TrialScheduler,
-        create_scheduler,
-    )
-
-    from tunelight.schedulers import ASHA  # noqa: PLC0415
+    from ray.tune.schedulers import TrialScheduler  # noqa: PLC0415
 
     given = settings.scheduler
     if isinstance(given, TrialScheduler):
         try:
-            return copy.deepcopy(given)  # it remembers trials, and the next sweep's have the same ids
+            scheduler = copy.deepcopy(given)  # it remembers trials, and the next sweep's have the same ids
         except Exception:  # noqa: BLE001 - one that cannot be copied is used as it is
-            return given
-    options = dict(given) if isinstance(given, Mapping) else {"name": given}
-    name = str(options.pop("name", "asha"))
+            scheduler = given
+    else:
+        options = dict(given) if isinstance(given, Mapping) else {"name": given}
+        scheduler = _by_name(str(options.pop("name", "asha")), options, settings)
+    if getattr(scheduler, "resizes", False):
+        _limit(scheduler, settings)
+    return scheduler
+
+
+def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
+    from ray.tune.schedulers import SCHEDULER_IMPORT, FIFOScheduler, create_scheduler  # noqa: PLC0415
+
+    if name in _OURS:
+        return _ours(name, options, settings)
     try:
-        if name == "asha":
-            valid = list(inspect.signature(ASHA).parameters)
-            for option in options:
-                if option not in valid:
-                    raise SettingsError(
-                        f"scheduler asha has no {option!r}.{guess(option, valid)} It has {', '.join(valid)}."
-                    )
-            if settings.max_epochs is not None:
-                options.setdefault("max_t", settings.max_epochs)
-            return ASHA(metric=settings.metric, mode=settings.mode, **options)
         if name == "fifo":
             return FIFOScheduler(**options)
         if name in SCHEDULER_IMPORT:
+            if name in _TO_MAX_EPOCHS and settings.max_epochs is not None:
+                options.setdefault("max_t", settings.max_epochs)
             return create_scheduler(name, **options)
     except TypeError as error:
         raise SettingsError(f"scheduler {name!r} does not take {options}: {error}.") from error
@@ -59,6 +58,27 @@ def build_scheduler(settings: Settings) -> TrialScheduler:
         f"There is no scheduler {name!r}.{guess(name, valid)} There are {', '.join(valid)}, or pass a Ray Tune "
         "TrialScheduler object."
     )
+
+
+def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
+    from tunelight.schedulers import ASHA, ElasticASHA  # noqa: PLC0415
+
+    kind = {"asha": ASHA, "elastic_asha": ElasticASHA}[name]
+    valid = list(inspect.signature(kind).parameters)
+    for option in options:
+        if option not in valid:
+            raise SettingsError(f"scheduler {name} has no {option!r}.{guess(option, valid)} It has {', '.join(valid)}.")
+    if settings.max_epochs is not None:
+        options.setdefault("max_t", settings.max_epochs)
+    made: TrialScheduler = kind(**{"metric": settings.metric, "mode": settings.mode, **options})
+    return made
+
+
+def _limit(scheduler: Any, settings: Settings) -> None:
+    """Tell a scheduler that resizes how large gangs may become: those of one fixed size stay as they are."""
+    most = settings.workers[1] if isinstance(settings.workers, tuple) else None
+    own = getattr(scheduler, "max_workers", None)
+    scheduler.max_workers = most if most is None or own is None else min(own, most)
 
 
 def judged_by(scheduler: Any, settings: Settings) -> dict[str, Any]:

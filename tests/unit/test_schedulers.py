@@ -1,0 +1,192 @@
+"""One contract that every scheduler keeps, tunelight's and Ray's. What Ray's break is said beside each."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
+
+from tests.unit.tune import Cluster, curves
+from tunelight.schedulers import ASHA, ElasticASHA
+
+TIME = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
+JUDGED = {"metric": "loss", "mode": "min"}
+
+SCHEDULERS: dict[str, Callable[[], Any]] = {
+    "fifo": FIFOScheduler,
+    "asha": lambda: ASHA(**JUDGED, max_t=9, reduction_factor=3),
+    "asha of two brackets": lambda: ASHA(**JUDGED, max_t=9, reduction_factor=3, brackets=2),
+    "elastic": lambda: ElasticASHA(**JUDGED, max_t=9),
+    "elastic that grows": lambda: ElasticASHA(**JUDGED, max_t=9, max_workers=4),
+    "elastic with a deadline": lambda: ElasticASHA(**JUDGED, max_t=9, max_workers=4, deadline_s=60.0),
+    "elastic that finds its end": lambda: ElasticASHA(**JUDGED, max_t="auto"),
+    "ray's asha": lambda: AsyncHyperBandScheduler(**TIME, max_t=9, reduction_factor=3, stop_last_trials=False),
+    "ray's hyperband": lambda: HyperBandScheduler(**TIME, max_t=9),
+    "ray's median": lambda: MedianStoppingRule(**TIME, grace_period=1, min_samples_required=3),
+}
+HALVES = [name for name in SCHEDULERS if "asha" in name or "elastic" in name]
+FULL = [name for name in SCHEDULERS if name != "elastic that finds its end"]
+
+
+def of(*names: str, breaks: dict[str, str] | None = None) -> Any:
+    """Parametrize by schedulers; ``breaks`` are those that are known to fail, and why."""
+    marks = {name: [pytest.mark.xfail(strict=True, reason=why)] for name, why in (breaks or {}).items()}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
+
+
+def best_of(given: list[Callable[[int], float]]) -> int:
+    return min(range(len(given)), key=lambda number: given[number](9))
+
+
+def run(name: str, given: list[Callable[[int], Any]], **settings: Any) -> Cluster:
+    return Cluster(SCHEDULERS[name](), **{"slots": 4, **settings}).run(given)
+
+
+@of(*SCHEDULERS)
+def test_every_trial_ends(name):
+    cluster = run(name, curves(12))
+    assert {trial.status for trial in cluster.trials} == {Trial.TERMINATED}
+    assert len(cluster.trials) == 12
+
+
+@of(*FULL)
+def test_one_trial_alone_is_trained_to_its_end(name):
+    assert run(name, curves(1)).reached(0) == 9
+
+
+@of(*FULL)
+def test_the_best_trial_is_trained_to_its_end(name):
+    given = curves(18)
+    assert run(name, given).reached(best_of(given)) == 9
+
+
+@of(*FULL)
+def test_a_trial_of_nothing_but_nan_does_not_keep_the_best_from_its_end(name):
+    given = [*curves(9), *[lambda t: math.nan] * 3, *curves(9)]
+    assert run(name, given).reached(best_of(curves(9))) == 9
+
+
+@of(
+    *HALVES,
+    breaks={"ray's asha": "a NaN is never below a cutoff, and the first one makes every later cutoff NaN"},
+)
+def test_a_trial_of_nothing_but_nan_is_not_trained_to_its_end(name):
+    assert run(name, [*curves(9), *[lambda t: math.nan] * 3, *curves(9)]).reached(9) < 9
+
+
+@of(*HALVES, breaks={"ray's asha": "whoever equals the cutoff goes on, so that all ties do"})
+def test_of_equal_trials_only_the_share_of_one_rung_goes_on(name):
+    cluster = run(name, [lambda t: 0.5] * 27, slots=27)
+    assert sum(cluster.reached(number) > 3 for number in range(27)) <= 9
+
+
+@of(*SCHEDULERS)
+def test_reports_that_skip_milestones_are_taken(name):
+    cluster = run(name, curves(12), skip=2)
+    assert {trial.status for trial in cluster.trials} == {Trial.TERMINATED}
+
+
+@of(*HALVES)
+def test_reports_that_skip_milestones_are_halved_all_the_same(name):
+    cluster = run(name, curves(18), skip=2, slots=18)
+    assert sum(cluster.reached(number) == 9 for number in range(18)) <= 9
+
+
+@of(*SCHEDULERS)
+def test_a_hundred_errors_do_not_end_the_sweep(name):
+    def fail(t: int) -> float:
+        if t >= 2:
+            raise RuntimeError("the training code raised")
+        return 0.1
+
+    given = [*[fail] * 50, *curves(6), *[fail] * 50]
+    cluster = run(name, given)
+    assert {trial.status for trial in cluster.trials} <= {Trial.TERMINATED, Trial.ERROR}
+    assert len(cluster.trials) == 106
+
+
+@of(*SCHEDULERS)
+def test_the_same_reports_bring_the_same_decisions(name):
+    first, second = (run(name, curves(20), seed=5).log for _ in range(2))
+    assert first == second
+
+
+class Told:
+    """Stands before a scheduler, and notes what it is told and what it answers."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.calls: list[tuple[str, str, Any, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+        if not name.startswith("on_trial_"):
+            return method
+
+        def call(controller: Any, trial: Trial, *result: Any) -> Any:
+            answer = method(controller, trial, *result)
+            self.calls.append((name, trial.trial_id, copy.deepcopy(result), answer))
+            return answer
+
+        return call
+
+
+@of(
+    *SCHEDULERS,
+    breaks={
+        "ray's hyperband": "it decides by whether the controller has paused the trials of its bracket",
+        "ray's median": "while few have reported it pauses a trial if the controller has others that wait",
+    },
+)
+def test_its_state_follows_from_the_reports_alone(name):
+    told = Told(SCHEDULERS[name]())
+    Cluster(told, slots=4).run(curves(24))
+    again, trials = SCHEDULERS[name](), {}
+    controller = SimpleNamespace(
+        get_trials=lambda: list(trials.values()), get_live_trials=lambda: list(trials.values())
+    )
+    answers = []
+    for method, trial_id, result, _ in told.calls:
+        trial = trials.setdefault(trial_id, Trial("recorded", stub=True, trial_id=trial_id))
+        if result:
+            trial.run_metadata.last_result = result[0]
+        answers.append(getattr(again, method)(controller, trial, *result))
+    assert answers == [answer for *_, answer in told.calls]
+
+
+@of(
+    *(name for name in SCHEDULERS if name != "fifo"),
+    breaks=dict.fromkeys(("ray's hyperband", "ray's median"), "it has no save(), and Ray's TrialScheduler raises"),
+)
+def test_saved_and_restored_it_decides_on_as_before(name, tmp_path):
+    rng = random.Random(7)
+    one = SCHEDULERS[name]()
+    trials = [Trial("recorded", stub=True, trial_id=f"{number:05d}") for number in range(40)]
+
+    def report(scheduler: Any, trial: Trial, at: int, loss: float) -> str:
+        result = {"loss": loss, "training_iteration": at, "time_total_s": float(at)}
+        answer: str = scheduler.on_trial_result(None, trial, result)
+        return answer
+
+    for trial in trials[:20]:
+        one.on_trial_add(None, trial)
+        decided = report(one, trial, 1, rng.random())
+        trial.set_status({"PAUSE": Trial.PAUSED, "STOP": Trial.TERMINATED}.get(decided, Trial.PENDING))
+    one.save(str(tmp_path / "state"))
+    two = SCHEDULERS[name]()
+    two.restore(str(tmp_path / "state"))
+    for trial in trials[:20]:
+        two.on_trial_add(None, trial)  # as Tune does when it restores a sweep
+    for trial in trials[20:]:
+        one.on_trial_add(None, trial)
+        two.on_trial_add(None, trial)
+        for at in (1, 3):
+            loss = rng.random()
+            assert report(one, trial, at, loss) == report(two, trial, at, loss)

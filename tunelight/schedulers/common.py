@@ -1,0 +1,107 @@
+"""What the schedulers share: how a report is read, and how a gang is told."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tunelight.errors import SettingsError, guess
+from tunelight.messages import Continue, Resize, Stop
+
+if TYPE_CHECKING:
+    from ray.tune.experiment import Trial
+
+logger = logging.getLogger(__name__)
+
+MODES: Final = ("min", "max")
+TRAINING_ITERATION: Final = "training_iteration"
+WORST: Final = math.inf
+"""How NaN and both infinities are filed: they count in a rung, behind everything else."""
+
+
+def tell(trial: Trial, decision: Continue | Stop | Resize) -> None:
+    """Send a decision to the trial's actor, if it has the door for it; never raise.
+
+    The call arrives before the trial's next ``step()``. An actor that is gone needs no decision.
+    """
+    try:
+        handle = trial.temporary_state.ray_actor
+        decide = getattr(handle, "decide", None)
+        if decide is not None:
+            decide.remote(decision)
+    except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
+        logger.debug("no decision sent to trial %s: %s", trial.trial_id, error)
+
+
+def number(value: Any) -> float | None:
+    """Return a number as float, NaN and infinities included; None for anything else."""
+    if value is None or isinstance(value, str | bytes):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of more than one value
+        return None
+    except OverflowError:  # an integer beyond float
+        return math.inf
+
+
+def loss_of(value: float, mode: str | None) -> float:
+    """Return what a metric's value is filed as: less is better, NaN and infinities are worst."""
+    if not math.isfinite(value):
+        return WORST
+    return -value if mode == "max" else value
+
+
+def places(n: int, eta: float) -> int:
+    """Return how many of ``n`` trials are the best 1/eta: floor(n / eta)."""
+    return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10
+
+
+def whole(eta: float) -> float:
+    """Return an eta that is a whole number as int, so that milestones are whole."""
+    return int(eta) if eta == int(eta) else eta
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a setting is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_mode(mode: str | None, who: str) -> None:
+    """Raise SettingsError unless ``mode`` is "min", "max" or None."""
+    if mode is not None and mode not in MODES:
+        raise SettingsError(f"{who}'s mode must be 'min' or 'max', and is {mode!r}.{guess(mode, MODES)}")
+
+
+def check_positive(who: str, **values: Any) -> None:
+    """Raise SettingsError for the first value that is no finite number above 0."""
+    for name, value in values.items():
+        if not is_number(value) or value <= 0:
+            raise SettingsError(f"{who}'s {name} must be a number above 0, and is {value!r}.")
+
+
+def check_judged(who: str, metric: str | None, mode: str | None) -> None:
+    """Raise SettingsError unless there is a metric and a mode to compare trials by."""
+    if not metric or not mode:
+        raise SettingsError(
+            f"{who} needs a metric and a mode to compare trials by, and has metric={metric!r}, "
+            f"mode={mode!r}. Give both to {who}(metric=..., mode='min') or to the sweep "
+            "(with a plain Tuner: TuneConfig(metric=..., mode='min'))."
+        )
+
+
+def agreed(own: dict[str, Any], saved: Mapping[str, Any], who: str, path: str) -> dict[str, Any]:
+    """Return a scheduler's settings with the metric and mode that were saved, where it has none.
+
+    Raises: SettingsError where the others differ: state saved under them would mean something else.
+    """
+    both = {**own, **{name: own[name] or saved[name] for name in ("metric", "mode")}}
+    differ = [f"{name}={both[name]!r} (saved: {saved.get(name)!r})" for name in both if both[name] != saved.get(name)]
+    if differ:
+        raise SettingsError(
+            f"{path} was saved by {who} with other settings than this one: {', '.join(differ)}. Restore it with the "
+            "settings it was saved under."
+        )
+    return both

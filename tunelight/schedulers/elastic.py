@@ -1,0 +1,376 @@
+"""ElasticASHA: asynchronous successive halving in its promotion form, for gangs that grow.
+
+Li et al., "A System for Massively Parallel Hyperparameter Tuning" (https://arxiv.org/abs/1810.05934): a trial
+pauses at a rung and is promoted when it is among the best 1/eta there. When trials are admitted: Liaw et al.,
+"HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline" (SoCC 2019).
+
+Reads no clock but the one it is handed, and draws no random number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ray.tune.experiment import Trial
+from ray.tune.result import DEFAULT_METRIC
+from ray.tune.schedulers.trial_scheduler import TrialScheduler
+
+from tunelight.errors import SettingsError
+from tunelight.messages import Continue, Stop
+from tunelight.schedulers.common import (
+    TRAINING_ITERATION,
+    agreed,
+    check_judged,
+    check_mode,
+    check_positive,
+    is_number,
+    loss_of,
+    number,
+    tell,
+    whole,
+)
+from tunelight.schedulers.growth import Growth
+from tunelight.schedulers.ledger import Need
+from tunelight.schedulers.members import Member, Members, State
+from tunelight.schedulers.promotion import Promotion, Verdict
+from tunelight.schedulers.rungs import Rung
+
+if TYPE_CHECKING:
+    from ray.tune.execution.tune_controller import TuneController
+
+
+class ElasticASHA(TrialScheduler):
+    """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
+
+    Rungs lie at ``grace * eta ** k`` below ``max_t``. A trial that comes to a rung among the best ``floor(n / eta)``
+    of the ``n`` filed there so far goes on in place; another one pauses, keeps its checkpoint and leaves its gang to
+    others. When there is room, the highest rung's best paused trial that has come to be among the best is promoted,
+    before a new trial starts. Where no further trial can come to a rung, at least its best goes on, so that the sweep
+    ends with one trained to ``max_t``; then those still paused are ended. NaN or infinite from the first rung on
+    stops a trial. One that reaches ``max_t`` ends by itself.
+
+    Gangs of ``workers=(least, most)`` start with ``least``. While nothing waits for what is free, trials grow, each
+    towards its share of the cluster, by doubling; they do if that saves 1.1 times what a resize costs, both learned
+    from the sweep's own reports. When a trial waits, the least promising of those that grew give back.
+
+    With a deadline, a new trial starts only while enough time is left for it to come as far as the front.
+
+    Args:
+        metric: reported name to compare; None takes what Tune is told.
+        mode: "min" or "max"; None takes what Tune is told.
+        eta: of how many trials one is promoted, > 1.
+        grace: where the first rung lies, in epochs (one report each).
+        max_t: where a trial ends by itself, in epochs. "auto": no further than is needed to tell which trial is best
+            (PASHA): two rungs at first, a further one while the order of trials at the two highest still changes by
+            more than the measured noise of validation. All trials pause at the highest rung, and none ends by itself
+            unless its training does.
+        deadline_s: seconds from the first trial on after which nothing counts (None: no deadline).
+        max_workers: how far a gang may grow (None: to what the sweep's ``workers`` say; under a plain Tuner not).
+        cooldown: how many reports a gang keeps its size at least.
+        clock: seconds that only grow; what the deadline is measured by.
+
+    Raises: SettingsError, for a value out of range. Runs on: driver.
+    """
+
+    _supports_buffered_results = False
+    resizes = True
+    """Gangs are to start with their least, and to grow when told."""
+
+    def __init__(  # noqa: PLR0917 - metric and mode first, as in every scheduler of Tune
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        eta: float = 3,
+        grace: float = 1,
+        max_t: float | Literal["auto"] = 81,
+        deadline_s: float | None = None,
+        max_workers: int | None = None,
+        cooldown: int = 5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        check_mode(mode, "ElasticASHA")
+        _check_numbers(
+            eta=eta,
+            grace=grace,
+            max_t=max_t,
+            deadline_s=deadline_s,
+            max_workers=max_workers,
+            cooldown=cooldown,
+        )
+        self._metric = metric
+        self._mode = mode
+        self._grace = grace
+        self._deadline_s = deadline_s
+        self.clock = clock
+        self._members = Members()
+        self._promotion = Promotion(self._members, whole(eta), grace, None if max_t == "auto" else max_t)
+        self._growth = Growth(self._members, max_workers, cooldown)
+        self._started_at: float | None = None
+        self._some_need: Need | None = None
+        self._ending = 1
+
+    # -- what tunelight asks ------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> str | None:
+        """Return "min", "max", or None where Tune has yet to say."""
+        return self._mode
+
+    @property
+    def max_workers(self) -> int | None:
+        """How far a gang may grow; None: not at all."""
+        return self._growth.most
+
+    @max_workers.setter
+    def max_workers(self, most: int | None) -> None:
+        self._growth.most = most
+
+    def milestones(self) -> list[float]:
+        """Return where the rungs lie, ascending, in epochs."""
+        return [rung.milestone for rung in self._promotion.rungs]
+
+    def initial_decision(self) -> Continue:
+        """Return how far a new trial may run before its first report needs an answer."""
+        return Continue(until=self._bound(0))
+
+    def admits(self) -> bool:
+        """Tell whether a trial that starts now has the time to come as far as the front (HyperSched's rule)."""
+        return self._in_time(self._promotion.front())
+
+    # -- Tune's interface ---------------------------------------------------------------------------
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
+        check_mode(mode, "ElasticASHA")
+        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
+            return False
+        self._mode = mode or self._mode
+        self._metric = metric or self._metric or (DEFAULT_METRIC if self._mode else None)
+        return True
+
+    def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Take in a trial that is to start, or one that comes back: it keeps what it filed."""
+        check_judged("ElasticASHA", self._metric, self._mode)
+        if self._started_at is None:
+            self._started_at = self.clock()
+        member = self._members.know(trial.trial_id)
+        member.trial, member.need = trial, Need.of(trial)
+        if trial.status in (Trial.TERMINATED, Trial.ERROR):  # Tune adds those too when it restores a sweep
+            self._end(member)
+            return
+        if trial.status == Trial.PAUSED and member.state in (State.PAUSED, State.PAUSING):
+            return  # a replay asks nobody to choose, so it may not be seen as paused yet
+        if member.state is State.PAUSED:
+            member.again = True
+            self._promotion.leave(member)
+        self._some_need = member.need
+        member.told = self._bound(0)
+        self._members.move(member, State.WAITING)
+        self._ending = 1
+
+    def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
+        """Decide about one report: CONTINUE, PAUSE or STOP, and tell the gang what Tune has no word for."""
+        member = self._members.get(trial.trial_id)
+        if member is None or member.state is State.ENDED:
+            return TrialScheduler.CONTINUE
+        self._going(member)
+        target = member.target
+        verdict = self._judge(member, result)
+        if verdict == "stop":
+            tell(trial, Stop("elastic_asha"))
+            return TrialScheduler.STOP
+        if verdict == "pause":
+            self._members.move(member, State.PAUSING)
+            return TrialScheduler.PAUSE
+        self._tell_bound(member)
+        if member.target > target:
+            self._growth.promoted(member)
+        self._adjust(tune_controller, member)
+        return TrialScheduler.CONTINUE
+
+    def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
+        """File a last report that came with the end of its trial; Tune asks no decision about it."""
+        member = self._members.get(trial.trial_id)
+        if member is not None and member.state is not State.ENDED:
+            self._judge(member, result or {}, ended=True)
+        self._end(member)
+
+    def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Keep what the failed trial filed: it was measured."""
+        self._end(self._members.get(trial.trial_id))
+
+    def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Forget a trial that was ended while it waited."""
+        self._end(self._members.get(trial.trial_id))
+
+    def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
+        """Return the paused trial to promote now, if any; make room, and end what nobody will promote."""
+        self._members.settle(self._growth.started, lambda member: self._adjust(tune_controller, member), self._paused)
+        while (member := self._promotion.promotable(worth=self._worth)) is not None:
+            self._growth.ledger.look(tune_controller)
+            if not self._growth.ledger.fits(member.need) and self._members.going:
+                self._growth.make_room(member.need)
+                return None
+            if self._promotion.promote(member):
+                return self._start_again(member)
+        if self._members.waiting:
+            self._growth.ledger.look(tune_controller)
+            self._growth.make_room(self._members.waiting[0].need)
+            return None
+        if not self._members.busy:
+            return self._wind_up(tune_controller)
+        for member in self._members.some_going() if self._growth.may_grow(self._some_need) else ():
+            self._adjust(tune_controller, member)
+        return None
+
+    def debug_string(self) -> str:
+        """Return one line: each rung with its number of trials, those promoted, and the value to beat."""
+        shown = " | ".join(self._describe(rung) for rung in self._promotion.rungs) or "no rung below max_t"
+        return f"Using ElasticASHA: {shown}"
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write settings and rungs as JSON."""
+        state = {"settings": self._settings(), "rungs": self._promotion.state()}
+        part = Path(f"{checkpoint_path}.part")
+        part.write_text(json.dumps(state), encoding="utf-8")
+        part.replace(checkpoint_path)
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Take up what ``save`` wrote.
+
+        Raises: SettingsError, if it was written under other settings, which would misplace the rungs.
+        """
+        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        own = agreed(self._settings(), state["settings"], "an ElasticASHA", checkpoint_path)
+        self._metric, self._mode = own["metric"], own["mode"]
+        self._promotion.load(state["rungs"])
+
+    # -- what becomes of one trial ------------------------------------------------------------------
+
+    def _judge(self, member: Member, result: Mapping[str, Any], *, ended: bool = False) -> Verdict:
+        """Learn from a report and file it; one without progress or metric decides nothing."""
+        at, value = number(result.get(TRAINING_ITERATION)), number(result.get(self._metric or DEFAULT_METRIC))
+        if at is None or math.isnan(at):
+            return "go on"
+        member.progress = at
+        self._growth.heard(member, result)
+        return "go on" if value is None else self._promotion.judge(member, loss_of(value, self._mode), ended=ended)
+
+    def _going(self, member: Member) -> None:
+        """Note that a trial trains, which Tune does not tell."""
+        if member.state is State.PAUSED:  # as in a replay of reports, which asks nobody to choose
+            self._promotion.went_on(member)
+        if member.state is not State.GOING:
+            self._members.move(member, State.GOING)
+            self._growth.started(member)
+
+    def _adjust(self, tune_controller: TuneController, member: Member) -> None:
+        self._growth.ledger.look(tune_controller)
+        alone = not self._members.waiting and self._promotion.promotable(worth=self._worth) is None
+        left = self._promotion.end_of(member.target) - member.progress
+        self._growth.adjust(tune_controller, member, left, self._promotion.expected(member), alone=alone)
+
+    def _paused(self, member: Member) -> None:
+        self._growth.gone(member)
+        self._promotion.changed()
+
+    def _end(self, member: Member | None) -> None:
+        if member is not None:
+            self._promotion.leave(member)
+            self._members.move(member, State.ENDED)
+            self._growth.gone(member)
+
+    def _start_again(self, member: Member) -> Trial:
+        self._members.starts(member)
+        self._growth.started(member)
+        member.told = self._bound(0)
+        trial: Trial = member.trial
+        return trial
+
+    def _wind_up(self, tune_controller: TuneController) -> Trial | None:
+        """Promote the best of a closed rung, or end paused trials: nothing trains or waits any more.
+
+        Whether the search has more to give, nobody says: it was asked just now, and gave nothing. It may count
+        paused trials as live, so they are ended in growing numbers, worst first.
+        """
+        member = self._promotion.promotable(closed=True, worth=self._worth)
+        if member is not None and self._promotion.promote(member):
+            return self._start_again(member)
+        for trial_id in self._promotion.worst_first()[: self._ending]:
+            paused = self._members.know(trial_id)
+            if paused.trial is not None:
+                tune_controller.stop_trial(paused.trial)
+            self._end(paused)
+        self._ending *= 2
+        return None
+
+    def _in_time(self, progress: float) -> bool:
+        """Tell whether so much progress fits in what is left until the deadline."""
+        if self._deadline_s is None or self._started_at is None:
+            return True
+        left = self._deadline_s - (self.clock() - self._started_at)
+        each = self._growth.speed.each(self._some_need.workers if self._some_need else 1)
+        return left > 0 and not progress * each + self._growth.speed.start_s > left
+
+    def _worth(self, member: Member) -> bool:
+        """Tell whether a paused trial can still come to its next rung."""
+        return self._in_time(self._promotion.end_of(member.target) - member.progress)
+
+    def _bound(self, rung: int) -> int | None:
+        """Return the first whole report at or past a rung; None past the last one."""
+        rungs = self._promotion.rungs
+        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else None
+
+    def _tell_bound(self, member: Member) -> None:
+        bound = self._bound(member.target)
+        if bound != member.told:
+            member.told = bound
+            tell(member.trial, Continue(until=bound))
+
+    def _describe(self, rung: Rung) -> str:
+        if not len(rung):
+            return f"{rung.milestone:g}: none yet"
+        cutoff = rung.cutoff(self._promotion.eta)
+        beat = "" if cutoff is None else f", cutoff {-cutoff if self._mode == 'max' else cutoff:.4g}"
+        return f"{rung.milestone:g}: {len(rung)} filed, {len(rung.promoted)} promoted{beat}"
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "metric": self._metric,
+            "mode": self._mode,
+            "eta": self._promotion.eta,
+            "grace": self._grace,
+            "max_t": "auto" if self._promotion.cap else self._promotion.max_t,
+        }
+
+
+def _check_numbers(*, eta: Any, grace: Any, max_t: Any, deadline_s: Any, max_workers: Any, cooldown: Any) -> None:
+    """Raise SettingsError unless the settings are in range and agree."""
+    check_positive("ElasticASHA", grace=grace)
+    if isinstance(max_t, str) and max_t != "auto":
+        raise SettingsError(f"ElasticASHA's max_t must be a number of epochs or 'auto', and is {max_t!r}.")
+    if max_t != "auto":
+        check_positive("ElasticASHA", max_t=max_t)
+    if deadline_s is not None:
+        check_positive("ElasticASHA", deadline_s=deadline_s)
+    if not is_number(eta) or eta <= 1:
+        raise SettingsError(
+            f"ElasticASHA's eta must be a number above 1 (of how many trials one is promoted), and is {eta!r}. "
+            "The usual ones are 2, 3 and 4."
+        )
+    if max_t != "auto" and grace > max_t:
+        raise SettingsError(
+            f"ElasticASHA's grace must be at most max_t, and is {grace!r} with max_t={max_t!r}: no trial would ever "
+            "pause. Lower grace, or train longer."
+        )
+    for name, value, least in (("max_workers", max_workers, 1), ("cooldown", cooldown, 0)):
+        if name == "max_workers" and value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise SettingsError(f"ElasticASHA's {name} must be a whole number of {least} or more, and is {value!r}.")

@@ -1,0 +1,169 @@
+"""The trials that a promoting scheduler knows, and where each of them is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from ray.tune.experiment import Trial
+from sortedcontainers import SortedList
+
+from tunelight.schedulers.ledger import Need
+from tunelight.schedulers.speed import Pace
+
+_LOOKS: Final = 8
+"""How many trials on their way to a start or a pause are looked at in one of Tune's steps."""
+
+
+class State(Enum):
+    """Where a trial is, as far as the scheduler has been told or has looked."""
+
+    WAITING = "waiting for a gang"
+    GOING = "training"
+    PAUSING = "writing the checkpoint of its pause"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+_COMING: Final = (State.WAITING, State.GOING)
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One trial: how far it is, what it was worth last, and what its gang was told."""
+
+    trial_id: str
+    trial: Any = None
+    need: Need | None = None
+    state: State = State.ENDED
+    target: int = 0
+    """The number of the rung that it comes to next."""
+    at: int = 0
+    """The number of the rung that it waits at, while paused."""
+    progress: float = 0.0
+    loss: float = math.inf
+    told: int | None = None
+    """Up to which report its gang need not ask."""
+    pace: Pace = field(default_factory=Pace)
+    asked: int = 0
+    """How many workers it is to have."""
+    since: int | None = None
+    """Reports since its gang was last asked to change its size; None: not since it started."""
+    asked_at: float = 0.0
+    """At which second of its training that was."""
+    refused: int = 0
+    """How often in a row a growth was not granted."""
+    again: bool = False
+    """Whether it paused in an earlier run of the sweep, and is to be judged anew at its next report."""
+
+
+class Members:
+    """Keeps count of trials by where they are and which rung they come to next."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Member] = {}
+        self._towards: Counter[int] = Counter()
+        self._going = SortedList()
+        self.waiting: deque[Member] = deque()
+        """Trials that were added and have not been seen to start, the first added first."""
+        self._pausing: deque[Member] = deque()
+        self._starting: deque[Member] = deque()
+        self._looked = 0
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def get(self, trial_id: str) -> Member | None:
+        """Return the trial of that id, if it is known."""
+        return self._by_id.get(trial_id)
+
+    def know(self, trial_id: str) -> Member:
+        """Return the trial of that id, and make one where it is new."""
+        if trial_id not in self._by_id:
+            self._by_id[trial_id] = Member(trial_id)
+        return self._by_id[trial_id]
+
+    @property
+    def busy(self) -> bool:
+        """Whether any trial trains, waits for a gang, or writes its checkpoint."""
+        return bool(self._towards or self._pausing)
+
+    @property
+    def going(self) -> int:
+        """How many trials train."""
+        return len(self._going)
+
+    def some_going(self) -> Iterator[Member]:
+        """Yield a few of those that train; the next ones at the next call, and so on, the furthest first."""
+        first = self._looked if self._looked < len(self._going) else 0
+        self._looked = first + _LOOKS
+        for _, trial_id in self._going[first : self._looked]:
+            yield self._by_id[trial_id]
+
+    def any_towards(self, rung: int) -> bool:
+        """Tell whether any trial may still come to a rung of that number, or a lower one."""
+        return any(number <= rung for number in self._towards)
+
+    def move(self, member: Member, state: State, target: int | None = None) -> None:
+        """Note where a trial is now, and which rung it comes to next if that has changed."""
+        self._count(member, -1)
+        member.state = state
+        member.target = member.target if target is None else target
+        self._count(member, 1)
+        if state is State.WAITING and member not in self.waiting:
+            self.waiting.append(member)
+        elif state is State.PAUSING:
+            self._pausing.append(member)
+
+    def starts(self, member: Member) -> None:
+        """Note that a trial goes on as soon as Tune has a gang for it."""
+        self.move(member, State.GOING)
+        self._starting.append(member)
+
+    def settle(
+        self,
+        started: Callable[[Member], None],
+        begun: Callable[[Member], None],
+        paused: Callable[[Member], None],
+    ) -> None:
+        """Look which trials Tune has taken up, whose gang is there, and which have paused: it tells of none."""
+        while self.waiting and (
+            self.waiting[0].state is not State.WAITING or _status(self.waiting[0]) != Trial.PENDING
+        ):
+            member = self.waiting.popleft()
+            if member.state is State.WAITING:
+                self.starts(member)
+                started(member)
+        for _ in range(min(_LOOKS, len(self._starting))):
+            member = self._starting.popleft()
+            if member.state is State.GOING and _status(member) == Trial.PENDING:
+                self._starting.append(member)
+            elif member.state is State.GOING and _status(member) == Trial.RUNNING:
+                begun(member)
+        for _ in range(min(_LOOKS, len(self._pausing))):
+            member = self._pausing.popleft()
+            if member.state is State.PAUSING and _status(member) != Trial.PAUSED:
+                self._pausing.append(member)
+            elif member.state is State.PAUSING:
+                self.move(member, State.PAUSED)
+                paused(member)
+
+    def _count(self, member: Member, sign: int) -> None:
+        if member.state in _COMING:
+            self._towards[member.target] += sign
+            if not self._towards[member.target]:
+                del self._towards[member.target]
+        if member.state is State.GOING:
+            key = (-member.target, member.trial_id)
+            if sign > 0:
+                self._going.add(key)
+            else:
+                self._going.remove(key)
+
+
+def _status(member: Member) -> Any:
+    return getattr(member.trial, "status", None)

@@ -1,0 +1,182 @@
+"""The rule of successive halving in its promotion form: who goes on, who waits, who is promoted late."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from tunelight.schedulers.cap import Cap
+from tunelight.schedulers.common import WORST
+from tunelight.schedulers.members import Member, Members, State
+from tunelight.schedulers.rungs import Rung
+
+Verdict = Literal["go on", "pause", "stop"]
+
+
+class Promotion:
+    """Rungs at ``grace * eta ** k`` below ``max_t``, and who may go past each.
+
+    A trial may that is among the best ``floor(n / eta)`` of the ``n`` filed at a rung. Of a rung to which no further
+    trial can come, as far as is known, at least the best may.
+    """
+
+    def __init__(self, members: Members, eta: float, grace: float, max_t: float | None) -> None:
+        self._members = members
+        self.eta = eta
+        self.max_t = math.inf if max_t is None else max_t
+        self.rungs: list[Rung] = []
+        self.cap = Cap() if max_t is None else None
+        milestone = grace
+        while milestone < self.max_t and (self.cap is None or len(self.rungs) < 2):
+            self.rungs.append(Rung(milestone))
+            milestone *= eta
+        self._nobody = False
+        """Whether it is known that nobody can be promoted, until something changes."""
+
+    def changed(self) -> None:
+        """Note that what was found before of who may be promoted need not hold any more."""
+        self._nobody = False
+
+    def end_of(self, rung: int) -> float:
+        """Return the progress at which a trial comes to a rung of that number, or to its end."""
+        return self.rungs[rung].milestone if rung < len(self.rungs) else self.max_t
+
+    def expected(self, member: Member) -> float:
+        """Return how much progress a trial is expected to make from here: 1/eta of it past each rung."""
+        total, share, at = 0.0, 1.0, member.progress
+        for number in range(member.target, len(self.rungs) + (self.cap is None)):
+            total += share * (self.end_of(number) - at)
+            share, at = share / self.eta, self.end_of(number)
+        return total
+
+    def front(self) -> float:
+        """Return the highest milestone to which any trial has come; 0 before the first."""
+        return max((rung.milestone for rung in self.rungs if len(rung)), default=0.0)
+
+    def judge(self, member: Member, loss: float, *, ended: bool) -> Verdict:
+        """File a trial's report at every rung that it passes first, and say what is to become of it.
+
+        ``ended`` files only: nobody asks what is to become of it.
+        """
+        at, first = member.progress, member.target
+        member.loss = loss
+        if self.cap is not None and at >= self.rungs[-2].milestone:
+            self.cap.heard(member.trial_id, loss)
+        self._file(member, at, loss)
+        if ended or not self.rungs or at >= self.max_t:
+            return "go on"
+        if loss == WORST and at >= self.rungs[0].milestone:
+            return "stop"
+        start = member.at if member.again else first
+        member.again = False
+        return "go on" if self._passes(member, range(start, member.target)) else "pause"
+
+    def promotable(self, *, closed: bool = False, worth: Callable[[Member], bool]) -> Member | None:
+        """Return who is to be promoted first: the best of those paused at the highest rung where one may go on.
+
+        ``closed``: whether all rungs are, for nothing trains or waits. ``worth``: whether it pays for a trial.
+        """
+        if self._nobody and not closed:
+            return None
+        found = self._first(closed=closed, worth=worth)
+        self._nobody = found is None
+        return found
+
+    def promote(self, member: Member) -> bool:
+        """Let a paused trial go on; False where it had passed a further rung too, and now waits at that one."""
+        self.rungs[member.at].leave(member.trial_id)
+        self.changed()
+        return self._passes(member, range(member.at, member.target), sure=1)
+
+    def went_on(self, member: Member) -> None:
+        """Note that a paused trial trains again: it was promoted, though not by this object."""
+        for rung in self.rungs[member.at : member.target]:
+            rung.leave(member.trial_id)
+            rung.promoted.add(member.trial_id)
+        self.changed()
+
+    def leave(self, member: Member) -> None:
+        """Take a trial that has ended from those that may be promoted."""
+        if self.rungs and member.at < len(self.rungs):
+            self.rungs[member.at].leave(member.trial_id)
+        self.changed()
+
+    def worst_first(self) -> list[str]:
+        """Return the paused trials, the lowest rung's worst first."""
+        return [trial_id for rung in self.rungs for trial_id in rung.waiting()]
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return plain data for JSON."""
+        return [rung.state() for rung in self.rungs]
+
+    def load(self, state: Iterable[Mapping[str, Any]]) -> None:
+        """Take up what ``state`` returned; trials that trained then are taken to come again."""
+        saved = list(state)
+        while self.cap is not None and len(self.rungs) < len(saved):
+            self.rungs.append(Rung(self.rungs[-1].milestone * self.eta))
+        for number, (rung, filed) in enumerate(zip(self.rungs, saved, strict=True)):
+            rung.load(filed)
+            for trial_id, (loss, _) in rung.filed.items():
+                member = self._members.know(trial_id)
+                member.target, member.loss = number + 1, loss
+            for trial_id in rung.waiting():
+                member = self._members.know(trial_id)
+                member.at, member.state = number, State.PAUSED
+                member.progress = rung.milestone
+        self.changed()
+
+    @property
+    def _passable(self) -> int:
+        """How many rungs a trial may go past."""
+        return len(self.rungs) - (self.cap is not None)
+
+    def _file(self, member: Member, at: float, loss: float) -> None:
+        target = member.target
+        while target < len(self.rungs) and at >= self.rungs[target].milestone:
+            self.rungs[target].file(member.trial_id, loss)
+            target += 1
+            if target == len(self.rungs):
+                self._raise_cap(member.trial_id)
+        if target != member.target:
+            self._members.move(member, member.state, target)
+            self.changed()
+
+    def _raise_cap(self, trial_id: str) -> None:
+        """Add a rung if a trial that has come to the top one is out of order there."""
+        top = self.rungs[-1]
+        if self.cap is not None and self.cap.contradicts(top, self.rungs[-2], trial_id):
+            self.rungs.append(Rung(top.milestone * self.eta))
+            self.cap.raised()
+
+    def _passes(self, member: Member, numbers: range, sure: int = 0) -> bool:
+        """Promote a trial past these rungs while it is among their best; the first ``sure`` ones it is."""
+        for number in numbers:
+            rung = self.rungs[number]
+            if number >= numbers.start + sure and not self._may(member.trial_id, number):
+                member.at = number
+                rung.wait(member.trial_id)
+                return False
+            rung.promoted.add(member.trial_id)
+        return True
+
+    def _may(self, trial_id: str, number: int) -> bool:
+        rung = self.rungs[number]
+        if number >= self._passable:
+            return False
+        return rung.among_best(trial_id, self.eta, closed=rung.rank(trial_id) == 0 and self._closed(number))
+
+    def _closed(self, number: int) -> bool:
+        """Tell whether no further trial can come to a rung, as far as is known."""
+        if self._members.any_towards(number):
+            return False
+        return not any(True for rung in self.rungs[:number] for _ in rung.ready(self.eta, closed=False))
+
+    def _first(self, *, closed: bool, worth: Callable[[Member], bool]) -> Member | None:
+        for rung in reversed(self.rungs[: self._passable]):
+            for trial_id in rung.ready(self.eta, closed=closed):
+                member = self._members.know(trial_id)
+                ready = member.trial is not None and member.state is State.PAUSED
+                if ready and worth(member):
+                    return member
+        return None

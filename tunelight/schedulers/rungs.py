@@ -1,0 +1,93 @@
+"""Rungs of the promotion form of successive halving: who was filed, who waits, who went on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sortedcontainers import SortedList
+
+from tunelight.schedulers.common import places
+
+_LATE: Final = 1.5
+"""Among the best 1/eta to this power is who is promoted late."""
+
+
+@dataclass
+class Rung:
+    """One milestone, with what trials were worth when they first came to it; O(log n) an operation.
+
+    Trials are compared by (loss, order of arrival): of equals the earlier wins, so that no two tie.
+    """
+
+    milestone: float
+    filed: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Trial id -> (loss, order of arrival), in that order."""
+    promoted: set[str] = field(default_factory=set)
+    """Trials that went past this rung."""
+    _order: SortedList = field(default_factory=SortedList)
+    _waiting: SortedList = field(default_factory=SortedList)
+
+    def __len__(self) -> int:
+        return len(self.filed)
+
+    def file(self, trial_id: str, loss: float) -> None:
+        """File a trial that is here for the first time."""
+        key = (loss, len(self.filed))
+        self.filed[trial_id] = key
+        self._order.add(key)
+
+    def rank(self, trial_id: str) -> int:
+        """Return how many of those filed are better than a trial that is filed here."""
+        return int(self._order.bisect_left(self.filed[trial_id]))
+
+    def among_best(self, trial_id: str, eta: float, *, closed: bool) -> bool:
+        """Tell whether a trial is among the best 1/eta; of a closed rung at least one is."""
+        return self.rank(trial_id) < max(places(len(self.filed), eta), 1 if closed else 0)
+
+    def wait(self, trial_id: str) -> None:
+        """Let a paused trial wait here, so that it may be promoted later."""
+        self._waiting.add((*self.filed[trial_id], trial_id))
+
+    def leave(self, trial_id: str) -> None:
+        """Take a trial from those that wait, if it is among them."""
+        if trial_id in self.filed:
+            self._waiting.discard((*self.filed[trial_id], trial_id))
+
+    def ready(self, eta: float, *, closed: bool) -> Iterator[str]:
+        """Yield those that wait and are worth a late promotion by now, the best first.
+
+        They are among the best 1/eta^1.5, or the very best: whoever came to be among the best 1/eta only as the rung
+        filled up stands at its margin, and would be dropped at the next one as a rule, for the price of a tail.
+        """
+        n = places(len(self.filed), eta)
+        late = max(places(len(self.filed), eta**_LATE), 1 if closed or n else 0)
+        for *key, trial_id in self._waiting:
+            if self._order.bisect_left(tuple(key)) >= late:
+                return
+            yield trial_id
+
+    def waiting(self) -> list[str]:
+        """Return who waits, worst first."""
+        return [trial_id for *_, trial_id in reversed(self._waiting)]
+
+    def cutoff(self, eta: float) -> float | None:
+        """Return the loss of the last that is among the best 1/eta; None where nobody is yet."""
+        n = places(len(self.filed), eta)
+        return float(self._order[n - 1][0]) if n else None
+
+    def state(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "losses": {trial_id: loss for trial_id, (loss, _) in self.filed.items()},
+            "promoted": sorted(self.promoted),
+            "waiting": [trial_id for *_, trial_id in self._waiting],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take up what ``state`` returned."""
+        self.filed = {trial_id: (loss, order) for order, (trial_id, loss) in enumerate(state["losses"].items())}
+        self._order = SortedList(self.filed.values())
+        self.promoted = set(state["promoted"])
+        self._waiting = SortedList((*self.filed[trial_id], trial_id) for trial_id in state["waiting"])

@@ -1,0 +1,231 @@
+"""Stands in for Ray's actor manager: gangs instead of actors, and a virtual clock instead of waiting."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ray.exceptions import ActorDiedError
+
+from tunelight.simulation.clock import RESOURCE, STATE, TASK, Event
+from tunelight.simulation.gang import SimGang
+from tunelight.simulation.world import World
+
+
+def slots_of(request: Any) -> list[int]:
+    """Return how many slots each bundle of a placement group takes: its GPUs, else its CPUs, rounded up."""
+    bundles: Sequence[Mapping[str, float]] = request.bundles
+    return [-int(-(bundle.get("GPU") or bundle.get("CPU", 0)) // 1) for bundle in bundles]
+
+
+class Actors:
+    """The part of ``RayActorManager`` that TuneController uses, over simulated gangs.
+
+    Reservations wait in the order in which they were asked for, those of gangs that grow after the others; one that
+    cannot be placed does not hold up those of another shape. ``next`` moves the clock to the next event.
+    """
+
+    num_actor_tasks = 0
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.num_pending_actors = 0
+        self._live_actors_to_ray_actors_resources: dict[SimGang, tuple[SimGang, None]] = {}
+        self._pending: dict[Any, deque[SimGang]] = {}
+        self._cancelled: set[SimGang] = set()
+        self._tasks: dict[SimGang, list[Event]] = {}
+        self._task_errors: dict[SimGang, Callable[[Any, Exception], None] | None] = {}
+        self._starting: dict[SimGang, Event] = {}
+        self._asked = False
+        self._serials = itertools.count()
+
+    # -- what TuneController asks
+
+    @property
+    def num_live_actors(self) -> int:
+        """How many gangs have their seats."""
+        return len(self._live_actors_to_ray_actors_resources)
+
+    @property
+    def num_total_actors(self) -> int:
+        """How many gangs there are, waiting ones included."""
+        return self.num_live_actors + self.num_pending_actors
+
+    def get_live_actors_resources(self) -> dict[str, float]:
+        """Return what all gangs hold."""
+        return {"CPU": float(self.world.usage[-1].held)}
+
+    def is_actor_started(self, gang: SimGang) -> bool:
+        """Tell whether a gang has its seats and is well."""
+        return gang in self._live_actors_to_ray_actors_resources and not gang.failed
+
+    def is_actor_failed(self, gang: SimGang) -> bool:
+        """Tell whether a gang lost a worker."""
+        return gang.failed
+
+    def cleanup(self) -> None:
+        """Leave nothing behind; there is nothing to leave."""
+
+    def next(self, timeout: float | None = None) -> bool:
+        """Let the next event happen, and start who now has room; return False if there is none."""
+        self.start_waiting()
+        happened = self.world.events.step()
+        if happened:
+            self.start_waiting()
+        return happened
+
+    # -- gangs come and go
+
+    def add_actor(
+        self,
+        cls: Any,
+        kwargs: Mapping[str, Any],
+        resource_request: Any,
+        *,
+        on_start: Callable[[Any], None] | None = None,
+        on_stop: Callable[[Any], None] | None = None,
+        on_error: Callable[[Any, Exception], None] | None = None,
+    ) -> SimGang:
+        """Ask for a gang's seats."""
+        gang = SimGang(self.world, next(self._serials), kwargs["trial"], slots_of(resource_request))
+        gang.on_start, gang.on_stop, gang.on_error = on_start, on_stop, on_error
+        self._pending.setdefault(resource_request, deque()).append(gang)
+        self.num_pending_actors += 1
+        self._asked = True
+        return gang
+
+    def start_waiting(self) -> None:
+        """Place the gangs that wait, as far as there is room; costs nothing if no room came free."""
+        if not (self._asked or self.world.cluster.freed):
+            return
+        self._asked = self.world.cluster.freed = False
+        for request in list(self._pending):
+            waiting = self._pending[request]
+            while waiting:
+                if waiting[0] in self._cancelled:
+                    self._cancelled.discard(waiting.popleft())
+                    continue
+                seats = self.world.cluster.take(waiting[0].demands, request.strategy)
+                if seats is None:
+                    break
+                self._place(waiting.popleft(), seats)
+            if not waiting:
+                del self._pending[request]
+        for gang in list(self.world.growing):
+            if gang.grow():
+                del self.world.growing[gang]
+
+    def _place(self, gang: SimGang, seats: list[Any]) -> None:
+        gang.seats = seats
+        self.num_pending_actors -= 1
+        self._live_actors_to_ray_actors_resources[gang] = (gang, None)
+        self.world.used(held=gang.held)
+        self._starting[gang] = self.world.events.after(self.world.costs.reserve_s, lambda: self._started(gang), STATE)
+
+    def _started(self, gang: SimGang) -> None:
+        del self._starting[gang]
+        gang.started = True
+        gang.free_at = self.world.clock.now
+        if gang.on_start is not None:
+            gang.on_start(gang)
+
+    def remove_actor(self, gang: SimGang, kill: bool = False, stop_future: Any = None) -> bool:
+        """End a gang after what it is at; return True if a callback will tell when it has ended."""
+        if gang.failed:
+            self._live_actors_to_ray_actors_resources.pop(gang, None)
+            return False
+        if gang not in self._live_actors_to_ray_actors_resources:
+            self._cancelled.add(gang)
+            self.num_pending_actors -= 1
+            return False
+        if (start := self._starting.pop(gang, None)) is not None:
+            start.cancel()
+            gang.on_start = gang.on_stop = gang.on_error = None
+        gang.stopping = True
+        now = self.world.clock.now
+        seconds, _ = gang.stop()
+        self._plan(gang, max(gang.free_at, now) + seconds - now, lambda: self._stopped(gang), None, STATE)
+        return True
+
+    def _stopped(self, gang: SimGang) -> None:
+        gang.release()
+        del self._live_actors_to_ray_actors_resources[gang]
+        if gang.on_stop is not None:
+            gang.on_stop(gang)
+
+    # -- tasks
+
+    def schedule_actor_task(  # noqa: PLR0917 - Ray's order
+        self,
+        tracked_actor: SimGang,
+        method_name: str,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        on_result: Callable[..., None] | None = None,
+        on_error: Callable[..., None] | None = None,
+        _return_future: bool = False,
+    ) -> Any:
+        """Plan a task's result, after those that the gang has been given before."""
+        if method_name == "stop":
+            return None  # ``remove_actor`` comes next, and plans the end itself
+        gang = tracked_actor
+        now = self.world.clock.now
+        seconds, value = getattr(gang, method_name)(*args)
+        gang.free_at = max(gang.free_at, now) + seconds
+
+        def finished() -> None:
+            gang.deliver(value)
+            if on_result is not None:
+                on_result(gang, value)
+
+        self._plan(gang, gang.free_at - now, finished, on_error)
+        return value if _return_future else None
+
+    def _plan(self, gang: SimGang, delay: float, call: Callable[[], None], on_error: Any, kind: int = TASK) -> None:
+        event = self.world.events.after(delay, call, kind)
+        self._tasks[gang] = [*(one for one in self._tasks.get(gang, ()) if one.call is not None), event]
+        self._task_errors[gang] = on_error
+
+    def clear_actor_task_futures(self, tracked_actor: SimGang) -> None:
+        """Hear no more of what a gang still does."""
+        self._task_errors.pop(tracked_actor, None)
+        for event in self._tasks.pop(tracked_actor, ()):
+            event.cancel()
+
+    # -- failures
+
+    def fail_node(self, node: int) -> list[SimGang]:
+        """Lose a node until it is repaired; return the gangs that had a worker on it and idle, for nobody is told."""
+        cluster = self.world.cluster
+        hit = [gang for gang in self._live_actors_to_ray_actors_resources if gang.is_on(node)]
+        idle = [gang for gang in hit if not any(one.call for one in self._tasks.get(gang, ())) and gang.started]
+        for gang in hit:
+            gang.release()
+        cluster.fail(node)
+        for gang in hit:
+            self._lose(gang, told=gang not in idle)
+        self.world.events.after(self.world.costs.node_repair_s, lambda: cluster.repair(node), RESOURCE)
+        return idle
+
+    def _lose(self, gang: SimGang, told: bool) -> None:
+        on_error = self._task_errors.get(gang)
+        self.clear_actor_task_futures(gang)
+        if (start := self._starting.pop(gang, None)) is not None:
+            start.cancel()
+        if gang.stopping:
+            self.world.events.after(0.0, lambda: self._stopped(gang), STATE)
+            return
+        gang.failed = True
+        if told:
+            self.world.events.after(0.0, lambda: self._tell_loss(gang, on_error), STATE)
+        else:
+            del self._live_actors_to_ray_actors_resources[gang]
+
+    def _tell_loss(self, gang: SimGang, on_error: Callable[[Any, Exception], None] | None) -> None:
+        """Tell of a lost gang as Ray does: by its own callback, then by that of the task that it was at."""
+        self._live_actors_to_ray_actors_resources.pop(gang, None)
+        for tell in (gang.on_error, on_error):
+            if tell is not None:
+                tell(gang, ActorDiedError())

@@ -1,0 +1,68 @@
+"""A clock that nobody waits for, and the events that move it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+RESOURCE, STATE, TASK = range(3)
+"""What comes first of events at one moment: Ray's actor manager waits for them in this order."""
+
+
+class Clock:
+    """Virtual seconds since the start of a simulation; call it to read them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the virtual time."""
+        return self.now
+
+
+class Event:
+    """Something that is to happen, unless it is cancelled before; ``call`` is None from then on, or when it has."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """Let it not happen; its place in the queue is found empty when its time comes."""
+        self.call = None
+
+
+class Events:
+    """What is to happen, in order of time; O(log n) an event.
+
+    Of events at one moment, resources come before actors' states and those before tasks; then the one that was
+    planned first.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.happened = 0
+        self._queue: list[tuple[float, int, int, Event]] = []
+        self._serial = itertools.count()
+
+    def after(self, delay_s: float, call: Callable[[], Any], kind: int = TASK) -> Event:
+        """Plan ``call`` for ``delay_s`` seconds from now (not before now)."""
+        event = Event(call)
+        heapq.heappush(self._queue, (self.clock.now + max(0.0, delay_s), kind, next(self._serial), event))
+        return event
+
+    def step(self) -> bool:
+        """Move the clock to the next event and let it happen; return False if there is none."""
+        while self._queue:
+            time, _, _, event = heapq.heappop(self._queue)
+            if event.call is None:
+                continue
+            call, event.call = event.call, None
+            self.clock.now = time
+            self.happened += 1
+            call()
+            return True
+        return False

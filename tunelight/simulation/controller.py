@@ -1,0 +1,351 @@
+"""Ray Tune's own controller, over simulated gangs: the order of its steps is TuneController's, for it is one.
+
+What is changed here is what would reach out of the process (files, Ray, the wall clock) and what would make ten
+thousand trials slow. ``tests/unit/test_conformance.py`` holds it against the class as Ray ships it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from ray.train._internal.session import _FutureTrainingResult
+from ray.tune import Callback, Stopper
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.result import TRIAL_ID
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+from tunelight.errors import TunelightError
+from tunelight.simulation.actors import Actors
+from tunelight.simulation.costs import uniform
+from tunelight.simulation.curves import Curves
+from tunelight.simulation.gang import Saved, SimGang
+from tunelight.simulation.world import World
+
+_PATIENCE = 100
+"""How many steps in a row nothing may happen in."""
+_MOST_EVENTS = 50
+"""How many events a simulation may take for each epoch that its trials have in all."""
+_TICK_S = 0.1
+"""How long Tune waits for an event before it goes on without."""
+
+
+class StubTrial(Trial):
+    """A trial without files, a trainable or an actor of Ray's. Hashes by its number, so that sets keep one order."""
+
+    def __init__(self, number: int, curves: Curves, **given: Any) -> None:
+        super().__init__("simulated", stub=True, **given)
+        self.order_of_birth = number
+        self.place = number
+        self.gang: SimGang | None = None
+        self.reported = 0
+        self.trained_s = 0.0
+        self._curves = curves
+        self.curve = curves.curve(self.config)
+
+    def __hash__(self) -> int:
+        return self.order_of_birth
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @property
+    def local_path(self) -> None:
+        """There is none."""
+
+    @property
+    def last_result(self) -> dict[str, Any]:
+        """The last report, as Tune has it."""
+        result: dict[str, Any] = self.run_metadata.last_result or {TRIAL_ID: self.trial_id}
+        return result
+
+    def init_local_path(self) -> None:
+        """Make no folder."""
+
+    def set_ray_actor(self, ray_actor: SimGang | None) -> None:
+        """Note the trial's gang, as its actor."""
+        self.temporary_state.ray_actor = ray_actor
+
+    def update_last_result(self, result: dict[str, Any]) -> None:
+        """Keep the last report alone; Tune's running means of each metric are for nobody here."""
+        self.run_metadata.last_result = result
+
+    def set_config(self, config: dict[str, Any]) -> None:
+        """Take another configuration, and its curve: population-based training copies both."""
+        self.config = config
+        self.curve = self._curves.curve(config)
+
+    def on_checkpoint(self, checkpoint_result: Saved) -> None:
+        """Keep the newest alone, where Tune looks for it."""
+        self.run_metadata.checkpoint_manager._latest_checkpoint_result = checkpoint_result
+
+    def invalidate_json_state(self) -> None:
+        """Keep no state for files."""
+
+
+class TimedScheduler:
+    """Hands every call to a scheduler on, counts the seconds that it takes, and answers FIFO's question faster.
+
+    ``FIFOScheduler.choose_trial_to_run`` looks through all trials at each step; the controller knows the first one
+    that is pending, or else paused, without looking.
+    """
+
+    def __init__(self, scheduler: TrialScheduler, log: Callable[..., None]) -> None:
+        self.inner = scheduler
+        self.seconds = 0.0
+        self.calls = 0
+        self._log = log
+        self._controller: SimController | None = None
+        self._places = 0
+        own: Any = type(scheduler).choose_trial_to_run
+        self._first_come = own is FIFOScheduler.choose_trial_to_run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def controlled_by(self, controller: SimController) -> None:
+        """Say whose trials are chosen from."""
+        self._controller = controller
+
+    def _call(self, name: str, *given: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return getattr(self.inner, name)(*given)
+        finally:
+            self.seconds += time.perf_counter() - began
+            self.calls += 1
+
+    def on_trial_add(self, controller: Any, trial: StubTrial) -> None:
+        """Note the trial's place in the queue, which is a new one after a failure."""
+        trial.place = self._places
+        self._places += 1
+        self._log("add", trial)
+        self._call("on_trial_add", controller, trial)
+
+    def on_trial_result(self, controller: Any, trial: StubTrial, result: dict[str, Any]) -> str:
+        """Ask for a decision."""
+        decision: str = self._call("on_trial_result", controller, trial, result)
+        self._log("result", trial, (result.get("training_iteration"), decision))
+        return decision
+
+    def on_trial_complete(self, controller: Any, trial: StubTrial, result: dict[str, Any]) -> None:
+        """Tell of an end."""
+        self._log("complete", trial)
+        self._call("on_trial_complete", controller, trial, result)
+
+    def on_trial_error(self, controller: Any, trial: StubTrial) -> None:
+        """Tell of a failure."""
+        self._log("error", trial)
+        self._call("on_trial_error", controller, trial)
+
+    def on_trial_remove(self, controller: Any, trial: StubTrial) -> None:
+        """Tell of the end of a trial that did not run."""
+        self._log("remove", trial)
+        self._call("on_trial_remove", controller, trial)
+
+    def choose_trial_to_run(self, controller: Any) -> Trial | None:
+        """Ask which trial comes next."""
+        if not self._first_come or self._controller is None:
+            chosen: Trial | None = self._call("choose_trial_to_run", controller)
+            return chosen
+        waiting = self._controller._pending_trials or self._controller._paused_trials
+        return min(waiting, key=lambda trial: trial.place) if waiting else None
+
+
+class _Saving(_FutureTrainingResult):
+    """A checkpoint that is being written; who cannot wait has it at once."""
+
+    def __init__(self, saved: Saved) -> None:
+        super().__init__(None)
+        self._saved = saved
+
+    def resolve(self, block: bool = True) -> Saved:
+        """Return it."""
+        return self._saved
+
+
+class _TimeIsUp(Stopper):
+    def __init__(self, world: World, budget_s: float | None) -> None:
+        self._world = world
+        self._budget_s = budget_s
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._budget_s is not None and self._world.clock.now >= self._budget_s
+
+
+class SimController(TuneController):
+    """TuneController on virtual time."""
+
+    def __init__(
+        self,
+        world: World,
+        search_alg: Any,
+        scheduler: TrialScheduler,
+        *,
+        reuse_actors: bool = True,
+        time_budget_s: float | None = None,
+        max_pending: int = 1,
+        callbacks: list[Callback] | None = None,
+    ) -> None:
+        self.world = world
+        self.timed = TimedScheduler(scheduler, world.log)
+        super().__init__(
+            search_alg=search_alg,
+            scheduler=self.timed,
+            stopper=_TimeIsUp(world, time_budget_s),
+            reuse_actors=reuse_actors,
+            resource_manager_factory=lambda: None,
+            callbacks=callbacks,
+        )
+        self.timed.controlled_by(self)
+        self._actor_manager = Actors(world)
+        size = world.cluster.size
+        self._resource_updater = SimpleNamespace(
+            get_num_cpus=lambda: size,
+            get_num_gpus=lambda: 0,
+            update_avail_resources=lambda *_, **__: None,
+            debug_string=lambda *_: "",
+        )
+        self._wrapper = super()._wrapped()
+        self._print_trial_errors = False
+        self._max_pending_trials = max_pending
+        self._budget_s = time_budget_s
+        if time_budget_s is not None:
+            world.events.after(time_budget_s, lambda: None)
+        self._plan_failure()
+
+    def simulate(self) -> None:
+        """Take steps until all trials have ended. Raises: TunelightError if nothing happens any more."""
+        idle, world = 0, self.world
+        most = math.inf
+        if self._budget_s is None:
+            most = _MOST_EVENTS * (self._search_alg.total_samples + 1) * (world.max_epochs or 1)
+        while not self.is_finished():
+            before = self.world.events.happened
+            self.step()
+            if self.world.events.happened >= most:
+                raise TunelightError(
+                    f"The simulation does not end: {most} events at {self.world.clock.now:.0f} s of virtual time. "
+                    f"{type(self.timed.inner).__name__} sends trials back to earlier epochs again and again, as "
+                    "population-based training can where no mutation makes a curve better. Give time_budget=."
+                )
+            idle = 0 if self.world.events.happened > before else idle + 1
+            if idle:
+                self._wait(idle)
+
+    def _wait(self, idle: int) -> None:
+        """Let a moment pass without an event, as Tune does. Raises: TunelightError after a while of it."""
+        if idle > _PATIENCE:
+            raise TunelightError(
+                f"The simulation stands still at {self.world.clock.now:.1f} s: {len(self._pending_trials)} trials "
+                f"wait for slots ({self.world.cluster.free} of {self.world.cluster.size} are free), "
+                f"{len(self._paused_trials)} are paused, none runs, and {type(self.timed.inner).__name__} chooses "
+                "none. A live sweep would hang here."
+            )
+        self.world.clock.now += _TICK_S
+
+    # -- what would leave the process
+
+    def _create_checkpoint_manager(self) -> Any:
+        return SimpleNamespace(on_trial_checkpoint=lambda _: None)
+
+    def checkpoint(self, force: bool = False, wait: bool = False) -> None:
+        """Write nothing."""
+
+    def _mark_trial_to_checkpoint(self, trial: Trial) -> None:
+        pass
+
+    def _validate_result_metrics(self, result: dict[str, Any]) -> None:
+        pass
+
+    def _cleanup_stopping_actors(self, force_all: bool = False) -> None:
+        pass
+
+    def _wrapped(self) -> Any:
+        return self._wrapper if hasattr(self, "_wrapper") else super()._wrapped()
+
+    def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
+        """Ask for a trial; Tune would sleep where none comes while nothing runs, ``simulate`` goes on."""
+        trial = self._search_alg.next_trial()
+        if trial is not None:
+            self.add_trial(trial)
+        return trial is not None
+
+    def _schedule_trial_actor(self, trial: StubTrial) -> None:
+        if self._maybe_reuse_cached_actor(trial):
+            return
+        gang = self._actor_manager.add_actor(
+            cls=None,
+            kwargs={"trial": trial},
+            resource_request=trial.placement_group_factory,
+            on_start=self._actor_started,
+            on_stop=self._actor_stopped,
+            on_error=self._actor_failed,
+        )
+        self._trial_to_actor[trial] = gang
+        self._actor_to_trial[gang] = trial
+
+    def _schedule_trial_reset(self, trial: StubTrial, new_config: dict[str, Any], new_experiment_tag: str) -> None:
+        trial.set_experiment_tag(new_experiment_tag)
+        trial.set_config(new_config)
+        self._resetting_trials.add(trial)
+        self._schedule_trial_task(
+            trial, "reset", args=(trial,), on_result=self._on_trial_reset, on_error=self._trial_task_failure
+        )
+
+    def _schedule_trial_save(self, trial: StubTrial, result: dict[str, Any] | None = None) -> Any:
+        if trial not in self._trial_to_actor:
+            return None
+        saved = self._schedule_trial_task(
+            trial, "save", on_result=self._on_saving_result, on_error=self._trial_task_failure, _return_future=True
+        )
+        trial.temporary_state.saving_to = _Saving(saved)
+        return trial.temporary_state.saving_to
+
+    # -- what is accounted for
+
+    def _set_trial_status(self, trial: StubTrial, status: str) -> None:
+        before = trial.status
+        super()._set_trial_status(trial, status)
+        if before == status:
+            return
+        if before == Trial.RUNNING and trial.gang is not None:
+            trial.gang.use(False)
+            trial.gang.give_back_growth()
+            trial.gang = None
+        elif status == Trial.RUNNING and (gang := self._trial_to_actor.get(trial)) is not None:
+            trial.gang = gang
+            gang.use(not gang.failed)
+        self.world.log("status", trial, status)
+
+    def _plan_failure(self) -> None:
+        """Plan the next failure of a node: exponential times, whatever happened before."""
+        world, draws = self.world, iter(range(1 << 62))
+        rate = world.costs.node_failures * world.cluster.nodes / 3600
+        if not rate:
+            return
+
+        def plan() -> None:
+            world.events.after(-math.log(uniform(world.seed, 1, next(draws))) / rate, fail)
+
+        def fail() -> None:
+            node = int(uniform(world.seed, 2, next(draws)) * world.cluster.nodes)
+            if world.cluster.is_up(node):
+                self._lose(self._actor_manager.fail_node(node))
+            plan()
+
+        plan()
+
+    def _lose(self, idle: list[SimGang]) -> None:
+        """Forget the gangs that were kept warm, and are lost."""
+        for objects in self._actor_cache._cached_objects.values():
+            kept = [gang for gang in objects if gang not in idle]
+            self._actor_cache._num_cached_objects -= len(objects) - len(kept)
+            objects[:] = kept

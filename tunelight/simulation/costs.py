@@ -1,0 +1,115 @@
+"""What things cost in a simulation, in virtual seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from statistics import NormalDist
+
+from tunelight.errors import SettingsError
+
+_NORMAL = NormalDist()
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What things cost, in seconds unless said otherwise.
+
+    Defaults are of 2 CPU workers that train scikit-learn's digits on one 2-core machine, where they were measured
+    (``benchmarks/fidelity.py`` measures yours); where nothing was, nothing is charged.
+
+    Args:
+        reserve_s: a placement group and the trial's head, until Tune calls the trial running.
+        start_cold_s: a gang's workers, until the first epoch begins: processes, imports, meeting.
+        start_warm_s: the same where the gang has trained another trial before.
+        report_s: a report whose answer is awaited, until the gang goes on.
+        end_s: from a trial's last report until Tune hears of its end.
+        stop_s: closing a gang, until its slots are free.
+        save_s, restore_s: a checkpoint for a pause, and its reading when the trial goes on; each and
+            ``checkpoint_mb / disk_mb_s`` more.
+        checkpoint_mb, disk_mb_s: a checkpoint's size, and how fast it is written and read.
+        grow_s: new workers of a gang that grows, while the others train on.
+        resize_s: a change of a gang's size at a report's boundary, while all wait.
+        efficiency: of each doubling of workers (1: twice as fast; 0.8: 1.6 times).
+        cross_node: times that an epoch takes on more than one node (1: as long).
+        noise: sigma of the lognormal noise of one rank's epoch; the gang takes as long as its slowest rank.
+        node_failures: a node's failures an hour. A gang that loses a worker goes on from its last report, anew.
+        node_repair_s: until the node is back.
+
+    Raises: SettingsError.
+    """
+
+    reserve_s: float = 0.2
+    start_cold_s: float = 5.4
+    start_warm_s: float = 0.1
+    report_s: float = 0.0
+    end_s: float = 0.0
+    stop_s: float = 0.0
+    save_s: float = 0.0
+    restore_s: float = 0.0
+    checkpoint_mb: float = 0.0
+    disk_mb_s: float = 100.0
+    grow_s: float = 5.4
+    resize_s: float = 0.1
+    efficiency: float = 1.0
+    cross_node: float = 1.0
+    noise: float = 0.0
+    node_failures: float = 0.0
+    node_repair_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+                raise SettingsError(f"Costs: {entry.name} must be a number of 0 or more, not {value!r}.")
+        if not 0.5 <= self.efficiency <= 1:
+            raise SettingsError(
+                f"Costs: efficiency must be 0.5 (more workers make nothing faster) to 1, not {self.efficiency!r}."
+            )
+        for name, least in (("disk_mb_s", 1e-9), ("cross_node", 1.0)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"Costs: {name} must be {least:g} or more, not {getattr(self, name)!r}.")
+
+    @property
+    def save(self) -> float:
+        """Seconds for a checkpoint that a pause waits for."""
+        return self.save_s + self.checkpoint_mb / self.disk_mb_s
+
+    @property
+    def restore(self) -> float:
+        """Seconds to read a checkpoint."""
+        return self.restore_s + self.checkpoint_mb / self.disk_mb_s
+
+    def speedup(self, workers: int) -> float:
+        """Return how many times faster than one worker a gang is."""
+        return float((2 * self.efficiency) ** math.log2(workers))
+
+    def epoch_s(self, alone_s: float, workers: int, most: int, nodes: int, draw: float) -> float:
+        """Return how long an epoch takes that takes one worker ``alone_s``.
+
+        ``workers`` play the parts of ``most`` logical ones, in ceil(most / workers) turns a step (decision 0004);
+        ``draw`` in (0, 1) says how the noise falls: the maximum of n draws is the quantile draw ** (1 / n).
+        """
+        turns = math.ceil(most / workers)
+        overhead = workers / self.speedup(workers)
+        seconds = alone_s * turns / most * overhead
+        if nodes > 1:
+            seconds *= self.cross_node
+        if self.noise:
+            seconds *= math.exp(self.noise * _NORMAL.inv_cdf(draw ** (1 / workers)))
+        return seconds
+
+
+def uniform(*key: int) -> float:
+    """Return a number in (0, 1) that follows from whole numbers, by splitmix64 (Steele et al., OOPSLA 2014).
+
+    So a trial's fifth epoch has the same luck whatever the scheduler did before.
+    """
+    state = 0
+    for part in key:
+        state = (state + part + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return (state + 0.5) / (_MASK + 1)

@@ -1,0 +1,259 @@
+"""A simulated gang: Tune's actor for a trial, with the workers' seats and nothing but time to spend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ray.tune.result import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
+
+from tunelight.messages import RESULT_KEY, Continue, Resize, Stop
+from tunelight.policies import Divergence
+from tunelight.simulation.cluster import Seat
+from tunelight.simulation.costs import uniform
+
+if TYPE_CHECKING:
+    from tunelight.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A simulated checkpoint, with the names of Tune's own: ``checkpoint`` is the report it belongs to."""
+
+    checkpoint: int
+    metrics: dict[str, Any]
+
+
+@dataclass
+class _Growth:
+    seats: list[Seat]
+    ready: float
+
+
+class SimGang:
+    """What ``GangTrainable`` is to Tune, as a machine of few states. One task at a time, as an actor has it.
+
+    Each task returns (seconds, value); the value is worked out when the task begins, and takes effect by
+    ``deliver`` when it is heard. A trial that is stopped in mid-epoch holds its gang to the end of the epoch.
+    """
+
+    def __init__(self, world: World, serial: int, trial: Any, demands: Sequence[int]) -> None:
+        self.world = world
+        self.demands = demands
+        self.serial = serial
+        self.seats: list[Seat] = []
+        self.more: list[Seat] = []
+        self.free_at = 0.0
+        self.started = False
+        self.failed = False
+        self.in_use = False
+        self.stopping = False
+        self.on_start: Callable[[Any], None] | None = None
+        self.on_stop: Callable[[Any], None] | None = None
+        self.on_error: Callable[[Any, Exception], None] | None = None
+        self.decide = SimpleNamespace(remote=self._decide)
+        self._warm = False
+        self._growth: _Growth | None = None
+        self._take_on(trial)
+
+    def __hash__(self) -> int:
+        return self.serial
+
+    def set_on_stop(self, call: Callable[[Any], None] | None) -> None:
+        """Say who is told when the gang has ended."""
+        self.on_stop = call
+
+    def set_on_error(self, call: Callable[[Any, Exception], None] | None) -> None:
+        """Say who is told when the gang is lost."""
+        self.on_error = call
+
+    def _take_on(self, trial: Any) -> None:
+        self.trial = trial
+        self.number = 0
+        self._until: int | None = self.world.first_until
+        self._training = False
+        self._asked = False
+        self._resumed = False
+        self._wanted: int | None = None
+        self._wanted_from = 0
+        self._divergence = Divergence(self.world.metric, self.world.mode)
+
+    @property
+    def size(self) -> int:
+        """How many workers train."""
+        return sum(seat.slots for seat in (*self.seats, *self.more))
+
+    @property
+    def held(self) -> int:
+        """How many slots the gang holds, also for workers that are still starting."""
+        return self.size + (len(self._growth.seats) if self._growth else 0)
+
+    def is_on(self, node: int) -> bool:
+        """Tell whether a worker, or one that is still starting, is on a node."""
+        arriving = self._growth.seats if self._growth else []
+        return any(seat.node == node for seat in (*self.seats, *self.more, *arriving))
+
+    def nodes(self) -> list[int]:
+        """Return the nodes that the gang is on, once each."""
+        return list(dict.fromkeys(seat.node for seat in (*self.seats, *self.more)))
+
+    # -- Tune's tasks: (seconds, value)
+
+    def reset(self, trial: Any) -> tuple[float, Any]:
+        """Take another trial."""
+        self.give_back_growth()
+        self._take_on(trial)
+        return 0.0, True
+
+    def restore(self, saved: Saved) -> tuple[float, Any]:
+        """Go on from a checkpoint."""
+        self.number = int(saved.checkpoint)
+        self._resumed = True
+        return self.world.costs.restore, None
+
+    def save(self) -> tuple[float, Any]:
+        """Write a checkpoint of the last report."""
+        return self.world.costs.save, Saved(self.number, dict(self.trial.last_result))
+
+    def stop(self) -> tuple[float, Any]:
+        """End the gang."""
+        self.give_back_growth()
+        return self.world.costs.stop_s, None
+
+    def train(self) -> tuple[float, Any]:
+        """Train to the next report, or to the end."""
+        costs, world = self.world.costs, self.world
+        seconds = 0.0
+        if not self._training:
+            seconds = costs.start_warm_s if self._warm else costs.start_cold_s
+            self._training = self._warm = True
+            if not self._resumed:
+                self.number = self.trial.reported
+        elif self._asked:
+            seconds = costs.report_s
+        number = self.number + 1
+        curve = self.trial.curve
+        if self.number >= world.epochs_of(curve):
+            self._training = False
+            return costs.end_s, {RESULT_DUPLICATE: True, DONE: True}
+        seconds += self._resize()
+        draw = uniform(world.seed, self.trial.order_of_birth, number) if costs.noise else 0.5
+        nodes = len(self.nodes())
+        seconds += costs.epoch_s(curve.seconds, self.size, max(world.most, self.size), nodes, draw)
+        return seconds, self._report(number, seconds)
+
+    def _report(self, number: int, seconds: float) -> dict[str, Any]:
+        metrics = self.trial.curve.at(number)
+        now = self.world.clock.now + seconds
+        result: dict[str, Any] = {
+            **metrics,
+            TRAINING_ITERATION: number,
+            "epoch": number - 1,
+            "timestamp": now,
+            "time_this_iter_s": seconds,
+            "time_total_s": self.trial.trained_s + seconds,
+            f"{RESULT_KEY}/workers": self.size,
+        }
+        if self._divergence.judge(number, metrics) is not None:
+            self._training = False
+            result[DONE] = True
+            result[f"{RESULT_KEY}/error/state"] = "DIVERGED"
+        return result
+
+    def deliver(self, value: Any) -> None:
+        """Let what a finished task brought hold, before Tune hears of it."""
+        if isinstance(value, dict) and TRAINING_ITERATION in value:
+            number = value[TRAINING_ITERATION]
+            self.number = self.trial.reported = number
+            self.trial.trained_s = value["time_total_s"]
+            self._asked = self._until is not None and number >= self._until
+            if self._asked and self._until is not None:
+                self._until = number + 1
+
+    # -- the scheduler's door
+
+    def _decide(self, decision: Any) -> None:
+        if isinstance(decision, Continue):
+            self._until = decision.until
+        elif isinstance(decision, Resize):
+            reserved = sum(seat.slots for seat in self.seats)
+            self._wanted = min(max(reserved, decision.workers), max(reserved, self.world.most))
+            self._wanted_from = self.number if self._asked else self.number + 1
+            self._ask()
+        elif isinstance(decision, Stop):
+            self._training = False
+        self.world.log("decide", self.trial, decision)
+
+    @property
+    def missing(self) -> int:
+        """How many workers the gang was told to have beyond those that it has."""
+        return max(0, (self._wanted or 0) - self.size)
+
+    def _ask(self) -> None:
+        """Ask for the seats that are missing, as one reservation; give back one that is not what is wanted now."""
+        missing = self.missing
+        if self._growth is not None and len(self._growth.seats) != missing:
+            self._release(self._growth.seats)
+            self._growth = None
+        if missing and self._growth is None and not self.grow():
+            self.world.growing[self] = None
+
+    def grow(self) -> bool:
+        """Take the seats that are missing, all or none; return whether none is missing any more."""
+        missing = self.missing
+        if missing and self._growth is None:
+            seats = self.world.cluster.grow(missing, self.nodes())
+            if seats is None:
+                return False
+            self._growth = _Growth(seats, self.world.clock.now + self.world.costs.grow_s)
+            self.world.used(held=missing)
+        return True
+
+    def _resize(self) -> float:
+        """Change the size at this boundary, if that is due; return the seconds that all wait for it."""
+        if self._wanted is None or self.number < self._wanted_from:
+            return 0.0
+        if self._wanted < self.size:
+            keep = len(self.more) - (self.size - self._wanted)
+            gone, self.more = self.more[keep:], self.more[:keep]
+            self._release(gone)
+            self.world.used(busy=-len(gone) if self.in_use else 0)
+            return self.world.costs.resize_s
+        if self._growth is not None and self._growth.ready <= self.world.clock.now:
+            self.more += self._growth.seats
+            self.world.used(busy=len(self._growth.seats) if self.in_use else 0)
+            self._growth = None
+            return self.world.costs.resize_s
+        return 0.0
+
+    # -- what it holds
+
+    def use(self, in_use: bool) -> None:
+        """Note whether a running trial has the gang."""
+        if in_use != self.in_use:
+            self.in_use = in_use
+            self.world.used(busy=self.size if in_use else -self.size)
+
+    def give_back_growth(self) -> None:
+        """Give back all seats that came by growing, or were to come."""
+        self._wanted = None
+        self.world.growing.pop(self, None)
+        gone = self.more + (self._growth.seats if self._growth else [])
+        if self.in_use:
+            self.world.used(busy=-len(self.more))
+        self.more, self._growth = [], None
+        self._release(gone)
+
+    def release(self) -> None:
+        """Give back everything."""
+        self.use(False)
+        self.give_back_growth()
+        self._release(self.seats)
+        self.seats = []
+
+    def _release(self, seats: Sequence[Seat]) -> None:
+        if seats:
+            self.world.cluster.give(seats)
+            self.world.used(held=-sum(seat.slots for seat in seats))

@@ -1,0 +1,250 @@
+"""simulate(): a whole sweep on virtual time, with the scheduler and searcher that a live one would have."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import inspect
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from tunelight.errors import SettingsError, guess
+from tunelight.resources import reserve
+from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
+from tunelight.searchers import SweepSearch
+from tunelight.settings import Settings, check_setting
+from tunelight.simulation.actors import slots_of
+from tunelight.simulation.cluster import Cluster
+from tunelight.simulation.controller import SimController, StubTrial
+from tunelight.simulation.costs import Costs
+from tunelight.simulation.curves import Curves
+from tunelight.simulation.result import Record, Simulation
+from tunelight.simulation.sources import curves_of
+from tunelight.simulation.world import World
+
+
+class CurveSearcher(Searcher):
+    """Suggest the configurations that there are curves of."""
+
+    def __init__(self, curves: Curves, seed: int) -> None:
+        super().__init__(metric=curves.metric, mode=curves.mode)
+        self._curves = curves
+        self._seed = seed
+        self._drawn = 0
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """Return the next configuration."""
+        self._drawn += 1
+        return self._curves.config(self._drawn - 1, self._seed)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Learn nothing."""
+
+
+class SimSearch(SweepSearch):
+    """The sweep's own search, whose trials are stubs."""
+
+    def __init__(self, curves: Curves, factory: Any, max_failures: int, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._curves = curves
+        self._factory = factory
+        self._max_failures = max_failures
+
+    def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
+        return StubTrial(
+            int(trial_id),
+            self._curves,
+            config=config,
+            trial_id=trial_id,
+            evaluated_params=config,
+            experiment_tag=trial_id,
+            placement_group_factory=self._factory,
+            max_failures=self._max_failures,
+        )
+
+
+def simulate(
+    curves: Any,
+    scheduler: str | Mapping[str, Any] | TrialScheduler = "asha",
+    *,
+    searcher: Searcher | None = None,
+    num_samples: int = 100,
+    workers: int | tuple[int, int] = 1,
+    cluster: str | tuple[int, int] = "1x8",
+    metric: str | None = None,
+    mode: Literal["min", "max"] | None = None,
+    max_epochs: int | None = None,
+    seed: int = 0,
+    costs: Costs | None = None,
+    time_budget: float | str | None = None,
+    strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK",
+    reuse_gangs: bool = True,
+    max_concurrent: int | None = None,
+    max_failures: int = 3,
+    max_pending: int = 1,
+    events: bool = False,
+) -> Simulation:
+    """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed.
+
+    Scheduler, searcher and Tune's controller are the real ones; gangs, nodes and time are simulated.
+
+    Args:
+        curves: what trials report: the name of a recorded task, a sweep's folder, its SweepResults, or a Curves.
+        scheduler: as ``tunelight.run`` takes it; an object is copied. Its ``clock``, if it has one, is set.
+        searcher: None: the configurations that there are curves of; else what it suggests is looked up among them
+            (the nearest).
+        num_samples: trials (100); if there are fewer curves, some are drawn again, and ``notes`` says so.
+        workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
+        cluster: nodes x slots a node ("1x8"); a worker takes one slot.
+        metric, mode: what is judged (what the curves say).
+        max_epochs: where a trial ends by itself, and the scheduler's last rung (the curves' length).
+        seed: of the order of configurations, of noise and of failures (0).
+        costs: what things take (``Costs()``).
+        time_budget: virtual seconds, or text as "2h", after which the sweep ends (None).
+        strategy: how a gang is placed ("PACK").
+        reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
+        max_concurrent: trials at once (None: as many as fit).
+        max_failures: how many lost gangs a trial survives (3).
+        max_pending: how many trials may wait for their gang to start at a time (1, as Tune has it for Searchers unless
+            TUNE_MAX_PENDING_TRIALS_PG says otherwise).
+        events: keep a log of all that happened (False).
+
+    Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
+    """
+    table = curves_of(curves)
+    settings = Settings(
+        metric=metric or table.metric,
+        mode=_mode(mode, metric, table),
+        num_samples=num_samples,
+        max_epochs=max_epochs or table.epochs,
+        scheduler=scheduler,
+        workers=workers,
+        seed=seed,
+        time_budget=time_budget,
+        reuse_gangs=reuse_gangs,
+        max_concurrent=max_concurrent,
+        failures=max_failures,  # type: ignore[arg-type] - a number stands for a policy
+    )
+    _check_metric(settings.metric, table)
+    built = build_scheduler(settings)
+    world, factory = _world(settings, built, cluster, costs or Costs(), strategy=strategy, keep_log=events)
+    built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
+    if hasattr(built, "clock"):
+        built.clock = world.clock
+    if isinstance(built, PopulationBasedTraining):
+        built._log_config = False  # it would write files into the trials' folders
+    record = Record(world)
+    controller = SimController(
+        world,
+        SimSearch(
+            table,
+            factory,
+            settings.failures.max_failures,
+            _searcher(searcher, table, settings),
+            settings.num_samples,
+            max_concurrent=settings.max_concurrent,
+            clock=world.clock,
+            **({"admit": built.admits} if hasattr(built, "admits") else {}),
+        ),
+        built,
+        reuse_actors=settings.reuse_gangs and not isinstance(built, ResourceChangingScheduler),
+        time_budget_s=settings.budget_s,
+        max_pending=check_setting("max_concurrent", max_pending),
+        callbacks=[record],
+    )
+    began = time.perf_counter()
+    with _quick():
+        controller.simulate()
+    return record.simulation(controller, time.perf_counter() - began, _notes(table, controller, settings))
+
+
+def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves) -> Literal["min", "max"]:
+    if mode is not None:
+        return mode
+    if metric is None or metric == table.metric:
+        return table.mode
+    return "max" if "acc" in metric else "min"
+
+
+def _check_metric(metric: str | None, table: Curves) -> None:
+    known = list(table.curve(table.config(0, 0)).metrics)
+    if metric not in known:
+        raise SettingsError(
+            f"The curves hold no metric {metric!r}.{guess(str(metric), known)} They hold {', '.join(known)}."
+        )
+
+
+def _world(
+    settings: Settings, scheduler: Any, cluster: Any, costs: Costs, *, strategy: str, keep_log: bool
+) -> tuple[World, Any]:
+    """Return the simulation's surroundings, and what each trial reserves. Raises: ResourceError if that never fits."""
+    reservation = reserve(settings.workers)
+    most = reservation.workers
+    if reservation.least is not None and getattr(scheduler, "resizes", False):
+        reservation = reserve(reservation.least)
+    factory = reservation.factory()
+    if strategy != factory.strategy:
+        factory = type(factory)(factory.bundles, strategy=strategy)
+    where = Cluster.of(cluster)
+    where.check_fits(slots_of(factory), strategy, f"A trial of {reservation.workers} workers")
+    world = World(
+        where,
+        costs,
+        seed=settings.seed or 0,
+        most=most,
+        first_until=first_decision(scheduler).until,
+        metric=settings.metric,
+        mode=settings.mode,
+        max_epochs=settings.max_epochs,
+        keep_log=keep_log,
+    )
+    return world, factory
+
+
+def _searcher(given: Searcher | None, table: Curves, settings: Settings) -> Searcher:
+    if given is None:
+        return CurveSearcher(table, settings.seed or 0)
+    if not isinstance(given, Searcher):
+        raise SettingsError(f"searcher must be a Ray Tune Searcher, or None for the curves' own, not {given!r}.")
+    searcher = copy.deepcopy(given)
+    with contextlib.suppress(TypeError):
+        if "config" in inspect.signature(searcher.set_search_properties).parameters:
+            searcher.set_search_properties(settings.metric, settings.mode, {})
+    return searcher
+
+
+def _notes(table: Curves, controller: SimController, settings: Settings) -> list[str]:
+    """Return what has to be said beside every figure."""
+    notes = [table.note]
+    trials: list[Any] = controller.get_trials()
+    if settings.num_samples > table.size:
+        notes.append(f"{len(trials)} trials were drawn from {table.size} curves, so some came more than once")
+    past = sum(trial.reported > trial.curve.epochs for trial in trials)
+    if past:
+        notes.append(f"{past} trials trained past the end of their curve, and went on reporting its last value")
+    return notes
+
+
+@contextlib.contextmanager
+def _quick() -> Iterator[None]:
+    """Let the collector rest and Ray's loggers be silent: a simulation makes many small objects, and no rubbish."""
+    loggers: list[tuple[logging.Logger, int]] = []
+    for name in ("ray.tune.execution.tune_controller", "ray.tune"):
+        logger = logging.getLogger(name)
+        loggers.append((logger, logger.level))
+        logger.setLevel(logging.CRITICAL)
+    resting: Callable[[], None] = gc.enable if gc.isenabled() else gc.disable
+    gc.disable()
+    try:
+        yield
+    finally:
+        resting()
+        for logger, level in loggers:
+            logger.setLevel(level)

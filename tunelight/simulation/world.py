@@ -1,0 +1,75 @@
+"""What all parts of one simulation share: time, cluster, costs, and the account of what is held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tunelight.simulation.clock import Clock, Events
+from tunelight.simulation.cluster import Cluster
+from tunelight.simulation.costs import Costs
+
+if TYPE_CHECKING:
+    from tunelight.simulation.curves import Curve
+    from tunelight.simulation.gang import SimGang
+
+
+class Use(NamedTuple):
+    """From ``time`` on, ``held`` slots are reserved by gangs, and running trials have ``busy`` of them."""
+
+    time: float
+    held: int
+    busy: int
+
+
+class Happened(NamedTuple):
+    """One line of a simulation's log."""
+
+    time: float
+    what: str
+    trial: str
+    detail: Any
+
+
+@dataclass
+class World:
+    """One simulation's surroundings. ``most`` is how many logical workers a trial has (decision 0004)."""
+
+    cluster: Cluster
+    costs: Costs
+    seed: int = 0
+    most: int = 1
+    first_until: int | None = 1
+    metric: str | None = None
+    mode: Any = "min"
+    max_epochs: int | None = None
+    keep_log: bool = False
+    clock: Clock = field(default_factory=Clock)
+    events: Events = field(init=False)
+    usage: list[Use] = field(default_factory=lambda: [Use(0.0, 0, 0)])
+    happened: list[Happened] = field(default_factory=list)
+    growing: dict[SimGang, None] = field(default_factory=dict)
+    """Gangs that wait for slots to grow, in the order in which they asked."""
+
+    def __post_init__(self) -> None:
+        self.events = Events(self.clock)
+
+    def epochs_of(self, curve: Curve) -> int:
+        """Return how many epochs a trial trains if nobody stops it."""
+        return curve.epochs if self.max_epochs is None else self.max_epochs
+
+    def used(self, held: int = 0, busy: int = 0) -> None:
+        """Account for slots that were taken (or, below 0, given back) now."""
+        if not held and not busy:
+            return
+        last = self.usage[-1]
+        use = Use(self.clock.now, last.held + held, last.busy + busy)
+        if last.time == self.clock.now:
+            self.usage[-1] = use
+        else:
+            self.usage.append(use)
+
+    def log(self, what: str, trial: Any, detail: Any = None) -> None:
+        """Write a line of the log, if one is kept."""
+        if self.keep_log:
+            self.happened.append(Happened(self.clock.now, what, trial.trial_id, detail))
