@@ -121,7 +121,11 @@ DOORS: dict[str, Door] = {
     "tuner": Door(names(FIRST, "trial trainable"), why="it makes trainables; what it is given, it checks and hands on"),
     "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
     "searchers": Door(names(FIRST), names("numpy optuna", TUNE)),
-    "simulation": Door(names(FIRST, "schedulers searchers"), names("numpy sortedcontainers", TUNE)),
+    "simulation": Door(
+        names(FIRST, "schedulers searchers storage"),
+        names("numpy sortedcontainers", TUNE),
+        why="it runs schedulers and searchers on virtual time, and reads what sweeps left",
+    ),
     "storage": Door(
         names("messages errors settings space"),
         names("numpy yaml ray.tune.Callback"),

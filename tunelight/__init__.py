@@ -16,6 +16,7 @@ _WHERE = {
     "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
     "HorovodRayStrategy": "tunelight.strategies",
+    "Plan": "tunelight.simulation",
     "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
     "SearchSpace": "tunelight.space",
@@ -28,6 +29,7 @@ _WHERE = {
     "get_checkpoint_path": "tunelight.session",
     "get_context": "tunelight.session",
     "get_tune_resources": "tunelight.resources",
+    "plan": "tunelight.simulation",
     "report": "tunelight.session",
     "resume": "tunelight.reopen",
     "run": "tunelight.sweep",
@@ -69,7 +71,7 @@ if TYPE_CHECKING:
     from tunelight.schedulers import ASHA, ElasticASHA
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
-    from tunelight.simulation import Costs, Simulation, simulate
+    from tunelight.simulation import Costs, Plan, Simulation, plan, simulate
     from tunelight.space import SearchSpace
     from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.sweep import run

@@ -61,9 +61,9 @@ class Sweep:
     def report(self, trial: Any, number: int, loss: Any, *, done: bool = False, own: Any = None, **more: Any) -> None:
         result = {
             "loss": loss,
-            **more,
             "epoch": number - 1,
             "timestamp": 5.0,
+            **more,
             "training_iteration": number,
             "_tunelight": {"number": number, "workers": 2, "notes": [], "error": None, **(own or {})},
             "done": done,

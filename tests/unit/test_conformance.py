@@ -32,7 +32,7 @@ from tests.curves import tiny_table
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.searchers import SweepSearch
 from tunelight.simulation import Costs, simulate
-from tunelight.simulation.simulate import CurveSearcher
+from tunelight.simulation.run import CurveSearcher
 
 TRIALS, EPOCHS, WORKERS = 50, 27, 2
 CURVES = tiny_table(epochs=EPOCHS)
@@ -246,7 +246,8 @@ def rays_own(scheduler: Any, slots: int, tmp_path: Any, monkeypatch: pytest.Monk
     more = {"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}
     search = SweepSearch(CurveSearcher(CURVES, seed=3), TRIALS, clock=clock, **more)
     search.add_configurations(SimpleNamespace(spec={"run": "pair", "storage": storage}))
-    controller = TuneController(
+    untyped: Any = TuneController
+    controller = untyped(
         search_alg=search,
         scheduler=Logged(scheduler, log),
         reuse_actors=True,

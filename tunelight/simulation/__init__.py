@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curve, Curves
+from tunelight.simulation.planning import Plan, plan
 from tunelight.simulation.result import SimTrial, Simulation
-from tunelight.simulation.simulate import simulate
+from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import TableCurves, recorded, tasks
+from tunelight.simulation.sweeps import SweepCurves
 
-__all__ = ["Costs", "Curve", "Curves", "SimTrial", "Simulation", "TableCurves", "recorded", "simulate", "tasks"]
+__all__ = [
+    "Costs",
+    "Curve",
+    "Curves",
+    "Plan",
+    "SimTrial",
+    "Simulation",
+    "SweepCurves",
+    "TableCurves",
+    "plan",
+    "recorded",
+    "simulate",
+    "tasks",
+]

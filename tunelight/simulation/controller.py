@@ -12,9 +12,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ray.train._internal.session import _FutureTrainingResult
 from ray.tune import Callback, Stopper
-from ray.tune.execution.tune_controller import TuneController
+from ray.tune.execution.tune_controller import TuneController, _FutureTrainingResult
 from ray.tune.experiment import Trial
 from ray.tune.result import TRIAL_ID
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -34,7 +33,13 @@ _TICK_S = 0.1
 """How long Tune waits for an event before it goes on without."""
 
 
-class StubTrial(Trial):
+# Ray's own types are of Ray's actors and results; here there are others in their places.
+_Trial: Any = Trial
+_Future: Any = _FutureTrainingResult
+_Controller: Any = TuneController
+
+
+class StubTrial(_Trial):  # type: ignore[misc]
     """A trial without files, a trainable or an actor of Ray's. Hashes by its number, so that sets keep one order."""
 
     def __init__(self, number: int, curves: Curves, **given: Any) -> None:
@@ -44,6 +49,7 @@ class StubTrial(Trial):
         self.gang: SimGang | None = None
         self.reported = 0
         self.trained_s = 0.0
+        self.ended_s: float | None = None
         self._curves = curves
         self.curve = curves.curve(self.config)
 
@@ -88,7 +94,7 @@ class StubTrial(Trial):
 
 
 class TimedScheduler:
-    """Hands every call to a scheduler on, counts the seconds that it takes, and answers FIFO's question faster.
+    """Hands every call to a scheduler on, adds up the processor's time that it takes, and answers for FIFO.
 
     ``FIFOScheduler.choose_trial_to_run`` looks through all trials at each step; the controller knows the first one
     that is pending, or else paused, without looking.
@@ -112,11 +118,11 @@ class TimedScheduler:
         self._controller = controller
 
     def _call(self, name: str, *given: Any) -> Any:
-        began = time.perf_counter()
+        began = time.thread_time()
         try:
             return getattr(self.inner, name)(*given)
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.thread_time() - began
             self.calls += 1
 
     def on_trial_add(self, controller: Any, trial: StubTrial) -> None:
@@ -156,7 +162,7 @@ class TimedScheduler:
         return min(waiting, key=lambda trial: trial.place) if waiting else None
 
 
-class _Saving(_FutureTrainingResult):
+class _Saving(_Future):  # type: ignore[misc]
     """A checkpoint that is being written; who cannot wait has it at once."""
 
     def __init__(self, saved: Saved) -> None:
@@ -180,7 +186,7 @@ class _TimeIsUp(Stopper):
         return self._budget_s is not None and self._world.clock.now >= self._budget_s
 
 
-class SimController(TuneController):
+class SimController(_Controller):  # type: ignore[misc]
     """TuneController on virtual time."""
 
     def __init__(
@@ -316,6 +322,7 @@ class SimController(TuneController):
         super()._set_trial_status(trial, status)
         if before == status:
             return
+        trial.ended_s = self.world.clock.now if trial.is_finished() else None
         if before == Trial.RUNNING and trial.gang is not None:
             trial.gang.use(False)
             trial.gang.give_back_growth()

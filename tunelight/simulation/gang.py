@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune.result import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 
-from tunelight.messages import RESULT_KEY, Continue, Resize, Stop
+from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import Divergence
 from tunelight.simulation.cluster import Seat
 from tunelight.simulation.costs import uniform
@@ -75,7 +75,7 @@ class SimGang:
         self._until: int | None = self.world.first_until
         self._training = False
         self._asked = False
-        self._resumed = False
+        self._resumed = self._told_to_stop = False
         self._wanted: int | None = None
         self._wanted_from = 0
         self._divergence = Divergence(self.world.metric, self.world.mode)
@@ -135,7 +135,7 @@ class SimGang:
             seconds = costs.report_s
         number = self.number + 1
         curve = self.trial.curve
-        if self.number >= world.epochs_of(curve):
+        if self.number >= world.epochs_of(curve) or (self._told_to_stop and self.number):
             self._training = False
             return costs.end_s, {RESULT_DUPLICATE: True, DONE: True}
         seconds += self._resize()
@@ -175,7 +175,7 @@ class SimGang:
     # -- the scheduler's door
 
     def _decide(self, decision: Any) -> None:
-        if isinstance(decision, Continue):
+        if hasattr(decision, "until"):  # Continue, and whatever else says how far a trial may run on
             self._until = decision.until
         elif isinstance(decision, Resize):
             reserved = sum(seat.slots for seat in self.seats)
@@ -183,7 +183,7 @@ class SimGang:
             self._wanted_from = self.number if self._asked else self.number + 1
             self._ask()
         elif isinstance(decision, Stop):
-            self._training = False
+            self._told_to_stop = True
         self.world.log("decide", self.trial, decision)
 
     @property

@@ -18,7 +18,7 @@ from tunelight.simulation.world import Happened, Use, World
 class SimTrial:
     """One simulated trial: times in virtual seconds, None for what never came.
 
-    ``state`` is COMPLETED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past
+    ``state`` is FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past
     the end of its curve.
     """
 
@@ -45,7 +45,7 @@ class Simulation:
         usage: slots held and in use, from each ``time`` on.
         found: (seconds, value) each time that a trial reported the best value so far.
         oracle: the best value that any of the trials would have reported, had all been trained to their end.
-        scheduler_cpu_s: what the scheduler's calls took, of real time; ``calls``: how many they were.
+        scheduler_cpu_s: what the scheduler's calls took, of the processor's time; ``calls``: how many they were.
         wall_s: what the simulation took, of real time.
         events: what happened, if a log was asked for.
         notes: what whoever quotes a figure of it has to know.
@@ -142,11 +142,12 @@ class Record(Callback):
         self.world = world
         self.found: list[tuple[float, float]] = []
         self.trials: dict[str, Any] = {}
-        self._better = (lambda a, b: a < b) if world.mode == "min" else (lambda a, b: a > b)
         self._best: dict[str, float] = {}
         self._started: dict[str, float] = {}
-        self._ended: dict[str, float] = {}
         self._states: dict[str, str] = {}
+
+    def _better(self, one: float, other: float) -> bool:
+        return one < other if self.world.mode == "min" else one > other
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note a start."""
@@ -168,20 +169,18 @@ class Record(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note an end."""
-        self._ended[trial.trial_id] = self.world.clock.now
         error = trial.last_result.get(f"{RESULT_KEY}/error/state")
         whole = trial.reported >= self.world.epochs_of(trial.curve)
-        self._states[trial.trial_id] = error or ("COMPLETED" if whole else "STOPPED")
+        self._states[trial.trial_id] = error or ("FINISHED" if whole else "STOPPED")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note a failure for good."""
-        self._ended[trial.trial_id] = self.world.clock.now
         self._states[trial.trial_id] = "ERROR"
 
     def simulation(self, controller: Any, wall_s: float, notes: Sequence[str]) -> Simulation:
         """Put together what was seen."""
         world, trials = self.world, controller.get_trials()
-        end = max(self._ended.values(), default=world.clock.now)
+        end = max((trial.ended_s for trial in trials if trial.ended_s is not None), default=world.clock.now)
         ordered = sorted(trials, key=lambda trial: trial.order_of_birth)
         return Simulation(
             metric=str(world.metric),
@@ -210,7 +209,7 @@ class Record(Callback):
             best=self._best.get(trial.trial_id),
             last=last,
             started_s=self._started.get(trial.trial_id),
-            ended_s=self._ended.get(trial.trial_id),
+            ended_s=trial.ended_s,
             extrapolated=trial.reported > trial.curve.epochs,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from tunelight.errors import SettingsError, guess
 from tunelight.simulation.costs import uniform
 from tunelight.simulation.curves import KEY, Curve, Curves, deal
+from tunelight.simulation.sweeps import SweepCurves
 
 TABLE = "curves.npz"
 
@@ -67,19 +69,50 @@ class TableCurves:
         return {**_loaded(self._configs[index]), KEY: f"{index}:{chosen}"}
 
     def curve(self, config: Mapping[str, Any]) -> Curve:
-        """Return the curve that a configuration names."""
-        if KEY not in config:
-            raise SettingsError(
-                f"The configuration {dict(config)!r} is none of the task {self.task!r}: its curve is not known. "
-                "Simulate without searcher=."
-            )
-        index, seed = (int(part) for part in str(config[KEY]).split(":"))
+        """Return the curve that a configuration names, else that of the nearest one.
+
+        Near is what differs little by rank among the recorded values, summed over the keys that both have.
+        Raises: SettingsError where no key is known.
+        """
+        if KEY in config:
+            index, seed = (int(part) for part in str(config[KEY]).split(":"))
+        else:
+            index = self._nearest(config)
+            seed = int(uniform(index) * self._seeds)
         made = self._made.get((index, seed))
         if made is None:
             metrics = {name: values[index, seed][self._index].tolist() for name, values in self._metrics.items()}
             seconds = float(self._seconds[index]) if self._epoch_s is None else self._epoch_s
             made = self._made[index, seed] = Curve(metrics, seconds, self.epochs)
         return made
+
+    def _nearest(self, config: Mapping[str, Any]) -> int:
+        known = [key for key in config if key in self._columns]
+        if not known:
+            raise SettingsError(
+                f"The configuration {dict(config)!r} has none of the keys that the curves of {self.task!r} have: "
+                f"{', '.join(self._columns)}. Search those, or simulate without searcher=."
+            )
+        distance = np.zeros(self.size)
+        for key in known:
+            column, value = self._columns[key], config[key]
+            if column.dtype == object:
+                distance += column != str(value)
+            else:
+                ordered = np.sort(column)
+                distance += np.abs(np.searchsorted(ordered, column) - np.searchsorted(ordered, value)) / self.size
+        return int(np.argmin(distance))
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, Any]:
+        """All values of each key: numbers, or text for what is none."""
+        configs = [_loaded(config) for config in self._configs]
+        columns = {}
+        for key in configs[0]:
+            values = [config.get(key) for config in configs]
+            plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+            columns[key] = np.array(values if plain else [str(value) for value in values], float if plain else object)
+        return columns
 
 
 def _loaded(config: Any) -> dict[str, Any]:
@@ -141,6 +174,9 @@ def curves_of(given: Any) -> Curves:
         return curves
     if isinstance(given, str) and given in tasks():
         return recorded(given)
+    folder = getattr(given, "folder", given)
+    if isinstance(folder, str | os.PathLike) and Path(folder).is_dir():
+        return SweepCurves(folder)
     raise SettingsError(
         f"curves must be a recorded task ({', '.join(tasks()) or 'there are none'}), a sweep's folder, SweepResults, "
         f"or an object with the methods of tunelight.simulation.Curves, not {given!r}."

@@ -25,6 +25,7 @@ from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.controller import SimController, StubTrial
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curves
+from tunelight.simulation.fidelity import fidelity_note
 from tunelight.simulation.result import Record, Simulation
 from tunelight.simulation.sources import curves_of
 from tunelight.simulation.world import World
@@ -112,8 +113,8 @@ def simulate(
         reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
         max_failures: how many lost gangs a trial survives (3).
-        max_pending: how many trials may wait for their gang to start at a time (1, as Tune has it for Searchers unless
-            TUNE_MAX_PENDING_TRIALS_PG says otherwise).
+        max_pending: how many trials may wait for their gangs to start at a time (1, as Tune has it under a Searcher;
+            live, TUNE_MAX_PENDING_TRIALS_PG changes it).
         events: keep a log of all that happened (False).
 
     Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
@@ -130,7 +131,7 @@ def simulate(
         time_budget=time_budget,
         reuse_gangs=reuse_gangs,
         max_concurrent=max_concurrent,
-        failures=max_failures,  # type: ignore[arg-type] - a number stands for a policy
+        failures=check_setting("failures", max_failures),
     )
     _check_metric(settings.metric, table)
     built = build_scheduler(settings)
@@ -229,7 +230,7 @@ def _notes(table: Curves, controller: SimController, settings: Settings) -> list
     past = sum(trial.reported > trial.curve.epochs for trial in trials)
     if past:
         notes.append(f"{past} trials trained past the end of their curve, and went on reporting its last value")
-    return notes
+    return [*notes, fidelity_note()]
 
 
 @contextlib.contextmanager

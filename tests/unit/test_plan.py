@@ -1,0 +1,134 @@
+"""plan(): figures, words and refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests.curves import tiny_table
+from tunelight.errors import SettingsError
+from tunelight.simulation.fidelity import fidelity_note
+
+SPACE: dict[str, Any] = {"lr": tl.loguniform(1e-4, 1e-1)}
+TOLD: dict[str, Any] = {"cluster": "4x4", "seconds_per_epoch": 60, "num_samples": 40, "workers": 2, "max_epochs": 9}
+
+
+def planned(**told: Any) -> tl.Plan:
+    return tl.plan(SPACE, **{**TOLD, "curves": tiny_table(epochs=9, epoch_s=120.0), **told})
+
+
+def test_a_sweep_without_a_scheduler_takes_what_its_epochs_take():
+    plan = planned(scheduler="fifo", costs=tl.Costs(reserve_s=0, start_cold_s=0, start_warm_s=0), price_per_gpu_hour=3)
+    assert (plan.at_once, plan.feasible) == (8, True)
+    assert plan.makespan_h is not None
+    assert plan.worker_hours is not None
+    assert plan.cost is not None
+    assert plan.rent is not None
+    assert plan.makespan_h.p50 == pytest.approx(5 * 9 / 60)
+    assert plan.worker_hours.p90 == pytest.approx(40 * 9 * 2 / 60)
+    assert plan.cost.p50 == pytest.approx(3 * 40 * 9 * 2 / 60)
+    assert plan.rent.p50 == pytest.approx(3 * 16 * 5 * 9 / 60)
+    assert [(stage.epoch, stage.trials, stage.slots) for stage in plan.stages] == [(9, 40, 16)]
+
+
+def test_the_rungs_of_a_scheduler_that_names_them_are_a_table():
+    plan = planned(scheduler={"name": "asha", "reduction_factor": 3})
+    assert [stage.epoch for stage in plan.stages] == [1, 3, 9]
+    trials = [stage.trials for stage in plan.stages]
+    assert trials[0] == 40
+    assert trials == sorted(trials, reverse=True)
+
+
+def test_the_rungs_of_another_are_where_it_was_seen_to_decide():
+    plan = planned(scheduler="elastic_asha", workers=(1, 4))
+    assert [stage.epoch for stage in plan.stages] == [1, 3, 9]
+    assert plan.workers == 1
+
+
+def test_a_deadline_that_is_met_names_the_cheapest_way_and_one_that_is_not_the_fastest():
+    met = planned(deadline="2h", price_per_gpu_hour=1.0)
+    assert met.feasible
+    best = met.options[0]
+    assert best.in_time
+    assert best.cost is not None
+    assert all(best.cost <= (one.cost or 0) for one in met.options if one.in_time)
+    assert f"{best.workers} workers a trial on {best.nodes} nodes" in met.verdict
+    missed = planned(deadline=60)
+    assert not missed.feasible
+    assert missed.options[0].makespan_h == min(one.makespan_h for one in missed.options)
+    assert "None of" in missed.verdict
+
+
+def test_more_workers_are_no_cheaper_where_they_scale_badly():
+    def cheapest(efficiency: float) -> int:
+        found = planned(deadline="20h", price_per_gpu_hour=1.0, costs=tl.Costs(efficiency=efficiency)).options
+        return found[0].workers
+
+    assert cheapest(0.5) == 1
+    assert cheapest(0.5) <= cheapest(1.0)
+
+
+def test_a_gang_that_never_fits_is_said_in_words():
+    plan = planned(workers=17)
+    assert not plan.feasible
+    assert plan.at_once == 0
+    assert plan.verdict.startswith("It cannot be done")
+    assert "17 slots" in str(plan)
+
+
+def test_a_plan_is_a_table_for_a_person_and_a_dict_for_a_program():
+    plan = planned(deadline="2h", price_per_gpu_hour=1.0)
+    text = str(plan)
+    for word in ("40 trials of up to 9 epochs", "p50", "worker-hours held", "to epoch", "in time", "calibrated"):
+        assert word in text, text
+    assert max(map(len, text.splitlines())) <= 120
+    again = json.loads(json.dumps(plan.asdict()))
+    assert again["makespan_h"]["p50"] <= again["makespan_h"]["p90"]
+    assert again["at_once"] == 8
+
+
+def test_what_the_space_says_holds_unless_it_is_said_again():
+    space = tl.SearchSpace(SPACE, workers=4, num_samples=6, max_epochs=3, scheduler="fifo")
+    plan = tl.plan(space, cluster="2x4", seconds_per_epoch=10, num_samples=5)
+    assert (plan.workers, plan.num_samples, plan.max_epochs, plan.scheduler) == (4, 5, 3, "fifo")
+    assert plan.at_once == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"seconds_per_epoch": 0}, "seconds_per_epoch must be"),
+        ({"price_per_gpu_hour": -1}, "price_per_gpu_hour must be"),
+        ({"cluster": "16"}, "cluster must be"),
+        ({"deadline": "soon"}, "deadline must be"),
+        ({"scheduler": "ashes"}, "no scheduler 'ashes'"),
+        ({"curves": "cifar"}, "no recorded curves of a task 'cifar'"),
+    ],
+)
+def test_nonsense_is_refused(wrong: dict[str, Any], said: str):
+    with pytest.raises(SettingsError, match=said):
+        planned(**wrong)
+
+
+def test_epochs_that_nobody_names_are_asked_for():
+    with pytest.raises(SettingsError, match="max_epochs="):
+        tl.plan(SPACE, cluster="1x2", seconds_per_epoch=1, scheduler="fifo")
+
+
+def test_the_error_of_simulated_figures_is_quoted_once_it_is_known(tmp_path: Path):
+    assert fidelity_note(tmp_path / "none.json").startswith("not calibrated")
+    found = {"sweeps": 6, "where": "2 cores", "largest_error": 0.092, "median_error": 0.04}
+    (tmp_path / "fidelity.json").write_text(json.dumps(found))
+    assert "6 live sweeps (2 cores) were met within 9 %" in fidelity_note(tmp_path / "fidelity.json")
+
+
+def test_tunelight_is_imported_without_the_simulator_or_ray():
+    code = "import sys, tunelight; print([m for m in sys.modules if m.startswith(('ray', 'tunelight.simulation'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

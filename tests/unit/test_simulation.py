@@ -1,0 +1,268 @@
+"""Whole simulations: what they cost and find, and what they must always be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
+from ray.tune.schedulers.resource_changing_scheduler import DistributeResources
+from ray.tune.search import Searcher
+
+from tests.curves import tiny_table
+from tunelight.errors import ResourceError, SettingsError, TunelightError
+from tunelight.messages import Resize, Stop
+from tunelight.schedulers import ASHA
+from tunelight.simulation import Costs, Curve, recorded, simulate
+
+CURVES = tiny_table()
+STRATEGIES = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
+
+
+# --- whole simulations ------------------------------------------------------------------------------------
+
+MAKERS: dict[str, Any] = {
+    "fifo": FIFOScheduler,
+    "asha": lambda: ASHA(max_t=27, reduction_factor=3),
+    "elastic_asha": lambda: "elastic_asha",
+    "ray_asha": lambda: AsyncHyperBandScheduler(max_t=27, grace_period=1),
+    "resources": lambda: ResourceChangingScheduler(
+        AsyncHyperBandScheduler(max_t=27, grace_period=1), DistributeResources(add_bundles=True)
+    ),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(MAKERS)),
+    nodes=st.integers(1, 4),
+    slots=st.integers(2, 4),
+    trials=st.integers(1, 12),
+    elastic=st.booleans(),
+    failures=st.sampled_from([0, 0, 200.0]),
+    strategy=st.sampled_from(["PACK", "SPREAD"]),
+    pending=st.sampled_from([1, 4]),
+    seed=st.integers(0, 3),
+)
+def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(  # noqa: PLR0917 - drawn by hypothesis
+    name: str, nodes: int, slots: int, trials: int, elastic: bool, failures: float, strategy: Any, pending: int,
+    seed: int,
+):  # fmt: skip
+    def run() -> Any:
+        return simulate(
+            CURVES,
+            scheduler=MAKERS[name](),
+            num_samples=trials,
+            workers=(1, 4) if elastic else 2,
+            cluster=(nodes, slots) if not elastic or nodes * slots >= 4 else (2, 2),
+            max_epochs=9,
+            seed=seed,
+            costs=Costs(noise=0.2, node_failures=failures, node_repair_s=5, resize_s=0.2, save_s=0.1),
+            strategy=strategy,
+            max_failures=-1,
+            max_pending=pending,
+            events=True,
+        )
+
+    one, two = run(), run()
+    assert one.events == two.events
+    assert one.usage == two.usage
+    assert len(one.trials) == trials
+    assert all(trial.state in ("FINISHED", "STOPPED") for trial in one.trials)
+    assert all(trial.ended_s is not None for trial in one.trials)
+    assert [event.time for event in one.events] == sorted(event.time for event in one.events)
+    assert all(0 <= use.busy <= use.held <= one.slots for use in one.usage)
+    assert 0 <= one.idle_share <= 1
+    assert one.regret() >= 0
+
+
+def test_without_costs_a_sweep_takes_what_its_epochs_take():
+    free = Costs(reserve_s=0, start_cold_s=0, start_warm_s=0)
+    run = simulate(CURVES, scheduler="fifo", num_samples=1, workers=2, cluster="1x2", costs=free)
+    curve = CURVES.curve(run.trials[0].config)
+    assert run.makespan_s == pytest.approx(27 * curve.seconds / 2)
+    assert run.worker_seconds == pytest.approx(27 * curve.seconds)
+    assert run.idle_share == pytest.approx(0, abs=1e-9)
+    assert run.trials[0].best == pytest.approx(min(curve.metrics["loss"]))
+    assert run.regret() == 0
+
+
+def test_only_a_gang_that_is_new_starts_cold():
+    slow = Costs(start_cold_s=1000, start_warm_s=1, reserve_s=0)
+    run = simulate(CURVES, scheduler="fifo", num_samples=4, workers=2, cluster="1x4", costs=slow)
+    assert 1000 < run.makespan_s < 1100
+    cold = simulate(CURVES, scheduler="fifo", num_samples=4, workers=2, cluster="1x4", costs=slow, reuse_gangs=False)
+    assert 2000 < cold.makespan_s < 2100
+
+
+_Fifo: Any = FIFOScheduler
+
+
+class GrowAt(_Fifo):  # type: ignore[misc]
+    """Tell every trial to grow at its third report and to shrink at its tenth."""
+
+    resizes = True
+    max_workers: int | None = None
+
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
+        number = result["training_iteration"]
+        if number in (3, 10):
+            trial.temporary_state.ray_actor.decide.remote(Resize(8 if number == 3 else 2))
+        self.sizes = {**getattr(self, "sizes", {}), number: result["_tunelight/workers"]}
+        return self.CONTINUE
+
+
+def test_a_gang_grows_when_its_new_workers_have_come_and_shrinks_at_once():
+    curves = tiny_table(epoch_s=8.0)
+    costs = Costs(reserve_s=0, start_cold_s=0, grow_s=5, resize_s=1)
+    run = simulate(curves, scheduler=GrowAt(), num_samples=1, workers=(2, 8), cluster="1x8", costs=costs)
+    # 3 epochs of 4 s, 2 more until the workers are there, then 5 of 1 s, then 17 of 4 s, and two changes of 1 s
+    assert run.makespan_s == pytest.approx((3 + 2) * 4 + 5 * 1 + 17 * 4 + 2)
+    assert [use.held for use in run.usage] == [2, 8, 8, 2, 2]
+    assert [use.busy for use in run.usage] == [2, 2, 8, 2, 0]
+
+
+def test_a_gang_that_finds_no_room_keeps_its_size():
+    curves = tiny_table(epoch_s=8.0)
+    run = simulate(curves, scheduler=GrowAt(), num_samples=1, workers=(2, 8), cluster="1x8", costs=Costs(grow_s=1e6))
+    assert max(use.busy for use in run.usage) == 2
+
+
+def test_a_trial_that_is_told_to_stop_by_the_way_ends_at_its_next_report():
+    class Sweeping(_Fifo):  # type: ignore[misc]
+        others: dict[str, Any] = {}  # noqa: RUF012 - Tune makes one scheduler
+
+        def on_trial_add(self, controller: Any, trial: Any) -> None:
+            self.others[trial.trial_id] = trial
+
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
+            if trial.trial_id == "00000" and result["training_iteration"] == 5:
+                self.others["00001"].temporary_state.ray_actor.decide.remote(Stop("enough"))
+            return self.CONTINUE
+
+    curves = tiny_table(epoch_s=1.0)
+    run = simulate(curves, scheduler=Sweeping(), num_samples=2, cluster="1x2", max_pending=2)
+    assert [trial.reports for trial in run.trials] == [27, 5]
+    assert [trial.state for trial in run.trials] == ["FINISHED", "STOPPED"]
+
+
+def test_a_lost_node_costs_its_gangs_their_epoch_and_a_new_start_and_no_report_twice():
+    costs = Costs(node_failures=30, node_repair_s=20)
+    run = simulate(CURVES, scheduler="fifo", num_samples=8, workers=2, cluster="2x2", costs=costs, max_failures=-1,
+                   events=True)  # fmt: skip
+    assert any(event.what == "error" for event in run.events)
+    for trial in run.trials:
+        reports = [e.detail[0] for e in run.events if e.what == "result" and e.trial == trial.id]
+        assert reports == list(range(1, 28))
+    given_up = simulate(CURVES, scheduler="fifo", num_samples=8, workers=2, cluster="2x2", costs=costs, max_failures=0)
+    assert "ERROR" in {trial.state for trial in given_up.trials}
+
+
+def test_a_trial_that_diverges_ends_as_live_ones_do():
+    values = [1.0, 0.9, math.nan, math.nan]
+
+    class Astray:
+        metric, mode, epochs, size, note = "loss", "min", 4, 1, "made up"
+
+        def config(self, number: int, seed: int) -> dict[str, Any]:
+            return {}
+
+        def curve(self, config: Any) -> Curve:
+            return Curve({"loss": values}, 1.0, 4)
+
+    (trial,) = simulate(Astray(), scheduler="fifo", num_samples=1).trials
+    assert (trial.state, trial.reports, trial.best) == ("DIVERGED", 3, 0.9)
+
+
+def test_the_time_budget_ends_a_sweep_in_virtual_time():
+    run = simulate(CURVES, scheduler="fifo", num_samples=30, workers=1, cluster="1x2", time_budget=60)
+    assert run.makespan_s == pytest.approx(60)
+    assert {trial.state for trial in run.trials} == {"FINISHED", "STOPPED"}
+
+
+def test_population_based_training_needs_a_time_budget_where_nothing_gets_better():
+    def make() -> Any:
+        return PopulationBasedTraining(
+            time_attr="training_iteration", perturbation_interval=3, hyperparam_mutations={"lr": [1.0, 2.0]}
+        )
+
+    run = simulate(CURVES, scheduler=make(), num_samples=4, workers=1, cluster="1x4", time_budget=100)
+    assert sum(trial.reports for trial in run.trials) > 4
+
+
+def test_training_past_the_end_of_a_curve_is_said():
+    run = simulate(CURVES, scheduler="fifo", num_samples=2, max_epochs=30)
+    assert all(trial.extrapolated for trial in run.trials)
+    assert any("past the end of their curve" in note for note in run.notes)
+
+
+def test_a_scheduler_object_is_not_changed_and_its_clock_is_the_virtual_one():
+    class Clocked(_Fifo):  # type: ignore[misc]
+        times: list[float] = []  # noqa: RUF012 - seen from outside the copy
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.clock: Any = None
+
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
+            self.times.append(self.clock())
+            return self.CONTINUE
+
+    scheduler = Clocked()
+    run = simulate(CURVES, scheduler=scheduler, num_samples=1)
+    assert scheduler.clock is None
+    assert Clocked.times == sorted(Clocked.times)
+    assert Clocked.times[-1] <= run.makespan_s < 60
+
+
+def test_a_scheduler_that_lets_all_trials_wait_is_told_apart_from_one_that_works():
+    class Never(_Fifo):  # type: ignore[misc]
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
+            return self.PAUSE
+
+        def choose_trial_to_run(self, controller: Any) -> None:
+            return None
+
+    with pytest.raises(TunelightError, match=r"stands still .* Never chooses none"):
+        simulate(CURVES, scheduler=Never(), num_samples=3)
+
+
+def test_gangs_that_never_fit_are_refused_before_anything_runs():
+    with pytest.raises(ResourceError, match="can never hold it"):
+        simulate(CURVES, num_samples=3, workers=9, cluster="2x4")
+    with pytest.raises(ResourceError, match="STRICT_PACK"):
+        simulate(CURVES, num_samples=3, workers=5, cluster="2x4", strategy="STRICT_PACK")
+
+
+def test_what_is_no_curve_task_metric_or_searcher_is_refused():
+    with pytest.raises(SettingsError, match="no recorded curves of a task 'cifar'"):
+        recorded("cifar")
+    with pytest.raises(SettingsError, match="curves must be"):
+        simulate(3)
+    with pytest.raises(SettingsError, match=r"no metric 'los'.*loss"):
+        simulate(CURVES, metric="los")
+    with pytest.raises(SettingsError, match="searcher must be"):
+        simulate(CURVES, searcher="random")  # type: ignore[arg-type]
+
+
+def test_a_searcher_of_ones_own_hears_of_every_end():
+    class Hears(Searcher):
+        ended: list[Any] = []  # noqa: RUF012 - seen from outside the copy
+
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return {"lr": 3.2}
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+            self.ended.append((trial_id, result["training_iteration"]))
+
+    run = simulate(CURVES, scheduler="fifo", searcher=Hears(), num_samples=3)
+    assert sorted(Hears.ended) == [("00000", 27), ("00001", 27), ("00002", 27)]
+    assert run.trials[0].best == run.oracle

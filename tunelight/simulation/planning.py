@@ -1,0 +1,343 @@
+"""plan(): what a sweep would take and cost, before anybody pays for it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ray.tune.schedulers import TrialScheduler
+
+from tunelight.errors import ResourceError, SettingsError
+from tunelight.resources import reserve
+from tunelight.schedulers.choose import build_scheduler
+from tunelight.settings import Settings
+from tunelight.simulation.actors import slots_of
+from tunelight.simulation.cluster import Cluster
+from tunelight.simulation.costs import Costs
+from tunelight.simulation.curves import Curves, SteadyCurves
+from tunelight.simulation.report import table
+from tunelight.simulation.result import Simulation
+from tunelight.simulation.run import simulate
+from tunelight.simulation.sources import recorded, tasks
+from tunelight.space import SearchSpace
+
+_SEEDS = 5
+_HOUR = 3600.0
+_MOST_RUNGS = 12
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over simulations with different seeds: the median, and what nine of ten stay below."""
+
+    p50: float
+    p90: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return both of the values (the nearest that was seen)."""
+        ordered = sorted(values)
+        return cls(*(ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] for share in (0.5, 0.9)))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What lies between two rungs, in the median simulation: who comes, and what they hold meanwhile.
+
+    ``epoch``: the rung that ends it; ``trials``: how many reach that; ``slots``: the most that trials in this stage
+    held at once; ``slot_hours``: what they held in all.
+    """
+
+    epoch: int
+    trials: int
+    slots: int
+    slot_hours: float
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run the sweep: gangs of ``workers`` on ``nodes`` nodes; in hours, and the cost of renting those."""
+
+    workers: int
+    nodes: int
+    slots: int
+    makespan_h: float
+    cost: float | None
+    in_time: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep would take. Print it, or take :meth:`asdict`.
+
+    ``cost`` is what gangs hold, ``rent`` the whole cluster from the first to the last minute, each at the price of a
+    slot's hour; None without a price. ``verdict`` says in words whether it can be done (in time).
+    """
+
+    scheduler: str
+    num_samples: int
+    max_epochs: int
+    workers: int
+    cluster: str
+    at_once: int
+    feasible: bool
+    verdict: str
+    makespan_h: Spread | None = None
+    worker_hours: Spread | None = None
+    idle_share: Spread | None = None
+    tail_idle_share: Spread | None = None
+    cost: Spread | None = None
+    rent: Spread | None = None
+    stages: Sequence[Stage] = ()
+    options: Sequence[Option] = ()
+    notes: Sequence[str] = ()
+
+    def asdict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return table(self)
+
+
+def plan(
+    space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    seconds_per_epoch: float,
+    cluster: str | tuple[int, int],
+    scheduler: Any = None,
+    num_samples: int | None = None,
+    workers: int | tuple[int, int] | None = None,
+    max_epochs: int | None = None,
+    price_per_gpu_hour: float | None = None,
+    deadline: float | str | None = None,
+    costs: Costs | None = None,
+    curves: Curves | str | None = None,
+    seeds: int = _SEEDS,
+) -> Plan:
+    """Say what a sweep over ``space`` would take on a cluster, by simulating it with the scheduler it would have.
+
+    What is not given here is taken from the space, else from the defaults of ``tunelight.run``.
+
+    Args:
+        space: as ``tunelight.run`` takes it.
+        seconds_per_epoch: of one trial, on a gang of ``workers`` (of an elastic one: the fewest).
+        cluster: nodes x slots a node, "16x8"; a worker takes one slot, with its GPU if it has one.
+        scheduler, num_samples, workers, max_epochs: as in ``tunelight.run``.
+        price_per_gpu_hour: what a slot costs an hour (None: no costs are given).
+        deadline: seconds, or text as "8h", by which the sweep is to be over. Then other sizes of gang and cluster are
+            tried, and the cheapest that is in time is named.
+        costs: what starts, pauses and more workers cost (``Costs()``: perfect scaling).
+        curves: what trials learn (None: the recorded tasks, in turn).
+        seeds: how many simulations the figures are of (5).
+
+    Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
+    """
+    told = {
+        "scheduler": scheduler,
+        "num_samples": num_samples,
+        "workers": workers,
+        "max_epochs": max_epochs,
+        "time_budget": deadline,
+    }
+    try:
+        asked = _asked(space, told)
+    except SettingsError as error:
+        raise SettingsError(str(error).replace("time_budget", "deadline")) from error
+    for name, value in (("seconds_per_epoch", seconds_per_epoch), ("price_per_gpu_hour", price_per_gpu_hour)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+            raise SettingsError(f"{name} must be a number above 0, not {value!r}.")
+    where = Cluster.of(cluster)
+    reservation = reserve(asked.workers)
+    least = reservation.least or reservation.workers
+    alone_s = seconds_per_epoch * (costs or Costs()).speedup(least)
+    sweep = _Sweep(asked, costs or Costs(), alone_s, curves)
+    about = Plan(
+        scheduler=_name(asked.scheduler),
+        num_samples=asked.num_samples,
+        max_epochs=sweep.epochs,
+        workers=least,
+        cluster=f"{where.nodes}x{where.slots}",
+        at_once=min(asked.num_samples, _gangs(where, least)),
+        feasible=False,
+        verdict="",
+    )
+    try:
+        runs = [sweep.run(where, asked.workers, seed) for seed in range(seeds)]
+    except ResourceError as error:
+        return replace(about, verdict=f"It cannot be done: {error}")
+    return _judged(about, sweep, runs, where, price_per_gpu_hour)
+
+
+class _Sweep:
+    """A sweep that can be simulated on any cluster, with any size of gang."""
+
+    def __init__(self, settings: Settings, costs: Costs, alone_s: float, curves: Curves | str | None) -> None:
+        self.settings = settings
+        self.costs = costs
+        self.alone_s = alone_s
+        self.scheduler: Any = build_scheduler(replace(settings, metric="loss", mode="min"))
+        self.epochs = settings.max_epochs or self._own_epochs()
+        self._curves = curves
+
+    def _own_epochs(self) -> int:
+        own = getattr(self.scheduler, "_max_t", None)
+        if not isinstance(own, int | float) or not math.isfinite(own):
+            raise SettingsError(
+                "How long trials train is not known: neither the space nor the scheduler says. Give max_epochs=."
+            )
+        return int(own)
+
+    def rungs(self, run: Simulation) -> list[int]:
+        """Return the epochs at which the scheduler stops or pauses trials: as it says, or else as it did in ``run``."""
+        own = getattr(self.scheduler, "milestones", None)
+        if own is not None:
+            found = {math.ceil(rung) for rung in own()}
+        else:
+            found = {e.detail[0] for e in run.events if e.what == "result" and e.detail[1] != TrialScheduler.CONTINUE}
+        if len(found) > _MOST_RUNGS:  # it decides at every report
+            found = set(_doublings(self.epochs))
+        return [*(rung for rung in sorted(found) if rung < self.epochs), self.epochs]
+
+    def curves(self, number: int) -> Curves:
+        """Return what trials learn in the simulation of that number."""
+        if self._curves is not None and not isinstance(self._curves, str):
+            return self._curves
+        known = [self._curves] if isinstance(self._curves, str) else tasks()
+        if not known:
+            return SteadyCurves(self.epochs, self.alone_s)
+        return recorded(known[number % len(known)], epochs=self.epochs, epoch_s=self.alone_s)
+
+    def run(self, where: Cluster, workers: int | tuple[int, int] | None, seed: int, **more: Any) -> Simulation:
+        """Simulate it once."""
+        return simulate(
+            self.curves(seed),
+            scheduler=self.settings.scheduler,
+            num_samples=self.settings.num_samples,
+            workers=workers or 1,
+            cluster=(where.nodes, where.slots),
+            max_epochs=self.epochs,
+            max_concurrent=self.settings.max_concurrent,
+            seed=seed,
+            costs=self.costs,
+            **more,
+        )
+
+
+def _asked(given: Any, told: Mapping[str, Any]) -> Settings:
+    """Return what the sweep is, of what is told here and what the space says."""
+    space = SearchSpace.of(given)
+    known = {name: space.settings[name] for name in (*told, "max_concurrent") if name in space.settings}
+    known.pop("time_budget", None)
+    settings = Settings(**{**known, **{name: value for name, value in told.items() if value is not None}})
+    return replace(settings, num_samples=settings.num_samples * space.grid_size, workers=settings.workers or 1)
+
+
+def _name(scheduler: Any) -> str:
+    if isinstance(scheduler, Mapping):
+        return str(scheduler.get("name", "asha"))
+    return scheduler if isinstance(scheduler, str) else type(scheduler).__name__
+
+
+def _gangs(where: Cluster, workers: int) -> int:
+    """Return how many gangs fit at once."""
+    empty, demands = Cluster.of(where), slots_of(reserve(workers).factory())
+    return sum(1 for _ in itertools.takewhile(lambda _: empty.take(demands) is not None, itertools.count()))
+
+
+def _judged(
+    about: Plan, sweep: _Sweep, runs: Sequence[Simulation], where: Cluster, price: float | None
+) -> Plan:  # fmt: skip
+    """Put figures, words and, for a deadline, other ways to do it into a plan."""
+    deadline_s = sweep.settings.budget_s
+    hours = Spread.of([run.makespan_s / _HOUR for run in runs])
+    median = sorted(range(len(runs)), key=lambda index: runs[index].makespan_s)[(len(runs) - 1) // 2]
+    options = _options(sweep, where, price, deadline_s) if deadline_s is not None else []
+    in_time = deadline_s is None or hours.p90 * _HOUR <= deadline_s
+    return replace(
+        about,
+        feasible=in_time,
+        verdict=_verdict(hours, in_time, deadline_s, options),
+        makespan_h=hours,
+        worker_hours=Spread.of([run.worker_seconds / _HOUR for run in runs]),
+        idle_share=Spread.of([run.idle_share for run in runs]),
+        tail_idle_share=Spread.of([run.tail_idle_share for run in runs]),
+        cost=None if price is None else Spread.of([price * run.worker_seconds / _HOUR for run in runs]),
+        rent=None if price is None else Spread.of([price * run.makespan_s / _HOUR * where.size for run in runs]),
+        stages=_stages(sweep, sweep.run(where, sweep.settings.workers, median, events=True), about.workers),
+        options=options,
+        notes=_notes(sweep, runs),
+    )
+
+
+def _stages(sweep: _Sweep, run: Simulation, workers: int) -> list[Stage]:
+    """Return what trials held between their rungs. Slots of gangs that grew are counted at their smallest size."""
+    entered: dict[str, float] = {}
+    spans: dict[int, list[tuple[float, float]]] = {rung: [] for rung in sweep.rungs(run)}
+    for event in run.events:
+        if event.what == "start":
+            entered[event.trial] = event.time
+        elif event.what == "result" and event.detail[0] in spans:
+            spans[event.detail[0]].append((entered[event.trial], event.time))
+            entered[event.trial] = event.time
+    return [
+        Stage(rung, len(found), workers * _most_at_once(found), workers * sum(b - a for a, b in found) / _HOUR)
+        for rung, found in spans.items()
+    ]
+
+
+def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
+    changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    return max(itertools.accumulate(change for _, change in changes), default=0)
+
+
+def _options(sweep: _Sweep, where: Cluster, price: float | None, deadline_s: float) -> list[Option]:
+    """Try gangs and clusters of powers of two, once each; the cheapest that is in time comes first."""
+    found = []
+    for nodes, workers in itertools.product(_doublings(where.nodes), _doublings(min(where.size, 64))):
+        smaller = Cluster(nodes, where.slots)
+        if workers > smaller.size:
+            continue
+        hours = sweep.run(smaller, workers, 0).makespan_s / _HOUR
+        cost = None if price is None else price * hours * smaller.size
+        found.append(Option(workers, nodes, smaller.size, hours, cost, hours * _HOUR <= deadline_s))
+    return sorted(
+        found, key=lambda one: (not one.in_time, one.slots * one.makespan_h if one.in_time else one.makespan_h)
+    )
+
+
+def _doublings(most: int) -> list[int]:
+    return sorted({*(1 << power for power in range(most.bit_length())), most})
+
+
+def _verdict(hours: Spread, in_time: bool, deadline_s: float | None, options: Sequence[Option]) -> str:
+    if deadline_s is None:
+        return f"It can be done, in {hours.p50:.2f} h as a rule and {hours.p90:.2f} h where luck is bad."
+    limit = deadline_s / _HOUR
+    first = (
+        f"It is over in time: {hours.p90:.2f} h at worst, of {limit:.2f} h."
+        if in_time
+        else f"It is not over in time: it takes {hours.p50:.2f} h as a rule, {hours.p90:.2f} h where luck is bad, and "
+        f"{limit:.2f} h are allowed."
+    )
+    best = options[0]
+    if best.in_time:
+        return (
+            f"{first} The cheapest of {len(options)} ways that is: {best.workers} workers a trial on {best.nodes} "
+            f"nodes ({best.slots} slots), {best.makespan_h:.2f} h."
+        )
+    return (
+        f"{first} None of {len(options)} ways is: the fastest, {best.workers} workers a trial on {best.nodes} nodes, "
+        f"takes {best.makespan_h:.2f} h. Ask for fewer trials or epochs, or a larger cluster."
+    )
+
+
+def _notes(sweep: _Sweep, runs: Sequence[Simulation]) -> list[str]:
+    notes = list(dict.fromkeys(note for run in runs for note in run.notes))
+    if sweep.costs.efficiency == 1:
+        notes.append("more workers were taken to be faster without loss; say Costs(efficiency=0.8) for 20 % a doubling")
+    return notes
