@@ -145,7 +145,7 @@ def test_what_gains_nothing_is_given_back():
     member = going(growth, 0)
     for at, workers in enumerate([1, 1, 4, 4], start=1):
         hear(growth, member, at, 10.0 * at, workers)
-        growth.adjust(None, member, 20, alone=True)
+        growth.adjust(None, member, 20, 20, alone=True)
     assert member.trial.told == [Resize(4), Resize(1)]
 
 
@@ -155,23 +155,26 @@ def test_two_that_grow_are_not_promised_the_same_slots():
     for member in (first, second):
         for at in (1, 2):
             hear(growth, member, at, 10.0 * at, 1)
-        growth.adjust(None, member, 20, alone=True)
+        growth.adjust(None, member, 20, 20, alone=True)
     assert (first.asked, second.asked) == (4, 4)
     growth._members.move(second, State.ENDED)
     growth.gone(second)
     hear(growth, first, 3, 25.0, 4)
-    growth.adjust(None, first, 20, alone=True)
+    growth.adjust(None, first, 20, 20, alone=True)
     assert first.asked == 8
 
 
-def test_what_even_shares_leave_goes_to_the_furthest():
-    growth = growing(most=8, slots=4)
-    last, first, middle = going(growth, 0, target=0), going(growth, 1, target=2), going(growth, 2, target=1)
-    for member in (last, middle, first):
-        for at in (1, 2):
-            hear(growth, member, at, 10.0 * at, 1)
-        growth.adjust(None, member, 20, alone=True)
-    assert [member.asked for member in (last, middle, first)] == [1, 1, 2]
+def test_who_has_more_to_train_gets_more_of_the_cluster():
+    growth = growing(most=8, slots=8)
+    short, long = going(growth, 0), going(growth, 1)
+    for at in (1, 2):
+        hear(growth, short, at, 10.0 * at, 1)
+        hear(growth, long, at, 10.0 * at, 1)
+        growth.adjust(None, short, 5, 5, alone=False)  # nobody is told anything, but their work is known
+        growth.adjust(None, long, 20, 40, alone=False)
+    growth.adjust(None, short, 5, 5, alone=True)
+    growth.adjust(None, long, 20, 40, alone=True)
+    assert (short.asked, long.asked) == (1, 4)
 
 
 def test_the_least_promising_of_those_that_grew_gives_back_no_more_than_is_needed():
@@ -180,7 +183,7 @@ def test_the_least_promising_of_those_that_grew_gives_back_no_more_than_is_neede
     for member in (ahead, behind):
         for at, workers in enumerate([1, 1, 4], start=1):
             hear(growth, member, at, 10.0 * at, workers)
-            growth.adjust(None, member, 20, alone=True)
+            growth.adjust(None, member, 20, 20, alone=True)
     assert growth.ledger.free(ahead.need) == 0
     growth.make_room(ahead.need)
     growth.make_room(ahead.need)  # what is on its way back is not asked for again

@@ -177,10 +177,13 @@ def test_saved_and_restored_it_decides_on_as_before(name, tmp_path):
 
     for trial in trials[:20]:
         one.on_trial_add(None, trial)
-        report(one, trial, 1, rng.random())
+        decided = report(one, trial, 1, rng.random())
+        trial.set_status({"PAUSE": Trial.PAUSED, "STOP": Trial.TERMINATED}.get(decided, Trial.PENDING))
     one.save(str(tmp_path / "state"))
     two = SCHEDULERS[name]()
     two.restore(str(tmp_path / "state"))
+    for trial in trials[:20]:
+        two.on_trial_add(None, trial)  # as Tune does when it restores a sweep
     for trial in trials[20:]:
         one.on_trial_add(None, trial)
         two.on_trial_add(None, trial)

@@ -112,7 +112,7 @@ class ElasticASHA(TrialScheduler):
         self._promotion = Promotion(self._members, whole(eta), grace, None if max_t == "auto" else max_t)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
-        self._least = 1
+        self._some_need: Need | None = None
         self._ending = 1
 
     # -- what tunelight asks ------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class ElasticASHA(TrialScheduler):
                 return
             member.again = True
             self._promotion.leave(member)
-        self._least = member.need.workers if member.need is not None else 1
+        self._some_need = member.need
         member.told = self._bound(0)
         self._members.move(member, State.WAITING)
         self._ending = 1
@@ -180,6 +180,7 @@ class ElasticASHA(TrialScheduler):
         if member is None or member.state is State.ENDED:
             return TrialScheduler.CONTINUE
         self._going(member)
+        target = member.target
         verdict = self._judge(member, result)
         if verdict == "stop":
             tell(trial, Stop("elastic_asha"))
@@ -188,10 +189,9 @@ class ElasticASHA(TrialScheduler):
             self._members.move(member, State.PAUSING)
             return TrialScheduler.PAUSE
         self._tell_bound(member)
-        self._growth.ledger.look(tune_controller)
-        alone = not self._members.waiting and self._promotion.promotable(worth=self._worth) is None
-        left = self._promotion.end_of(member.target) - member.progress
-        self._growth.adjust(tune_controller, member, left, self._promotion.expected(member), alone=alone)
+        if member.target > target:
+            self._growth.promoted(member)
+        self._adjust(tune_controller, member)
         return TrialScheduler.CONTINUE
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
@@ -211,7 +211,7 @@ class ElasticASHA(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
         """Return the paused trial to promote now, if any; make room, and end what nobody will promote."""
-        self._members.settle(self._growth.started, self._paused)
+        self._members.settle(self._growth.started, lambda member: self._adjust(tune_controller, member), self._paused)
         while (member := self._promotion.promotable(worth=self._worth)) is not None:
             self._growth.ledger.look(tune_controller)
             if not self._growth.ledger.fits(member.need) and self._members.going:
@@ -223,7 +223,11 @@ class ElasticASHA(TrialScheduler):
             self._growth.ledger.look(tune_controller)
             self._growth.make_room(self._members.waiting[0].need)
             return None
-        return None if self._members.busy else self._wind_up(tune_controller)
+        if not self._members.busy:
+            return self._wind_up(tune_controller)
+        for member in self._members.some_going() if self._growth.may_grow(self._some_need) else ():
+            self._adjust(tune_controller, member)
+        return None
 
     def debug_string(self) -> str:
         """Return one line: each rung with its number of trials, those promoted, and the value to beat."""
@@ -266,6 +270,12 @@ class ElasticASHA(TrialScheduler):
             self._members.move(member, State.GOING)
             self._growth.started(member)
 
+    def _adjust(self, tune_controller: TuneController, member: Member) -> None:
+        self._growth.ledger.look(tune_controller)
+        alone = not self._members.waiting and self._promotion.promotable(worth=self._worth) is None
+        left = self._promotion.end_of(member.target) - member.progress
+        self._growth.adjust(tune_controller, member, left, self._promotion.expected(member), alone=alone)
+
     def _paused(self, member: Member) -> None:
         self._growth.gone(member)
         self._promotion.changed()
@@ -277,7 +287,7 @@ class ElasticASHA(TrialScheduler):
             self._growth.gone(member)
 
     def _start_again(self, member: Member) -> Trial:
-        self._members.move(member, State.GOING)
+        self._members.starts(member)
         self._growth.started(member)
         member.told = self._bound(0)
         trial: Trial = member.trial
@@ -305,7 +315,7 @@ class ElasticASHA(TrialScheduler):
         if self._deadline_s is None or self._started_at is None:
             return True
         left = self._deadline_s - (self.clock() - self._started_at)
-        each = self._growth.speed.each(self._least)
+        each = self._growth.speed.each(self._some_need.workers if self._some_need else 1)
         return left > 0 and not progress * each + self._growth.speed.start_s > left
 
     def _worth(self, member: Member) -> bool:

@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 _WORKERS: Final = f"{RESULT_KEY}/workers"
 _NO_GAIN: Final = 0.1
 """What doubling a gang must gain at least, as log2 of how much faster it is, for it to be kept."""
-_ROUND: Final = math.sqrt(2)
+_ROUND: Final = 2.0
+"""By how much a gang may be larger than its share, while there is room: a share is hardly ever a power of two."""
 _WORTH: Final = 1.1
 """How many times its cost a growth must save."""
 
@@ -26,8 +27,8 @@ _WORTH: Final = 1.1
 class Growth:
     """Decides how many workers each trial's gang is to have, and tells it.
 
-    The sizes of a gang are its least, the doubles of that, and ``most``. Each trial that trains may grow to its share
-    of the cluster; what even shares leave over goes to those that are furthest.
+    The sizes of a gang are its least, the doubles of that, and ``most``. Each trial that trains may grow towards a
+    share of the cluster as large as its share of the work that is expected to be left, in one worker's seconds.
     """
 
     def __init__(self, members: Members, most: int | None, cooldown: int) -> None:
@@ -38,8 +39,8 @@ class Growth:
         self._cooldown = cooldown
         self._grown: dict[str, Member] = {}
         self._work: dict[str, float] = {}
-        self._all_work = 0.0
         """Trial id -> the seconds that one worker would be expected to take for what is left of it."""
+        self._all_work = 0.0
         self._giving: dict[str, int] = {}
         """Trial id -> how many workers it was asked to give back, and has not yet."""
 
@@ -54,6 +55,15 @@ class Growth:
         self.ledger.release(member.trial_id)
         self._expect(member.trial_id, 0.0)
         self._forget(member)
+
+    def may_grow(self, need: Need | None) -> bool:
+        """Tell whether any trial of this need could grow now."""
+        return need is not None and (self.most or 0) > need.workers and self.ledger.free(need) > 0
+
+    def promoted(self, member: Member) -> None:
+        """Let a trial that was just promoted change its size at once: it has another stretch before it."""
+        if member.since is not None:
+            member.since = max(member.since, self._cooldown)
 
     def heard(self, member: Member, result: Mapping[str, Any]) -> None:
         """Learn from a report how many workers its trial has, and how fast they are."""
@@ -82,7 +92,9 @@ class Growth:
         patience = self._cooldown * 2**member.refused
         have = max(member.pace.workers, need.workers)
         each = member.pace.each.get(have) or self.speed.each(have)
-        self._expect(member.trial_id, expected * each * self.speed.factor(have, 1) if each == each else expected)
+        self._expect(
+            member.trial_id, expected * each * self.speed.factor(have, 1) if not math.isnan(each) else expected
+        )
         if left <= 0:
             return
         if member.since is not None and (member.since < patience or member.pace.workers != member.asked):
@@ -117,7 +129,8 @@ class Growth:
     def _share(self, member: Member, need: Need) -> int:
         """Return how many workers a trial may have: its share of the work that is left, rounded in the logarithm."""
         share = self.ledger.total(need) * self._work[member.trial_id] / self._all_work
-        return max((size for size in sizes(need.workers, self.most or 1) if size <= share * _ROUND), default=need.workers)
+        ladder = sizes(need.workers, self.most or need.workers)
+        return max((size for size in ladder if size <= share * _ROUND), default=need.workers)
 
     def _expect(self, trial_id: str, work: float) -> None:
         self._all_work += work - self._work.pop(trial_id, 0.0)

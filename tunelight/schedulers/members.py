@@ -16,7 +16,7 @@ from tunelight.schedulers.ledger import Need
 from tunelight.schedulers.speed import Pace
 
 _LOOKS: Final = 8
-"""How many trials on their way to a pause are looked at in one of Tune's steps."""
+"""How many trials on their way to a start or a pause are looked at in one of Tune's steps."""
 
 
 class State(Enum):
@@ -37,7 +37,6 @@ class Member:
     """One trial: how far it is, what it was worth last, and what its gang was told."""
 
     trial_id: str
-    order: int
     trial: Any = None
     need: Need | None = None
     state: State = State.ENDED
@@ -72,6 +71,8 @@ class Members:
         self.waiting: deque[Member] = deque()
         """Trials that were added and have not been seen to start, the first added first."""
         self._pausing: deque[Member] = deque()
+        self._starting: deque[Member] = deque()
+        self._looked = 0
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._by_id.values())
@@ -83,7 +84,7 @@ class Members:
     def know(self, trial_id: str) -> Member:
         """Return the trial of that id, and make one where it is new."""
         if trial_id not in self._by_id:
-            self._by_id[trial_id] = Member(trial_id, len(self._by_id))
+            self._by_id[trial_id] = Member(trial_id)
         return self._by_id[trial_id]
 
     @property
@@ -96,9 +97,12 @@ class Members:
         """How many trials train."""
         return len(self._going)
 
-    def place(self, member: Member) -> int:
-        """Return how many trials that train are further than one that does."""
-        return int(self._going.bisect_left((-member.target, member.order)))
+    def some_going(self) -> Iterator[Member]:
+        """Yield a few of those that train; the next ones at the next call, and so on, the furthest first."""
+        first = self._looked if self._looked < len(self._going) else 0
+        self._looked = first + _LOOKS
+        for _, trial_id in self._going[first : self._looked]:
+            yield self._by_id[trial_id]
 
     def any_towards(self, rung: int) -> bool:
         """Tell whether any trial may still come to a rung of that number, or a lower one."""
@@ -115,15 +119,31 @@ class Members:
         elif state is State.PAUSING:
             self._pausing.append(member)
 
-    def settle(self, started: Callable[[Member], None], paused: Callable[[Member], None]) -> None:
-        """Look which trials Tune has started and which have come to their pause: it tells of neither."""
+    def starts(self, member: Member) -> None:
+        """Note that a trial goes on as soon as Tune has a gang for it."""
+        self.move(member, State.GOING)
+        self._starting.append(member)
+
+    def settle(
+        self,
+        started: Callable[[Member], None],
+        begun: Callable[[Member], None],
+        paused: Callable[[Member], None],
+    ) -> None:
+        """Look which trials Tune has taken up, whose gang is there, and which have paused: it tells of none."""
         while self.waiting and (
             self.waiting[0].state is not State.WAITING or _status(self.waiting[0]) != Trial.PENDING
         ):
             member = self.waiting.popleft()
             if member.state is State.WAITING:
-                self.move(member, State.GOING)
+                self.starts(member)
                 started(member)
+        for _ in range(min(_LOOKS, len(self._starting))):
+            member = self._starting.popleft()
+            if member.state is State.GOING and _status(member) == Trial.PENDING:
+                self._starting.append(member)
+            elif member.state is State.GOING and _status(member) == Trial.RUNNING:
+                begun(member)
         for _ in range(min(_LOOKS, len(self._pausing))):
             member = self._pausing.popleft()
             if member.state is State.PAUSING and _status(member) != Trial.PAUSED:
@@ -138,7 +158,7 @@ class Members:
             if not self._towards[member.target]:
                 del self._towards[member.target]
         if member.state is State.GOING:
-            key = (-member.target, member.order)
+            key = (-member.target, member.trial_id)
             if sign > 0:
                 self._going.add(key)
             else:

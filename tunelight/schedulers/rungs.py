@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sortedcontainers import SortedList
 
 from tunelight.schedulers.common import places
+
+_LATE: Final = 1.5
+"""Among the best 1/eta to this power is who is promoted late."""
 
 
 @dataclass
@@ -55,11 +58,11 @@ class Rung:
     def ready(self, eta: float, *, closed: bool) -> Iterator[str]:
         """Yield those that wait and are worth a late promotion by now, the best first.
 
-        They are among the best 1/eta^2, or the very best: whoever came to be among the best 1/eta only as the rung
+        They are among the best 1/eta^1.5, or the very best: whoever came to be among the best 1/eta only as the rung
         filled up stands at its margin, and would be dropped at the next one as a rule, for the price of a tail.
         """
         n = places(len(self.filed), eta)
-        late = max(places(len(self.filed), eta * eta), 1 if closed or n else 0)
+        late = max(places(len(self.filed), eta**_LATE), 1 if closed or n else 0)
         for *key, trial_id in self._waiting:
             if self._order.bisect_left(tuple(key)) >= late:
                 return

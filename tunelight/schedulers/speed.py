@@ -64,7 +64,7 @@ class Speed:
 
     def restarted(self, pace: Pace) -> None:
         """Note that a trial's next report comes from another start."""
-        pace.fresh, pace.burden = True, None
+        pace.fresh, pace.burden, pace.workers = True, None, 0
 
     def each(self, workers: int) -> float:
         """Return seconds a unit of progress on so many workers; NaN where none of any size was measured."""
