@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Checkpoints": "tunelight.settings",
     "FailurePolicy": "tunelight.policies",
+    "GangPBT": "tunelight.schedulers",
     "HorovodRayStrategy": "tunelight.strategies",
     "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from tunelight.reopen import resume
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
+    from tunelight.schedulers import GangPBT
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.space import SearchSpace

@@ -193,6 +193,8 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
     scheduler, searcher = build_scheduler(settings), build_searcher(space, settings)  # wrong ones: before Ray starts
+    if hasattr(scheduler, "set_space"):
+        scheduler.set_space(space.domains)
     told = _told(space, settings, reservation)
     start = Start()
     if past is not None:
@@ -357,6 +359,8 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
+    if hasattr(sweep.scheduler, "on_change"):
+        sweep.scheduler.on_change = record.change
     try:
         yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
     finally:

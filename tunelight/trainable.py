@@ -14,12 +14,14 @@ import ray
 
 from tunelight import checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
+from tunelight.exchanging import Exchanging
 from tunelight.gang.gang import Gang
 from tunelight.gang.run import Run, head_error
 from tunelight.gang.spec import GangSpec
 from tunelight.imports import collector_resting
 from tunelight.messages import (
     RESULT_KEY,
+    Adopt,
     CheckpointInfo,
     Continue,
     Decision,
@@ -42,7 +44,7 @@ with collector_resting():  # a trial's head waits for this before its workers st
 logger = logging.getLogger(__name__)
 
 
-class GangTrainable(Trainable):
+class GangTrainable(Exchanging, Trainable):
     """A Tune trial whose training runs on a gang. Make one with :func:`gang_trainable`. Runs on: trial.
 
     The gang starts with the first step, outlives the trial when Tune re-uses this actor, and is replaced
@@ -76,7 +78,7 @@ class GangTrainable(Trainable):
         self._number = 0
         self._until: int | None = self.spec.first.until
         self._decided = True
-        self._run = None
+        self._run = self._adopted = None
         self._size: int | None = None
         self._resume: CheckpointInfo | None = None
         self._kept = checkpoints.Kept(self.spec.keep, self.spec.mode)
@@ -146,8 +148,11 @@ class GangTrainable(Trainable):
 
         ``Continue(until=n)`` lets the trial run on unasked to report n; ``Stop`` ends it at its next report,
         before Tune comes to say so; ``Resize(n)`` lets it go on with at most n workers from its next report on.
+        ``Adopt`` makes it another trial's training, at the report that waits.
         """
-        if isinstance(decision, Resize):
+        if isinstance(decision, Adopt):
+            self._adopt(decision)
+        elif isinstance(decision, Resize):
             self._size = decision.workers
         elif self._run is not None:
             self._answer(decision)
@@ -298,6 +303,7 @@ class GangTrainable(Trainable):
             "error": None,
             "warm": self._gang is not None and self._gang.trials > 1,
             "log": log,
+            "adopted": self._told_of_adopting(),
         }
 
     # -- ends

@@ -9,13 +9,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tunelight.checkpoints import last_whole, take_over
 from tunelight.errors import GangError, TrialError
 from tunelight.messages import (
+    Adopt,
+    Adopted,
     CheckpointInfo,
     Continue,
     Decision,
     Ended,
     Event,
+    Offer,
+    Offered,
     Report,
     Saved,
     Stop,
@@ -152,6 +157,42 @@ class Run:
         if self._error is not None and not self._queue:
             error, self._error = self._error, None
             raise TrialError(error)
+
+    # -- what trials give one another
+
+    def offer(self) -> Any:
+        """Return a reference to what training is made of at its boundary; None where there is nothing to give."""
+        offered = self.gang.ask(Offer(), Offered) if self.gang.running else None
+        return None if offered is None else offered.weights
+
+    def adopt(self, adopt: Adopt) -> str | None:
+        """Become another trial's training: in place, else by starting anew from its last checkpoint, if it has one.
+
+        Returns: "memory", "disk", or None where training goes on as it was.
+        """
+        if self._until is not None:
+            self._until = None if adopt.until is None else max(self._until, adopt.until)
+        adopted = self.gang.ask(adopt, Adopted) if self.gang.running else None
+        if adopted is None:  # it has failed or ended: its end is the next event
+            return None
+        config = dict(adopt.config)
+        if adopted.why is None:
+            self._task = replace(self._task, config=config)
+            return "memory"
+        if adopt.folder is None or last_whole(adopt.folder)[0] is None:
+            self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")
+            return None
+        self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
+        info = take_over(adopt.folder, self._task.trial_dir, self.seen)
+        if info is not None:
+            self._say(f"starts anew from a checkpoint of {adopt.parent}: {adopted.why}")
+            self._task, self.resume = replace(self._task, config=config), info
+            self._keep(info)
+        try:
+            self.start()
+        except TrialError as error:
+            self._error = error.error  # the next event
+        return None if info is None else "disk"
 
     # -- faults
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tunelight.schedulers.asha import ASHA
+from tunelight.schedulers.pbt import GangPBT
 
-__all__ = ["ASHA"]
+__all__ = ["ASHA", "GangPBT"]

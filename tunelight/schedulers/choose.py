@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tunelight.settings import Settings
 
-_SCHEDULERS = ("asha", "fifo")
+_SCHEDULERS = ("asha", "gang_pbt", "fifo")
 
 
 def build_scheduler(settings: Settings) -> TrialScheduler:
@@ -27,7 +27,7 @@ def build_scheduler(settings: Settings) -> TrialScheduler:
         create_scheduler,
     )
 
-    from tunelight.schedulers import ASHA  # noqa: PLC0415
+    from tunelight.schedulers import ASHA, GangPBT  # noqa: PLC0415
 
     given = settings.scheduler
     if isinstance(given, TrialScheduler):
@@ -38,16 +38,19 @@ def build_scheduler(settings: Settings) -> TrialScheduler:
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = str(options.pop("name", "asha"))
     try:
-        if name == "asha":
-            valid = list(inspect.signature(ASHA).parameters)
+        if name in ("asha", "gang_pbt"):
+            made: type[ASHA | GangPBT] = ASHA if name == "asha" else GangPBT
+            valid = list(inspect.signature(made).parameters)
             for option in options:
                 if option not in valid:
                     raise SettingsError(
-                        f"scheduler asha has no {option!r}.{guess(option, valid)} It has {', '.join(valid)}."
+                        f"scheduler {name} has no {option!r}.{guess(option, valid)} It has {', '.join(valid)}."
                     )
             if settings.max_epochs is not None:
                 options.setdefault("max_t", settings.max_epochs)
-            return ASHA(metric=settings.metric, mode=settings.mode, **options)
+            if "seed" in valid:
+                options.setdefault("seed", settings.seed or 0)
+            return made(metric=settings.metric, mode=settings.mode, **options)
         if name == "fifo":
             return FIFOScheduler(**options)
         if name in SCHEDULER_IMPORT:
