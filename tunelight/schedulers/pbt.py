@@ -295,11 +295,14 @@ class GangPBT(FIFOScheduler):
             self.on_change(trial.trial_id, number, config, None, None)
 
     def _quantiles(self) -> tuple[set[str], list[str]]:
-        """Return the worst and the best of those that train, the best first; a lone member is its own best."""
-        scored = {key: one for key, one in self._members.items() if not one.ended and one.loss is not None}
-        order = sorted(scored, key=lambda key: (_of(scored[key]), scored[key].index))
+        """Return the worst and the best of those that train, the best first.
+
+        Who has not reported yet takes a place among the worst, so that the first to report are not judged by so few.
+        """
+        alive = {key: one for key, one in self._members.items() if not one.ended}
+        order = sorted(alive, key=lambda key: (alive[key].loss is None, _of(alive[key]), alive[key].index))
         count = min(math.ceil(len(order) * self._quantile), len(order) // 2)
-        best = [key for key in order[: max(1, count)] if math.isfinite(_of(scored[key]))]
+        best = [key for key in order[: max(1, count)] if math.isfinite(_of(alive[key]))]
         return set(order[len(order) - count :]), best
 
     def _loss(self, result: Mapping[str, Any]) -> float | None:
