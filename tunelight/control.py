@@ -43,13 +43,11 @@ class Mailbox:
         """Hand in a decision."""
         with self._changed:
             if isinstance(decision, Continue):
-                self._allow(decision.until)
+                until = math.inf if decision.until is None else decision.until
+                self._until = max(self._until, until)  # what was allowed once stays so
             else:
                 self._queue.append(decision)
             self._changed.notify_all()
-
-    def _allow(self, until: int | None) -> None:
-        self._until = max(self._until, math.inf if until is None else until)  # what was allowed once stays so
 
     def abort(self, reason: str) -> None:
         """Call the trial off: whoever waits here stops waiting."""
@@ -68,10 +66,7 @@ class Mailbox:
                 if self._aborted is not None:
                     return Stop(self._aborted)
                 if self._queue:
-                    decision = self._queue.popleft()
-                    if isinstance(decision, Adopt):
-                        self._allow(decision.until)  # not before it is taken: it is for this report
-                    return decision
+                    return self._queue.popleft()
                 if number < self._until:
                     return Continue()
                 left = deadline - time.monotonic()

@@ -115,7 +115,7 @@ class Adopt:
     folder: str | None = None
     """The other trial's folder, with its checkpoints, for when what it offered is gone or does not fit."""
     until: int | None = None
-    """As in :class:`Continue`."""
+    """As in :class:`Continue`, once it is done; a training that stays what it was waits for the next decision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,6 +215,7 @@ class Session:
             answer = adopted = self.exchange.adopt(decision, self.config)
             if adopted.why is None:
                 self._adopted, metrics = self.number, {}
+                self._mailbox.put(Continue(decision.until))  # else the head has the next word
         if self.rank == 0:
             self._post(answer)
         return metrics

@@ -129,6 +129,7 @@ def test_an_order_to_adopt_says_how_far_the_trial_may_run_then_and_not_before(tm
 def test_who_refuses_keeps_state_and_configuration(tmp_path: Path) -> None:
     gang = Gang(tmp_path, refuses="the models differ")
     gang.answer(Adopt(9, {"lr": 0.3}, until=2))
+    threading.Timer(0.2, gang.answer, [Continue(until=2)]).start()  # it waits for what the head says to that
     gang.report()
     assert gang.values == [1, 1]
     assert gang.sessions[0].config == {"lr": 0.1}

@@ -181,6 +181,7 @@ class Run:
             return "memory"
         if adopt.folder is None or last_whole(adopt.folder)[0] is None:
             self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")
+            self.gang.answer(Continue(adopt.until))
             return None
         self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
         info = take_over(adopt.folder, self._task.trial_dir, self.seen)

@@ -86,10 +86,9 @@ class _RayStore:
 
     @staticmethod
     def get(reference: Any, timeout_s: float) -> Any:
-        """Follow the reference that the other trial's head returned to the one that its worker made."""
-        while isinstance(reference, ray.ObjectRef):
-            reference = ray.get(reference, timeout=timeout_s)
-        return reference
+        """Return what the one reference leads to that the other trial's head returned; None where it returned none."""
+        offered = ray.get(reference, timeout=timeout_s)
+        return ray.get(offered[0], timeout=timeout_s) if offered else None
 
 
 class GangWorker:
