@@ -142,7 +142,7 @@ def test_a_report_without_the_metric_compares_nobody_and_the_gang_still_hears_ho
 
 
 def test_skipped_reports_are_compared_when_they_come() -> None:
-    population = Population()
+    population = Population(max_lead=10)
     population.round(2, [0.3] * 4)
     assert population.adopted(3) == []
     population.report(0, 5, 0.1)
@@ -269,6 +269,23 @@ def test_a_member_far_behind_does_not_give_way_to_one_ahead() -> None:
     population.report(1, 8, 0.1)
     population.trials[1].status = Trial.PAUSED
     assert population.report(0, 2, 0.1) == CONTINUE
+
+
+def test_nobody_runs_far_ahead_of_who_has_not_begun_also_where_there_is_room() -> None:
+    population = Population(2, cpus=100)
+    assert [population.report(0, number, 0.1) for number in range(1, 7)] == [CONTINUE] * 5 + [PAUSE]
+    population.trials[0].status = Trial.PAUSED
+    assert population.pbt.choose_trial_to_run(population.controller) is None
+    population.report(1, 2, 0.1)
+    assert population.pbt.choose_trial_to_run(population.controller) is population.trials[0]
+
+
+def test_who_waits_for_one_that_ended_waits_no_more() -> None:
+    population = Population(2, cpus=100)
+    population.report(0, 6, 0.1)
+    population.trials[0].status = Trial.PAUSED
+    population.pbt.on_trial_error(population.controller, population.trials[1])
+    assert population.pbt.choose_trial_to_run(population.controller) is population.trials[0]
 
 
 def test_turns_are_fair_over_a_whole_sweep() -> None:
@@ -410,6 +427,7 @@ def test_by_default_the_real_numbers_that_training_can_follow_are_mutated() -> N
         ({"quantile_fraction": 0.6}, "quantile_fraction"),
         ({"resample_probability": 2}, "resample_probability"),
         ({"perturbation_factors": ()}, "perturbation_factors"),
+        ({"max_lead": 0}, "max_lead"),
     ],
 )
 def test_values_out_of_range_are_refused(settings: dict[str, Any], says: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,12 +26,11 @@ from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
+from tunelight.schedulers.telling import ask_offer, folder_of, send
 from tunelight.schedulers.turns import next_in_turn, others_wait
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
-
-logger = logging.getLogger(__name__)
 
 TRAINING_ITERATION = "training_iteration"
 _ADOPTED = f"{RESULT_KEY}/adopted"
@@ -65,7 +63,8 @@ class GangPBT(FIFOScheduler):
     was offered is gone, or does not fit into the training as it is built, the trial starts anew on its warm gang from
     the other's last checkpoint, also with its epochs and steps; where there is none, it goes on as it was.
 
-    A population larger than the cluster takes turns of ``perturbation_interval`` reports; a pause costs a checkpoint.
+    A population larger than the cluster takes turns of ``perturbation_interval`` reports, and no member runs far ahead
+    of the slowest, or it would find nobody to be compared with. A pause costs a checkpoint, and a start on a warm gang.
 
     Args:
         metric: reported name to compare; None takes what Tune is told.
@@ -78,6 +77,7 @@ class GangPBT(FIFOScheduler):
         perturbation_factors: what it is multiplied by then, one of them; a choice moves to a neighbour in its list.
         max_t: the last report; nobody learns anything at it (None: unknown).
         seed: of parents and mutations (0): the same order of reports gives the same decisions.
+        max_lead: how many reports a member may be ahead of the slowest before it is paused (None: two intervals).
 
     Raises: SettingsError. Runs on: driver.
     """
@@ -95,9 +95,10 @@ class GangPBT(FIFOScheduler):
         perturbation_factors: Sequence[float] = (1.2, 0.8),
         max_t: float | None = None,
         seed: int = 0,
+        max_lead: int | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        _check(mode, perturbation_interval, quantile_fraction, resample_probability, perturbation_factors)
+        _check(mode, perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead)
         self._metric, self._mode = metric, mode
         self._interval = perturbation_interval
         self._mutations = None if hyperparam_mutations is None else mutations_of(hyperparam_mutations)
@@ -106,6 +107,7 @@ class GangPBT(FIFOScheduler):
         self._factors = tuple(perturbation_factors)
         self._max_t = math.inf if max_t is None else max_t
         self._seed = seed
+        self._lead = 2 * perturbation_interval if max_lead is None else max_lead
         self._rng = np.random.RandomState(seed)
         self._members: dict[str, _Member] = {}
         self._trials: dict[str, Any] = {}
@@ -185,7 +187,7 @@ class GangPBT(FIFOScheduler):
         if number >= self._max_t:
             self._tell(trial, member, None)
             return str(TrialScheduler.CONTINUE)
-        pause = others_wait(tune_controller, trial, self._reports)
+        pause = self._ahead(member) or others_wait(tune_controller, trial, self._reports)
         until = number if pause else member.due  # one that is paused is not to run ahead
         adopts = loss is not None and self._judge(trial, member, until)
         if pause:
@@ -210,7 +212,8 @@ class GangPBT(FIFOScheduler):
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
         """Return the waiting member with the fewest reports."""
         chosen: Trial | None = next_in_turn(tune_controller, self._reports)
-        return chosen
+        member = None if chosen is None else self._members.get(chosen.trial_id)
+        return None if member is not None and self._ahead(member) else chosen
 
     def debug_string(self) -> str:
         """Return one line: how many members there are, and how many took over another's weights."""
@@ -253,7 +256,7 @@ class GangPBT(FIFOScheduler):
     def _tell(self, trial: Trial, member: _Member, until: int | None) -> None:
         """Tell a member's gang up to which report it need not ask."""
         member.told = True
-        _send(trial, Continue(until))
+        send(trial, Continue(until))
 
     def _judge(self, trial: Trial, member: _Member, until: int) -> bool:
         """Let a member offer or adopt; return whether it adopts, and so is told how far it may run."""
@@ -266,7 +269,7 @@ class GangPBT(FIFOScheduler):
                 return True
         elif trial.trial_id in best:
             member.offered = member.reports
-            self._offers[trial.trial_id] = _ask_offer(trial)
+            self._offers[trial.trial_id] = ask_offer(trial)
         return False
 
     def _exploit(self, trial: Trial, member: _Member, parent_id: str, until: int) -> None:
@@ -279,7 +282,7 @@ class GangPBT(FIFOScheduler):
         self._offers.pop(trial.trial_id, None)
         self._exploits += 1
         weights = self._offers.get(parent_id)
-        _send(trial, Adopt(weights, copy.deepcopy(config), parent_id, _folder(parent), until))
+        send(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder_of(parent), until))
         if self.on_change is not None:
             self.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
 
@@ -318,6 +321,11 @@ class GangPBT(FIFOScheduler):
             member.ended, member.offered = True, None
         self._offers.pop(trial.trial_id, None)
 
+    def _ahead(self, member: _Member) -> bool:
+        """Tell whether a member is to wait for the slowest."""
+        slowest = min((one.reports for one in self._members.values() if not one.ended), default=member.reports)
+        return member.reports - slowest > self._lead
+
     def _reports(self, trial: Any) -> tuple[int, int]:
         """Return how much a trial has had of the cluster: whoever has had less comes first."""
         member = self._members.get(trial.trial_id)
@@ -330,6 +338,7 @@ class GangPBT(FIFOScheduler):
             "resample_probability": self._resample,
             "perturbation_factors": list(self._factors),
             "seed": self._seed,
+            "max_lead": self._lead,
         }
 
 
@@ -337,36 +346,9 @@ def _of(member: _Member) -> float:
     return math.inf if member.loss is None else member.loss
 
 
-def _ask_offer(trial: Any) -> Any:
-    """Ask a trial's actor for a reference to its state; None where it has no door for that."""
-    try:
-        method = getattr(trial.temporary_state.ray_actor, "offer", None)
-        return None if method is None else method.remote()
-    except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
-        logger.debug("no offer asked of trial %s: %s", trial.trial_id, error)
-        return None
-
-
-def _send(trial: Any, decision: Continue | Adopt) -> None:
-    """Send a decision to the trial's actor, if it has the door for it; never raise."""
-    try:
-        decide = getattr(trial.temporary_state.ray_actor, "decide", None)
-        if decide is not None:
-            decide.remote(decision)
-    except Exception as error:  # noqa: BLE001 - as above
-        logger.debug("no decision sent to trial %s: %s", trial.trial_id, error)
-
-
-def _folder(trial: Any) -> str | None:
-    """Return where a trial's checkpoints are, if it has a folder."""
-    try:
-        path = trial.path
-    except Exception:  # noqa: BLE001 - a trial without storage has none
-        return None
-    return None if path is None else str(path)
-
-
-def _check(mode: Any, interval: Any, quantile: Any, resample: Any, factors: Any) -> None:
+def _check(  # noqa: PLR0917 - its caller's order
+    mode: Any, interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any
+) -> None:
     """Raise SettingsError for a value out of range."""
     if mode not in (None, *MODES):
         raise SettingsError(f"GangPBT's mode must be 'min' or 'max', not {mode!r}.")
@@ -374,6 +356,8 @@ def _check(mode: Any, interval: Any, quantile: Any, resample: Any, factors: Any)
         raise SettingsError(
             f"GangPBT's perturbation_interval must be a whole number of reports, 1 or more, not {interval!r}."
         )
+    if lead is not None and (not _is_number(lead) or lead < 1):
+        raise SettingsError(f"GangPBT's max_lead must be 1 report or more, not {lead!r}.")
     if not _is_number(quantile) or not 0 < quantile <= 0.5:
         raise SettingsError(
             f"GangPBT's quantile_fraction must be more than 0 and at most 0.5, not {quantile!r}: the best and the "
