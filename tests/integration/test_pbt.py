@@ -185,7 +185,7 @@ def test_plain_tune_runs_it_too(ray4: Any, tmp_path: Path) -> None:
         tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=pbt, reuse_actors=True),
         run_config=tune.RunConfig(storage_path=str(tmp_path), name="plain", verbose=0),
     )
-    results = tuner.fit()
+    results: Any = tuner.fit()
     assert not results.errors
     first, second = (Path(result.path) for result in results)
     lines = [json.loads(line) for line in Path(second, "seen-0.jsonl").read_text().splitlines()]

@@ -23,7 +23,8 @@ class Net(pl.LightningModule):
         self.first, self.second = torch.nn.Linear(2, width), torch.nn.Linear(width, 1)
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        return self.second(self.first(batch[0])).pow(2).mean()
+        loss: torch.Tensor = self.second(self.first(batch[0])).pow(2).mean()
+        return loss
 
     def configure_optimizers(self) -> Any:
         groups: list[dict[str, Any]] = [

@@ -77,7 +77,7 @@ class Gang:
 
 
 def test_a_word_stands_for_each_decision() -> None:
-    decisions = [Continue(), Save(), Offer(), Stop("asha"), Adopt(None, {})]
+    decisions: list[Any] = [Continue(), Save(), Offer(), Stop("asha"), Adopt(None, {})]
     assert [decode(encode(decision)) for decision in decisions] == decisions
 
 
@@ -155,6 +155,7 @@ def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) 
         box.put(decision)
     made.report({"loss": 0.5}, checkpoint=write)
     made.writing.settle()
+    saved: Any
     (saved,) = [event.checkpoint for event in events if isinstance(event, Saved)]
     assert Path(saved.path).read_text() == "9"
     assert saved.value is None

@@ -80,6 +80,9 @@ class Population:
     def round(self, number: int, losses: list[Any]) -> list[str]:
         return [self.report(index, number, loss) for index, loss in enumerate(losses)]
 
+    def chosen(self) -> Any:
+        return self.pbt.choose_trial_to_run(self.controller)
+
     def adopted(self, index: int) -> list[Adopt]:
         return [one for one in self.trials[index].temporary_state.ray_actor.told if isinstance(one, Adopt)]
 
@@ -248,11 +251,11 @@ def test_a_larger_one_takes_turns_and_who_had_less_comes_first() -> None:
     told = population.trials[0].temporary_state.ray_actor.told
     assert Continue(until=4) not in told  # it is not to run ahead while it is put to rest
     population.trials[0].status = Trial.PAUSED
-    assert population.pbt.choose_trial_to_run(population.controller) is population.trials[2]
+    assert population.chosen() is population.trials[2]
     population.trials[2].status = population.trials[3].status = Trial.RUNNING
-    assert population.pbt.choose_trial_to_run(population.controller) is population.trials[0]
+    assert population.chosen() is population.trials[0]
     population.trials[0].status = Trial.RUNNING
-    assert population.pbt.choose_trial_to_run(population.controller) is None
+    assert population.chosen() is None
 
 
 def test_who_adopts_and_is_paused_adopts_first_and_does_not_run_on() -> None:
@@ -275,9 +278,9 @@ def test_nobody_runs_far_ahead_of_who_has_not_begun_also_where_there_is_room() -
     population = Population(2, cpus=100)
     assert [population.report(0, number, 0.1) for number in range(1, 7)] == [CONTINUE] * 5 + [PAUSE]
     population.trials[0].status = Trial.PAUSED
-    assert population.pbt.choose_trial_to_run(population.controller) is None
+    assert population.chosen() is None
     population.report(1, 2, 0.1)
-    assert population.pbt.choose_trial_to_run(population.controller) is population.trials[0]
+    assert population.chosen() is population.trials[0]
 
 
 def test_who_waits_for_one_that_ended_waits_no_more() -> None:
@@ -285,7 +288,7 @@ def test_who_waits_for_one_that_ended_waits_no_more() -> None:
     population.report(0, 6, 0.1)
     population.trials[0].status = Trial.PAUSED
     population.pbt.on_trial_error(population.controller, population.trials[1])
-    assert population.pbt.choose_trial_to_run(population.controller) is population.trials[0]
+    assert population.chosen() is population.trials[0]
 
 
 def test_turns_are_fair_over_a_whole_sweep() -> None:
@@ -295,7 +298,7 @@ def test_turns_are_fair_over_a_whole_sweep() -> None:
     for trial in population.trials:
         trial.status = Trial.PENDING
     for _ in range(400):
-        while len(running) < 2 and (chosen := population.pbt.choose_trial_to_run(population.controller)) is not None:
+        while len(running) < 2 and (chosen := population.chosen()) is not None:
             chosen.status = Trial.RUNNING
             running.append(population.trials.index(chosen))
         index = running.pop(0)
