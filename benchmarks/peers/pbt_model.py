@@ -42,7 +42,7 @@ class Timeline(pl.Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Time the exchange of this trial's session."""
-        exchange = tl.get_context().exchange
+        exchange: Any = tl.get_context().exchange
         adopt = exchange.adopt
 
         def timed(*args: Any) -> Any:
@@ -50,7 +50,7 @@ class Timeline(pl.Callback):
             write_event(self.job.folder, trainer.global_rank, self.member, "adopted", seconds=adopted.seconds)
             return adopted
 
-        exchange.adopt = timed  # type: ignore[method-assign]
+        exchange.adopt = timed
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

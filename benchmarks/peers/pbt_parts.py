@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class Population:
     @property
     def width(self) -> int:
         """The width of two hidden layers with which weights take ``megabytes``."""
-        return round((self.megabytes * 1e6 / 4 + 32**2) ** 0.5 - 32)
+        return math.ceil(math.sqrt(self.megabytes * 1e6 / 4 + 32**2) - 32)
 
     def collect(self) -> list[dict[str, Any]]:
         """Return all events, of driver and ranks, in the order of their times."""

@@ -80,6 +80,7 @@ class Run:
         self._queue: deque[Event] = deque()
         self._count = self._row = 0
         self._error: WorkerError | None = None
+        self._adopted_at = 0
         self._met = -COOLDOWN_S
         self._can_save = True
         self._leaving = False
@@ -175,19 +176,28 @@ class Run:
         adopted = self.gang.ask(adopt, Adopted) if self.gang.running else None
         if adopted is None:  # it has failed or ended: its end is the next event
             return None
-        config = dict(adopt.config)
         if adopted.why is None:
-            self._task = replace(self._task, config=config)
+            self._task, self._adopted_at = replace(self._task, config=dict(adopt.config)), self.seen
             return "memory"
         if adopt.folder is None or last_whole(adopt.folder)[0] is None:
             self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")
             self.gang.answer(Continue(adopt.until))
             return None
+        return self._start_as(adopt, adopted.why)
+
+    def _start_as(self, adopt: Adopt, why: str) -> str | None:
+        """Start anew from another trial's checkpoint; from the own one, if that cannot be had after all."""
         self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
-        info = take_over(adopt.folder, self._task.trial_dir, self.seen)
-        if info is not None:
-            self._say(f"starts anew from a checkpoint of {adopt.parent}: {adopted.why}")
-            self._task, self.resume = replace(self._task, config=config), info
+        try:
+            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen)
+        except OSError as error:
+            info, why = None, f"it could not be copied ({error})"
+        if info is None:
+            self._say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
+            self.resume = self._newest(self.seen)
+        else:
+            self._say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
+            self._task, self.resume = replace(self._task, config=dict(adopt.config)), info
             self._keep(info)
         try:
             self.start()
@@ -216,6 +226,9 @@ class Run:
             self.resume = self._newest(
                 max([self.seen, *(one.number for one in self._queue if isinstance(one, Report))])
             )
+            if self._adopted_at and (self.resume is None or self.resume.number <= self._adopted_at):
+                self._say(f"what it adopted after report {self._adopted_at} is in no checkpoint, and lost")
+                self._adopted_at = 0
             self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(self._failures.delay_s(self._row))
             try:

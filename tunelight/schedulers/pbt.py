@@ -26,7 +26,7 @@ from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
-from tunelight.schedulers.telling import ask_offer, folder_of, send
+from tunelight.schedulers.telling import ask_offer, check_door, folder_of, send
 from tunelight.schedulers.turns import next_in_turn, others_wait
 
 if TYPE_CHECKING:
@@ -255,6 +255,8 @@ class GangPBT(FIFOScheduler):
 
     def _tell(self, trial: Trial, member: _Member, until: int | None) -> None:
         """Tell a member's gang up to which report it need not ask."""
+        if not member.told:
+            check_door(trial)
         member.told = True
         send(trial, Continue(until))
 

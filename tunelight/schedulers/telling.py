@@ -1,13 +1,26 @@
-"""What a scheduler says to a trial's actor beside its answers to Tune. Nothing here raises: an actor may be gone."""
+"""What a scheduler says to a trial's actor beside its answers to Tune. An actor that is gone hears nothing."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+from ray.actor import ActorHandle
+
+from tunelight.errors import SettingsError
 from tunelight.messages import Adopt, Continue
 
 logger = logging.getLogger(__name__)
+
+
+def check_door(trial: Any) -> None:
+    """Raise SettingsError for a trial that runs without a gang: nothing there would carry a decision out."""
+    actor = getattr(trial.temporary_state, "ray_actor", None)
+    if isinstance(actor, ActorHandle) and not hasattr(actor, "decide"):
+        raise SettingsError(
+            f"GangPBT hands weights from gang to gang, and trial {trial.trial_id} is no gang. Wrap the train function: "
+            "Tuner(tunelight.gang_trainable(train, ...)), or use Ray's PopulationBasedTraining."
+        )
 
 
 def ask_offer(trial: Any) -> Any:
