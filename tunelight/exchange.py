@@ -62,7 +62,12 @@ class Exchange:
     def offer(self, *, lead: bool) -> Offered:
         """Give the state at this boundary, once. Called on every rank; the lead's answer is the gang's."""
         state = None if self.training is None else self.training.give()
-        return Offered(self._store.put(state) if lead and state is not None else None)
+        if not lead or state is None:
+            return Offered(None)
+        try:
+            return Offered(self._store.put(state))
+        except Exception:  # noqa: BLE001 - a store that is full costs the offer and not the training
+            return Offered(None)
 
     def adopt(self, adopt: Adopt, config: dict[str, Any]) -> Adopted:
         """Take over what another trial offered, and turn ``config`` into the one that comes with it; or change nothing.

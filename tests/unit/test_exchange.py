@@ -32,10 +32,10 @@ class Weights:
 
 
 class Lost:
-    """A store whose things are gone."""
+    """A store that is full, and whose things are gone."""
 
     def put(self, value: Any) -> Any:
-        return value
+        raise MemoryError
 
     def get(self, reference: Any, timeout_s: float) -> Any:
         raise KeyError(reference)
@@ -142,6 +142,12 @@ def test_what_is_gone_is_not_adopted_and_says_so() -> None:
     assert exchange.adopt(Adopt("ref", {}), {}) == Adopted("what was offered is gone (KeyError)")
     assert "nothing was offered" in str(exchange.adopt(Adopt(None, {}), {}).why)
     assert exchange.training.value == 1
+
+
+def test_a_full_store_costs_the_offer_and_not_the_training() -> None:
+    exchange = Exchange(Lost())
+    exchange.training = Weights(1)
+    assert exchange.offer(lead=True) == Offered(None)
 
 
 def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) -> None:

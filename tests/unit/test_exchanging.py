@@ -12,10 +12,12 @@ import pytest
 from tests.fakes import FakeGang
 from tunelight import checkpoints, trainable
 from tunelight.messages import RESULT_KEY, Adopt
+from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
 from tunelight.trainable import GangTrainable, make_trainable
 from tunelight.trial import TrialSpec
 
+RETRY = FailurePolicy(1, retry_exceptions=True)
 Make = Callable[..., GangTrainable]
 
 
@@ -52,7 +54,9 @@ def training(config: dict[str, Any]) -> None:
 
     context.writer = save
     while context.number < 6:
-        number.value += config["lr"]
+        number.value += context.config["lr"]
+        if context.number == config.get("fails_after") and resumed is None:
+            raise ValueError("no")
         context.report({"loss": number.value}, checkpoint=save if config.get("saves", True) else None)
 
 
@@ -66,7 +70,12 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
     def build(name: str, **config: Any) -> GangTrainable:
         spec = TrialSpec(
-            cloudpickle.dumps(training), reserve(workers=1), metric="loss", soft_errors=True, real_checkpoints=False
+            cloudpickle.dumps(training),
+            reserve(workers=1),
+            metric="loss",
+            soft_errors=True,
+            real_checkpoints=False,
+            failures=RETRY,
         )
         cls = make_trainable(spec)
         head: Any = cls.__new__(cls)
@@ -144,6 +153,17 @@ def test_where_nothing_can_be_had_training_goes_on_as_it_was(make: Make) -> None
     assert result["loss"] == 2.0
     assert result[RESULT_KEY]["adopted"] == "none"
     assert "goes on as it was" in result[RESULT_KEY]["log"][0]
+
+
+def test_a_fault_before_the_next_checkpoint_loses_what_was_adopted_but_not_the_configuration(make: Make) -> None:
+    parent, child = make("a", start=100.0), make("b", fails_after=1)
+    parent.step()
+    child.step()
+    config = {"lr": 2.0, "start": 0.0, "fails_after": 1}
+    child.decide(Adopt(offered(parent), config, "a", str(parent.folder), until=2))  # type: ignore[attr-defined]
+    result = child.step()
+    assert result["loss"] == 3.0
+    assert "what it adopted after report 1 is in no checkpoint, and lost" in result[RESULT_KEY]["log"]
 
 
 def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_neither(make: Make) -> None:
