@@ -56,12 +56,14 @@ class Doomed(Callback):
         import time
 
         context = tl.get_context()
-        died = Path(context.trial_dir).parent / "died"
+        died, back = (Path(context.trial_dir).parent / name for name in ("died", "back"))
         if context.trial_id == "00000" and context.number == 2 and context.rank == 0 and not died.exists():
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        end = time.monotonic() + 60
-        while context.trial_id != "00000" and context.number == 1 and not died.exists() and time.monotonic() < end:
+        if context.trial_id == "00000" and context.number == 2 and died.exists() and context.reports == 0:
+            back.touch()
+        end = time.monotonic() + 90
+        while context.trial_id != "00000" and context.number == 1 and not back.exists() and time.monotonic() < end:
             time.sleep(0.05)
 
 
@@ -88,7 +90,7 @@ def doomed(config: dict[str, Any]) -> None:
     digits(config, Doomed())
 
 
-def sweep(folder: Path, name: str, train: Any = digits, *, epochs: int = 6, **settings: Any) -> tl.SweepResults:
+def sweep(folder: Path, name: str, train: Any = digits, *, epochs: int = 8, **settings: Any) -> tl.SweepResults:
     rates = settings.pop("rates", RATES)
     settings.setdefault(
         "scheduler", tl.GangPBT(perturbation_interval=2, resample_probability=0.0, max_t=epochs, max_lead=2)
@@ -135,8 +137,8 @@ def test_the_worst_train_on_with_the_best_ones_weights_and_a_population_of_four_
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 4
     assert check_changes(results) >= 1
     for trial in results.trials:
-        assert [report["training_iteration"] for report in trial.history] == [1, 2, 3, 4, 5, 6]
-        assert [report["epoch"] for report in trial.history] == [0, 1, 2, 3, 4, 5]
+        assert [report["training_iteration"] for report in trial.history] == list(range(1, 9))
+        assert [report["epoch"] for report in trial.history] == list(range(8))
     assert len({line["pid"] for trial in results.trials for rank in (0, 1) for line in seen(trial, rank)}) == 4
     lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
     assert any(line.get("state") == "PAUSED" for line in lines)
@@ -177,11 +179,15 @@ def test_plain_tune_runs_it_too(ray4: Any, tmp_path: Path) -> None:
     from ray import tune
 
     pbt = tl.GangPBT(
-        perturbation_interval=2, hyperparam_mutations={"lr": tl.loguniform(1e-6, 1e-1)}, max_t=6, resample_probability=0
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": tl.loguniform(1e-6, 1e-1)},
+        max_t=8,
+        max_lead=2,
+        resample_probability=0,
     )
     tuner = tune.Tuner(
         tl.gang_trainable(digits, workers=2, metric="loss"),
-        param_space={"lr": tune.grid_search([1e-2, 1e-6]), "epochs": 6},
+        param_space={"lr": tune.grid_search([1e-2, 1e-6]), "epochs": 8},
         tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=pbt, reuse_actors=True),
         run_config=tune.RunConfig(storage_path=str(tmp_path), name="plain", verbose=0),
     )
