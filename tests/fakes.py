@@ -132,17 +132,20 @@ class FakeGang:
         return event
 
     def save(self) -> Saved:
-        self.answer(Save())
+        return self.ask(Save(), Saved) or Saved(None)
+
+    def ask(self, decision: Decision, kind: type[Any]) -> Any:
+        self.answer(decision)
         kept: list[Event] = []
-        while not self._ended:
+        found = None
+        while found is None and (self._buffer or not self._ended):
             event = self.next_event(10)
-            if isinstance(event, Saved):
-                self._buffer = kept + self._buffer
-                return event
-            if event is not None:
+            if isinstance(event, kind):
+                found = event
+            elif event is not None:
                 kept.append(event)
         self._buffer = kept + self._buffer
-        return Saved(None)
+        return found
 
     def finish(self, limit_s: float = 10.0, reason: str = "stopped") -> list[Report]:
         if not self.running:

@@ -15,6 +15,7 @@ _WHERE = {
     "ElasticASHA": "tunelight.schedulers",
     "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
+    "GangPBT": "tunelight.schedulers",
     "HorovodRayStrategy": "tunelight.strategies",
     "Plan": "tunelight.simulation",
     "RayShardedStrategy": "tunelight.strategies",
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from tunelight.reopen import resume
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
-    from tunelight.schedulers import ASHA, ElasticASHA
+    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate

@@ -98,6 +98,8 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
         if kind == "trial":
             trials[line["trial"]] = Trial("recorded", stub=True, trial_id=trial_id, config=dict(line["config"]))
             scheduler.on_trial_add(controller, trials[line["trial"]])
+        elif kind == "config":
+            trials[line["trial"]].set_config(dict(line["config"]))
         elif kind == "report":
             trial, result = trials[line["trial"]], _result(state, line)
             trial.run_metadata.last_result = result

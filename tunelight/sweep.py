@@ -192,7 +192,8 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     from tunelight.searchers import Start  # noqa: PLC0415
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
-    scheduler, searcher = build_scheduler(settings), build_searcher(space, settings)  # wrong ones: before Ray starts
+    # Wrong ones are refused here, before Ray starts.
+    scheduler, searcher = build_scheduler(settings, space.domains), build_searcher(space, settings)
     at_first = reservation
     if getattr(scheduler, "resizes", False) and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
@@ -362,6 +363,8 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
+    if hasattr(sweep.scheduler, "on_change"):
+        sweep.scheduler.on_change = record.change
     try:
         yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
     finally:

@@ -13,12 +13,14 @@ import ray
 
 from tunelight import checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
+from tunelight.exchanging import Exchanging
 from tunelight.gang.gang import Gang
 from tunelight.gang.run import Run, head_error
 from tunelight.gang.spec import GangSpec
 from tunelight.imports import collector_resting
 from tunelight.messages import (
     RESULT_KEY,
+    Adopt,
     CheckpointInfo,
     Continue,
     Decision,
@@ -39,7 +41,7 @@ with collector_resting():  # a trial's head waits for this before its workers st
 logger = logging.getLogger(__name__)
 
 
-class GangTrainable(Trainable):
+class GangTrainable(Exchanging, Trainable):
     """A Tune trial whose training runs on a gang. Made by :func:`make_trainable`. Runs on: trial.
 
     The gang starts with the first step, outlives the trial when Tune re-uses this actor, and is replaced
@@ -73,7 +75,7 @@ class GangTrainable(Trainable):
         self._number = 0
         self._until: int | None = self.spec.first.until
         self._decided = True
-        self._run = None
+        self._run = self._adopted = None
         self._size = self.spec.start
         self._unable: CheckpointError | None = None
         self._resume: CheckpointInfo | None = None
@@ -149,9 +151,12 @@ class GangTrainable(Trainable):
 
         ``Continue(until=n)`` lets the trial run on unasked to report n; ``Stop`` ends it at its next report,
         before Tune comes to say so; ``Resize(n)`` lets it go on with n workers, of those that the gang may have,
-        from a report on at which all of them are there.
+        from a report on at which all of them are there; ``Adopt`` makes it another trial's training, at the report
+        that waits.
         """
-        if isinstance(decision, Resize):
+        if isinstance(decision, Adopt):
+            self._adopt(decision)
+        elif isinstance(decision, Resize):
             self._size = self._possible(decision.workers)
             if self._run is not None:
                 self._run.resize(self._size)
@@ -323,6 +328,7 @@ class GangTrainable(Trainable):
             "error": None,
             "warm": self._gang is not None and self._gang.trials > 1,
             "log": log,
+            "adopted": self._told_of_adopting(),
         }
 
     # -- ends

@@ -9,13 +9,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tunelight.checkpoints import last_whole, take_over
 from tunelight.errors import GangError, TrialError
 from tunelight.messages import (
+    Adopt,
+    Adopted,
     CheckpointInfo,
     Continue,
     Decision,
     Ended,
     Event,
+    Offer,
+    Offered,
     Report,
     Saved,
     Stop,
@@ -75,6 +80,7 @@ class Run:
         self._queue: deque[Event] = deque()
         self._count = self._row = 0
         self._error: WorkerError | None = None
+        self._adopted_at = 0
         self._met = -COOLDOWN_S
         self._can_save = True
         self._leaving = self._started = False
@@ -154,6 +160,52 @@ class Run:
             error, self._error = self._error, None
             raise TrialError(error)
 
+    # -- what trials give one another
+
+    def offer(self) -> Any:
+        """Return a reference to what training is made of at its boundary; None where there is nothing to give."""
+        offered = self.gang.ask(Offer(), Offered) if self.gang.running else None
+        return None if offered is None else offered.weights
+
+    def adopt(self, adopt: Adopt) -> str | None:
+        """Become another trial's training: in place, else by starting anew from its last checkpoint, if it has one.
+
+        Returns: "memory", "disk", or None where training goes on as it was.
+        """
+        if self._until is not None:
+            self._until = None if adopt.until is None else max(self._until, adopt.until)
+        adopted = self.gang.ask(adopt, Adopted) if self.gang.running else None
+        if adopted is None:  # it has failed or ended: its end is the next event
+            return None
+        if adopted.why is None:
+            self._task, self._adopted_at = replace(self._task, config=dict(adopt.config)), self.seen
+            return "memory"
+        if adopt.folder is None or last_whole(adopt.folder)[0] is None:
+            self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")
+            self.gang.answer(Continue(adopt.until))
+            return None
+        return self._start_as(adopt, adopted.why)
+
+    def _start_as(self, adopt: Adopt, why: str) -> str | None:
+        """Start anew from another trial's checkpoint; from the own one, if that cannot be had after all."""
+        self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
+        try:
+            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen)
+        except OSError as error:
+            info, why = None, f"it could not be copied ({error})"
+        if info is None:
+            self._say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
+            self.resume = self._newest(self.seen)
+        else:
+            self._say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
+            self._task, self.resume = replace(self._task, config=dict(adopt.config)), info
+            self._keep(info)
+        try:
+            self.start()
+        except TrialError as error:
+            self._error = error.error  # the next event
+        return None if info is None else "disk"
+
     # -- faults
 
     def _fail(self, error: WorkerError) -> None:
@@ -175,6 +227,9 @@ class Run:
             self.resume = self._newest(
                 max([self.seen, *(one.number for one in self._queue if isinstance(one, Report))])
             )
+            if self._adopted_at and (self.resume is None or self.resume.number <= self._adopted_at):
+                self._say(f"what it adopted after report {self._adopted_at} is in no checkpoint, and lost")
+                self._adopted_at = 0
             self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(self._failures.delay_s(self._row))
             try:

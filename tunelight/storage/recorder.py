@@ -91,6 +91,22 @@ class RecordCallback(Callback):
         """Put a remark for the person who runs the sweep into the record."""
         self._write("note", trial=trial, text=text)
 
+    def change(
+        self, trial: str, number: int, config: Mapping[str, Any], parent: str | None, parent_number: int | None
+    ) -> None:
+        """Record that a trial goes on with another configuration after its report ``number``, and whose that was.
+
+        Without a parent: that the change told of last could not be made.
+        """
+        self._write(
+            "config",
+            trial=trial,
+            training_iteration=number,
+            config=dict(config),
+            parent=parent,
+            parent_iteration=parent_number,
+        )
+
     def _meet(self, trials: Sequence[Any]) -> None:
         """Record the trials that are new; Tune only ever appends to its list."""
         while self._met < len(trials):
