@@ -199,7 +199,7 @@ def judge(live: Live, measured: Measured) -> dict[str, Any]:
     same, reports = same_decisions(live)
     simulated = simulation_of(live, state, measured)
     took = max(states(live, TERMINAL).values()) - min(births(live).values())
-    return {
+    row = {
         "sweep": live.scheduler,
         "workers": live.workers,
         "trials": live.trials,
@@ -211,6 +211,8 @@ def judge(live: Live, measured: Measured) -> dict[str, Any]:
         "simulated_s": simulated.makespan_s,
         "error": simulated.makespan_s / took - 1,
     }
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
 
 
 def simulation_of(live: Live, state: SweepState, measured: Measured) -> Simulation:
@@ -238,12 +240,13 @@ def same_decisions(live: Live) -> tuple[int, int]:
     scheduler.set_search_properties(None if getattr(scheduler, "_metric", None) else "loss",
                                     None if getattr(scheduler, "_mode", None) else "min")  # fmt: skip
     trials: dict[str, Trial] = {}
+    others = _Others(trials)
     state, same, count = SweepState(), 0, 0
     for line in read_lines(live.sweep_folder):
         apply(state, line)
         if line["kind"] == "trial":
             trials[line["trial"]] = Trial("live", stub=True, trial_id=line["trial"], config=dict(line["config"]))
-            scheduler.on_trial_add(None, trials[line["trial"]])
+            scheduler.on_trial_add(others, trials[line["trial"]])
         elif line["kind"] == "report":
             trial = trials[line["trial"]]
             result = {
@@ -252,15 +255,23 @@ def same_decisions(live: Live) -> tuple[int, int]:
                 "time_total_s": state.trials[line["trial"]].elapsed(line["time"]),
             }
             trial.run_metadata.last_result = result
-            same += scheduler.on_trial_result(_Nobody, trial, result) == line["decision"]
+            same += scheduler.on_trial_result(others, trial, result) == line["decision"]
             count += 1
         elif line["kind"] == "state" and line["state"] in TERMINAL:
-            scheduler.on_trial_complete(_Nobody, trials[line["trial"]], trials[line["trial"]].last_result)
+            trials[line["trial"]].set_status(Trial.TERMINATED)
+            scheduler.on_trial_complete(others, trials[line["trial"]], trials[line["trial"]].last_result)
     return same, count
 
 
-class _Nobody:
-    """Stands for the controller, of whom these schedulers ask nothing."""
+class _Others:
+    """Stands for the controller, of whom these schedulers ask which trials live."""
+
+    def __init__(self, trials: Mapping[str, Trial]) -> None:
+        self._trials = trials
+
+    def get_live_trials(self) -> list[Trial]:
+        """Return those that have not ended."""
+        return [trial for trial in self._trials.values() if not trial.is_finished()]
 
 
 # --- what is printed and left -----------------------------------------------------------------------------

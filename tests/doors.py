@@ -36,7 +36,7 @@ def names(*lists: str) -> frozenset[str]:
 
 
 TUNE = "ray ray.tune"
-FIRST = "messages errors imports checkpoints writing control session settings space resources policies"
+FIRST = "messages errors imports checkpoints writing control exchange session settings space resources policies"
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
 
@@ -52,8 +52,9 @@ DOORS: dict[str, Door] = {
         names("messages errors checkpoints policies"), why="it writes what it is handed, and knows no framework"
     ),
     "control": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
+    "exchange": Door(names("messages"), why="it is handed the store and what can be put there"),
     "session": Door(
-        names("messages errors checkpoints policies control writing"),
+        names("messages errors checkpoints policies control writing exchange"),
         why="a worker's context knows neither Ray nor torch",
     ),
     # What is declared before anything runs, and plain deciders.
@@ -100,7 +101,7 @@ DOORS: dict[str, Door] = {
         why="the one way to Tune for a gang inside a function trainable, in the process of the trial",
     ),
     "callbacks": Door(
-        names("messages errors checkpoints session gang strategies.guard"),
+        names("messages errors checkpoints session gang strategies.guard strategies.adoption"),
         names(LIGHTNING),
         why="a worker knows its session, never a scheduler, a storage or Tune",
     ),
@@ -117,7 +118,9 @@ DOORS: dict[str, Door] = {
     ),
     # The driver's side: Tune, the trial's head, and what becomes of results.
     "trial": Door(names(FIRST, "gang"), why=HEAD),
-    "trainable": Door(names(FIRST, "gang trial"), names("cloudpickle numpy", TUNE), why=HEAD),
+    "exchanging": Door(names(FIRST, "gang"), why=HEAD),
+    "trainable": Door(names(FIRST, "gang trial exchanging"), names("cloudpickle numpy", TUNE), why=HEAD),
+    "tuner": Door(names(FIRST, "trial trainable"), why="it makes trainables; what it is given, it checks and hands on"),
     "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
     "searchers": Door(names(FIRST), names("numpy optuna", TUNE)),
     "simulation": Door(
@@ -132,7 +135,7 @@ DOORS: dict[str, Door] = {
     ),
     "past": Door(names("errors settings space storage"), why="a sweep's past is read, and judged, without Ray"),
     "replay": Door(
-        names("errors searchers space storage"),
+        names("messages errors searchers space storage"),
         names(TUNE),
         why="it tells Tune's schedulers and searchers what the record says",
     ),
@@ -171,7 +174,7 @@ DOORS: dict[str, Door] = {
         names(
             FIRST,
             "gang strategies callbacks recipe digits",
-            "trainable schedulers searchers simulation storage results reporting sweep reopen",
+            "trainable tuner schedulers searchers simulation storage results reporting sweep reopen",
         ),
         why="`import tunelight` costs nothing that its user does not need",
     ),

@@ -48,6 +48,8 @@ class FakeGang:
         self.closed, self.met = False, True
         self.late: list[Event] = []
         self.trials = 0
+        self.wanted: int | None = None
+        """How many seats were asked for last."""
         self.unfit: str | None = None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._buffer: list[Event] = []
@@ -76,6 +78,10 @@ class FakeGang:
         if self.size == 0:
             type(self).formed += 1
         self.size, self.unfit = 1, None
+        self.wanted = size
+
+    def want(self, size: int | None) -> None:
+        self.wanted = size
 
     def ready(self) -> int:
         return 0
@@ -126,17 +132,20 @@ class FakeGang:
         return event
 
     def save(self) -> Saved:
-        self.answer(Save())
+        return self.ask(Save(), Saved) or Saved(None)
+
+    def ask(self, decision: Decision, kind: type[Any]) -> Any:
+        self.answer(decision)
         kept: list[Event] = []
-        while not self._ended:
+        found = None
+        while found is None and (self._buffer or not self._ended):
             event = self.next_event(10)
-            if isinstance(event, Saved):
-                self._buffer = kept + self._buffer
-                return event
-            if event is not None:
+            if isinstance(event, kind):
+                found = event
+            elif event is not None:
                 kept.append(event)
         self._buffer = kept + self._buffer
-        return Saved(None)
+        return found
 
     def finish(self, limit_s: float = 10.0, reason: str = "stopped") -> list[Report]:
         if not self.running:

@@ -15,6 +15,7 @@ _WHERE = {
     "ElasticASHA": "tunelight.schedulers",
     "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
+    "GangPBT": "tunelight.schedulers",
     "HorovodRayStrategy": "tunelight.strategies",
     "Plan": "tunelight.simulation",
     "RayShardedStrategy": "tunelight.strategies",
@@ -25,7 +26,7 @@ _WHERE = {
     "TrialResult": "tunelight.results",
     "TuneReportCallback": "tunelight.callbacks",
     "TuneReportCheckpointCallback": "tunelight.callbacks",
-    "gang_trainable": "tunelight.trainable",
+    "gang_trainable": "tunelight.tuner",
     "get_checkpoint_path": "tunelight.session",
     "get_context": "tunelight.session",
     "get_tune_resources": "tunelight.resources",
@@ -68,14 +69,14 @@ if TYPE_CHECKING:
     from tunelight.reopen import resume
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
-    from tunelight.schedulers import ASHA, ElasticASHA
+    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate
     from tunelight.space import SearchSpace
     from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.sweep import run
-    from tunelight.trainable import gang_trainable
+    from tunelight.tuner import gang_trainable
 
 
 def __getattr__(name: str) -> Any:

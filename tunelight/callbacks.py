@@ -99,8 +99,11 @@ class TuneReportCallback(Callback):
         if self._calls % self._every_n:
             return
         session = get_context()
+        from tunelight.strategies.adoption import TrainerExchange  # noqa: PLC0415 - a room above
+
         metrics = self._read(trainer, session)
         session.writer = trainer.save_checkpoint
+        session.exchange.training = TrainerExchange(trainer)
         session.report(
             metrics,
             self._checkpoint(trainer, session),

@@ -231,6 +231,24 @@ def adopt(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str]) -> 
     return replace(kept, name=info.name)
 
 
+def take_over(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str], number: int) -> CheckpointInfo | None:
+    """Make the last whole checkpoint of the trial in ``folder`` that of report ``number`` of another trial.
+
+    Returns: None where there is none. It has no value there: what was reported with it was the other trial's.
+    """
+    info, _ = last_whole(folder)
+    if info is None:
+        return None
+    home = Path(trial_dir, FOLDER)
+    home.mkdir(parents=True, exist_ok=True)
+    taken = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None)
+    written = draft(taken)
+    discard(written)
+    copy_into(replace(info, name=written.name), home)
+    discard(_companion(Path(taken.path)))
+    return finish(taken, written)
+
+
 def forget_after(number: int, trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
     """Delete a trial's checkpoints of later reports than ``number``, but pinned ones; return the earlier ones.
 

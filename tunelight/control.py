@@ -9,7 +9,7 @@ from collections import deque
 from typing import Protocol
 
 from tunelight.errors import GangError
-from tunelight.messages import Continue, Decision, Save, Stop
+from tunelight.messages import Adopt, Continue, Decision, Offer, Save, Stop
 
 
 class Control(Protocol):
@@ -77,19 +77,45 @@ class Mailbox:
                     )
                 self._changed.wait(left)
 
+    def take_adopt(self, timeout_s: float) -> Adopt | None:
+        """Return what this rank is to adopt, which rank 0 has said the word for; None when it was called off.
+
+        A reference cannot be said in a word, so each rank has it from the head. Raises: GangError when it does not
+        come within ``timeout_s`` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._aborted is None:
+                if self._queue:
+                    decision = self._queue.popleft()
+                    if isinstance(decision, Adopt):
+                        return decision
+                    continue
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise GangError(
+                        f"Waited {timeout_s:.0f} s for what rank 0 has begun to adopt, and it did not come: is the "
+                        "trial's head still alive?"
+                    )
+                self._changed.wait(left)
+        return None
+
+
+_WORDS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", Adopt: "adopt"}
+_DECISIONS: dict[str, Decision] = {
+    "continue": Continue(),
+    "save": Save(),
+    "offer": Offer(),
+    "adopt": Adopt(None, {}),  # whoever hears it has the rest in its mailbox
+}
+
 
 def encode(decision: Decision) -> str:
     """Return a decision as rank 0's word."""
-    if isinstance(decision, Continue):
-        return "continue"
-    if isinstance(decision, Save):
-        return "save"
-    return f"stop {decision.reason}"
+    return f"stop {decision.reason}" if isinstance(decision, Stop) else _WORDS[type(decision)]
 
 
 def decode(word: str) -> Decision:
     """Return the decision that a word stands for."""
     verb, _, reason = word.partition(" ")
-    if verb == "continue":
-        return Continue()
-    return Save() if verb == "save" else Stop(reason)
+    return _DECISIONS.get(verb) or Stop(reason)

@@ -91,7 +91,43 @@ class Resize:
     workers: int
 
 
-Decision = Continue | Save | Stop
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Give what training is made of at this boundary, for others to adopt, and wait there for the next decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The answer to :class:`Offer`: a reference into Ray's object store, or None where training code has nothing."""
+
+    weights: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Take over another trial's weights and optimizer states at this boundary, and go on with ``config``."""
+
+    weights: Any
+    """What the other trial offered: a reference that leads to another one, which only workers follow."""
+    config: dict[str, Any]
+    parent: str = ""
+    """The other trial's id."""
+    folder: str | None = None
+    """The other trial's folder, with its checkpoints, for when what it offered is gone or does not fit."""
+    until: int | None = None
+    """As in :class:`Continue`, once it is done; a training that stays what it was waits for the next decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The answer to :class:`Adopt`: ``why`` the training goes on as it was; None: it is another now."""
+
+    why: str | None = None
+    seconds: float = 0.0
+    """How long it took the ranks, from the boundary on."""
+
+
+Decision = Continue | Save | Stop | Offer | Adopt
 
 
 Failure = Literal["ERROR", "OOM", "DIVERGED"]
@@ -227,7 +263,7 @@ class Output:
     value: Any
 
 
-Event = Report | Saved | Wrote | Text | Output | Ended
+Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended
 
 RESULT_KEY = "_tunelight"
 """Under this key a Tune result carries what is tunelight's own (see ``GangTrainable.step``)."""

@@ -25,11 +25,25 @@ from ray.tune.search import Searcher
 from ray.tune.utils import flatten_dict
 
 from tunelight.errors import SettingsError
+from tunelight.messages import RESULT_KEY
 from tunelight.searchers import Start, teach
 from tunelight.space import SearchSpace
-from tunelight.storage import DIVERGED, ERROR, INTERRUPTED, OOM, PENDING, TERMINAL, SweepState, apply, plain
+from tunelight.storage import (
+    DIVERGED,
+    ERROR,
+    INTERRUPTED,
+    OOM,
+    PAUSED,
+    PENDING,
+    RUNNING,
+    TERMINAL,
+    SweepState,
+    apply,
+    plain,
+)
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
+_STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}
 _PAUSING: Final = (
     HyperBandScheduler,
     PopulationBasedTraining,
@@ -50,19 +64,21 @@ class _NoController:
     get_live_trials = get_trials
 
 
-def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: TrialScheduler) -> None:
-    """Tell ``scheduler`` what the record says of trials, reports and ends.
+def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: TrialScheduler) -> frozenset[str]:
+    """Tell ``scheduler`` what the record says of trials, reports and ends; return the trials that it paused last.
 
-    Its decisions are not carried out: they were. Raises: SettingsError for one that cannot be told so.
+    Its decisions are not carried out: they were. A scheduler whose state follows from the order of reports, also
+    where it pauses and resizes, may say so by ``replayable = True``; False says the opposite.
+    Raises: SettingsError for one that cannot be told so.
     """
     name = type(scheduler).__name__
-    if isinstance(scheduler, _PAUSING):
+    if not getattr(scheduler, "replayable", not isinstance(scheduler, _PAUSING)):
         raise SettingsError(
             f"A sweep under {name} cannot be resumed: it pauses, copies or resizes running trials, which no record "
             "brings back. Resume with scheduler='asha' or 'fifo', or start a new sweep under another name=."
         )
     try:
-        _tell_scheduler(lines, scheduler)
+        return _tell_scheduler(lines, scheduler)
     except Exception as error:
         raise SettingsError(
             f"The scheduler {name} cannot be rebuilt from the sweep's record: told of its earlier reports, it raised "
@@ -70,26 +86,37 @@ def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: TrialSchedul
         ) from error
 
 
-def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> None:
-    state, trials = SweepState(), dict[str, Trial]()
+def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> frozenset[str]:
+    state, trials, paused = SweepState(), dict[str, Trial](), set[str]()
     controller = _NoController(trials)
     for line in lines:
-        apply(state, line)
         kind, trial_id = line["kind"], line.get("trial")
+        before = known.state if (known := state.trials.get(str(trial_id))) else None
+        apply(state, line)
+        if kind == "state" and line["state"] != INTERRUPTED:
+            trials[line["trial"]].status = _STATUS.get(line["state"], Trial.TERMINATED)
         if kind == "trial":
             trials[line["trial"]] = Trial("recorded", stub=True, trial_id=trial_id, config=dict(line["config"]))
             scheduler.on_trial_add(controller, trials[line["trial"]])
+        elif kind == "config":
+            trials[line["trial"]].set_config(dict(line["config"]))
         elif kind == "report":
             trial, result = trials[line["trial"]], _result(state, line)
             trial.run_metadata.last_result = result
-            scheduler.on_trial_result(controller, trial, result)
+            decision = scheduler.on_trial_result(controller, trial, result)
+            (paused.add if decision == TrialScheduler.PAUSE else paused.discard)(trial.trial_id)
         elif kind == "state" and line["state"] == PENDING:
             scheduler.on_trial_add(controller, trials[line["trial"]])
         elif kind == "state" and line["state"] == ERROR:
             scheduler.on_trial_error(controller, trials[line["trial"]])
         elif kind == "state" and line["state"] in _ENDS:
             trial = trials[line["trial"]]
+            paused.discard(trial.trial_id)
+            if before in (PENDING, PAUSED):  # as Tune does
+                scheduler.on_trial_remove(controller, trial)
+                continue
             scheduler.on_trial_complete(controller, trial, trial.last_result)
+    return frozenset(paused)
 
 
 def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,6 +127,7 @@ def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
         "done": False,
         "time_total_s": trial.elapsed(line["time"]),
         **{key: line[key] for key in ("training_iteration", "epoch", "timestamp")},
+        RESULT_KEY: {"workers": line.get("workers")},
     }
     flat: dict[str, Any] = flatten_dict({**line["metrics"], **own})
     return flat

@@ -59,6 +59,20 @@ class Reservation:
 
         return PlacementGroupFactory([self.head, *[self.worker] * self.workers], strategy="PACK")
 
+    def starting(self, size: int) -> Reservation:
+        """Return what is reserved where a scheduler resizes gangs: ``size`` workers at first, the rest if it says so.
+
+        Raises: SettingsError unless the gang is elastic, and ``size`` one that it can have.
+        """
+        most = max(self.workers, self.most or 0)
+        if self.least is None or not self.least <= size <= most:
+            wanted = f"{self.least} to {most}" if self.least is not None else f"{most}"
+            raise SettingsError(
+                f"A gang of {wanted} workers cannot start with {size}. Give workers=(least, most), and a start= "
+                "between the two."
+            )
+        return replace(self, workers=size, most=most)
+
     def __str__(self) -> str:
         each = ", ".join(f"{amount:g} {name}" for name, amount in self.worker.items()) or "nothing"
         head = ", ".join(f"{amount:g} {name}" for name, amount in self.head.items()) or "nothing"

@@ -39,7 +39,9 @@ class TrialResult:
         id, index: its id (str), and its number in order of creation (int, from 0).
         state: PENDING, RUNNING, PAUSED, FINISHED (ended by itself), STOPPED (early, by the scheduler), DIVERGED
             (its metric became NaN, infinite or exploded), OOM (out of memory), ERROR or INTERRUPTED.
-        config: its configuration (dict).
+        config: the configuration that its best report was trained under (dict; its last one without such a report).
+        changes: how its configuration changed on the way (population-based training): after which report, whose it took
+            over, ``before`` and ``config``.
         seed: the seed that was set on all its ranks (int or None).
         history: every report in order, a list of dicts: the metrics, ``epoch``, ``training_iteration`` and
             ``timestamp``. Each once: what a trial that went back to a checkpoint reports again is left out.
@@ -54,7 +56,9 @@ class TrialResult:
         self.id = state.id
         self.index = state.index
         self.state = state.state
-        self.config = dict(state.config)
+        best = None if state.best is None else state.history[state.best]["training_iteration"]
+        self.config = dict(state.config) if best is None else state.config_at(best)
+        self.changes = [dict(change) for change in state.changes]
         self.seed = state.seed
         self.history = [dict(report) for report in state.history]
         self.metrics: dict[str, Any] = {} if state.best is None else self.history[state.best]
@@ -320,8 +324,9 @@ class SweepResults:
     def export_best(self, path: str | os.PathLike[str]) -> Path:
         """Write the best configuration and where it came from, as YAML or JSON by the file's suffix.
 
-        Keys: config; metric, mode, value; metrics (the best report's); trial, seed, training_iteration,
-        epoch; sweep (name, folder); checkpoint (a path or null); versions (those that the sweep ran on).
+        Keys: config; changes, where it was not the trial's only one; metric, mode, value; metrics (the best
+        report's); trial, seed, training_iteration, epoch; sweep (name, folder); checkpoint (a path or null); versions
+        (those that the sweep ran on).
         Returns: the path. Raises: StorageError for another suffix or a file that cannot be written,
         NoResultError when nothing comparable was reported.
         """
@@ -343,6 +348,7 @@ class SweepResults:
         epoch, iteration, _ = (report.pop(key) for key in ("epoch", "training_iteration", "timestamp"))
         return {
             "config": best.config,
+            **({"changes": best.changes} if best.changes else {}),
             "metric": self.metric,
             "mode": self.mode,
             "value": best.value,

@@ -16,12 +16,15 @@ from typing import Any
 from tunelight import checkpoints
 from tunelight.control import Control, Mailbox, decode, encode
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped, guess
+from tunelight.exchange import Exchange, Store
 from tunelight.messages import (
     RESULT_KEY,
+    Adopt,
     CheckpointInfo,
     Continue,
     Decision,
     Event,
+    Offer,
     Output,
     Place,
     Report,
@@ -54,7 +57,14 @@ class Session:
     """
 
     def __init__(
-        self, task: Task, place: Place, control: Control, post: Callable[[Event], None], mailbox: Mailbox
+        self,
+        task: Task,
+        place: Place,
+        control: Control,
+        post: Callable[[Event], None],
+        mailbox: Mailbox,
+        *,
+        store: Store | None = None,
     ) -> None:
         self.place = place
         self.rank = place.rank
@@ -86,6 +96,8 @@ class Session:
         """Which fit of the trial is running (0 is the first)."""
         self.writer: Writer | None = None
         """How to write a checkpoint now, if the training code told."""
+        self.exchange = Exchange(store)
+        """What gives this training's state to other trials, and takes theirs."""
         self._every, started, passed_on = task.every, time.monotonic(), task.job and task.heard
         self.writing = CheckpointWriter(
             lead=self.rank == 0,
@@ -102,6 +114,7 @@ class Session:
         self._stopped: Stop | None = None
         self._leaving: Stop | None = None
         self._saved = False
+        self._adopted = 0
         self._notes: list[str] = []
         self._said: set[str] = set()
 
@@ -186,9 +199,26 @@ class Session:
                 info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
                 if self.rank == 0:
                     self._tell_saved(info)
-                continue
-            self._stopped = decision
-            raise TrialStopped(decision.reason)
+            elif isinstance(decision, Offer | Adopt):
+                metrics = self._exchange(decision, metrics)
+            else:
+                break
+        self._stopped = decision
+        raise TrialStopped(decision.reason)
+
+    def _exchange(self, decision: Offer | Adopt, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Offer or adopt; return the metrics that this training can claim from now on."""
+        answer: Event
+        if isinstance(decision, Offer):
+            answer = self.exchange.offer(lead=self.rank == 0)
+        else:
+            answer = adopted = self.exchange.adopt(decision, self.config)
+            if adopted.why is None:
+                self._adopted, metrics = self.number, {}
+                self._mailbox.put(Continue(decision.until))  # else the head has the next word
+        if self.rank == 0:
+            self._post(answer)
+        return metrics
 
     def _agree(self) -> Decision:
         self._turn += 1
@@ -198,7 +228,10 @@ class Session:
                 self._control.say(self._turn, encode(decision))
             return decision
         word = self._hear(self._turn)
-        return Stop(self._mailbox.aborted or "stopped") if word is None else decode(word)
+        heard: Decision | None = None if word is None else decode(word)
+        if isinstance(heard, Adopt):
+            heard = self._mailbox.take_adopt(ANSWER_LIMIT_S)
+        return Stop(self._mailbox.aborted or "stopped") if heard is None else heard
 
     def _next_decision(self) -> Decision:
         """Return rank 0's next decision; a stop that wants a checkpoint comes as a save, and once that is made."""
@@ -208,10 +241,11 @@ class Session:
                 return leaving
         while True:
             decision = self._mailbox.take(self.number, ANSWER_LIMIT_S)
-            if isinstance(decision, Continue) or (isinstance(decision, Stop) and not decision.save):
+            if not isinstance(decision, Save | Stop) or (isinstance(decision, Stop) and not decision.save):
                 return decision
             leave = Stop(decision.reason) if isinstance(decision, Stop) else None
-            if (info := self.writing.written(self.number)) is None:
+            info = None if self._adopted == self.number else self.writing.written(self.number)
+            if info is None:  # or it is of before the training became another
                 self._leaving = leave
                 return Save()
             self._tell_saved(info)  # this report's own: no rank need write another

@@ -192,8 +192,12 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     from tunelight.searchers import Start  # noqa: PLC0415
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
-    scheduler, searcher = build_scheduler(settings), build_searcher(space, settings)  # wrong ones: before Ray starts
-    told = _told(space, settings, reservation)
+    # Wrong ones are refused here, before Ray starts.
+    scheduler, searcher = build_scheduler(settings, space.domains), build_searcher(space, settings)
+    at_first = reservation
+    if getattr(scheduler, "resizes", False) and reservation.least is not None:
+        at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
+    told = _told(space, settings, reservation, at_first)
     start = Start()
     if past is not None:
         past.check(space, settings, told)
@@ -203,7 +207,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     else:
         folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
         write_sweep_file(folder, told)
-    return _Sweep(space, settings, reservation, payload, scheduler, searcher, start, folder, told)
+    return _Sweep(space, settings, at_first, payload, scheduler, searcher, start, folder, told)
 
 
 def _start_from(
@@ -214,7 +218,7 @@ def _start_from(
     from tunelight.searchers import Again  # noqa: PLC0415
 
     again = past.again(settings.max_epochs)
-    replay_scheduler(past.lines, scheduler)
+    paused = replay_scheduler(past.lines, scheduler)
     start = replay_searcher(
         past.lines,
         searcher,
@@ -223,15 +227,16 @@ def _start_from(
         baselines=past.baselines,
         again=[trial.id for trial in again],
     )
-    taken_up_again = (
+    taken_up_again = [
         Again(
             trial.id,
             revived(space, trial.config),
             trial.history[-1]["training_iteration"] if trial.history else 0,
             past.folder / trial.folder,
+            trial.id in paused,
         )
-        for trial in again
-    )
+        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # all are known before one is chosen
+    ]
     return replace(start, again=tuple(taken_up_again))
 
 
@@ -257,13 +262,13 @@ def _default_name(settings: Settings) -> str:
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 
 
-def _told(space: SearchSpace, settings: Settings, reservation: Reservation) -> dict[str, Any]:
+def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation) -> dict[str, Any]:
     """Return all that ``run`` was told, as plain data for sweep.yaml."""
     told: dict[str, Any] = {"space": space.describe()}
     for entry in fields(settings):
         told[entry.name] = plain_setting(getattr(settings, entry.name))
     told["workers"] = reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
-    told["reservation"] = reservation.bundles
+    told["reservation"] = at_first.bundles
     told["code"] = code_of(settings)
     told["space_objects"] = objects_in(space)
     told["versions"] = versions()
@@ -305,6 +310,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
         soft_errors=True,
         real_checkpoints=False,
         verbose=settings.verbose,
+        start=sweep.reservation.least if getattr(scheduler, "resizes", False) else None,
     )
     with _tune_environment(settings.verbose), _callbacks(sweep, watch) as callbacks:
         tune.run(
@@ -345,7 +351,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     seed = settings.seed or 0
     record = RecordCallback(
         folder,
-        again=[trial.trial_id for trial in sweep.start.again],
+        again={trial.trial_id: trial.paused for trial in sweep.start.again},
         seed_of=lambda trial_id: trial_seed(seed, trial_id),
         metric=settings.metric,
         mode=settings.mode,
@@ -357,6 +363,8 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
+    if hasattr(sweep.scheduler, "on_change"):
+        sweep.scheduler.on_change = record.change
     try:
         yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
     finally:

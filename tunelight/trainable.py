@@ -5,34 +5,33 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import ray
 
 from tunelight import checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
+from tunelight.exchanging import Exchanging
 from tunelight.gang.gang import Gang
 from tunelight.gang.run import Run, head_error
 from tunelight.gang.spec import GangSpec
 from tunelight.imports import collector_resting
 from tunelight.messages import (
     RESULT_KEY,
+    Adopt,
     CheckpointInfo,
     Continue,
     Decision,
     Ended,
-    OnResize,
     Report,
     Resize,
     Stop,
     Task,
     WorkerError,
 )
-from tunelight.policies import Divergence, FailurePolicy, classify
-from tunelight.resources import reserve
+from tunelight.policies import Divergence, classify
 from tunelight.trial import TrialSpec, trial_seed
 
 with collector_resting():  # a trial's head waits for this before its workers start
@@ -42,8 +41,8 @@ with collector_resting():  # a trial's head waits for this before its workers st
 logger = logging.getLogger(__name__)
 
 
-class GangTrainable(Trainable):
-    """A Tune trial whose training runs on a gang. Make one with :func:`gang_trainable`. Runs on: trial.
+class GangTrainable(Exchanging, Trainable):
+    """A Tune trial whose training runs on a gang. Made by :func:`make_trainable`. Runs on: trial.
 
     The gang starts with the first step, outlives the trial when Tune re-uses this actor, and is replaced
     when it cannot be used again.
@@ -76,8 +75,9 @@ class GangTrainable(Trainable):
         self._number = 0
         self._until: int | None = self.spec.first.until
         self._decided = True
-        self._run = None
-        self._size: int | None = None
+        self._run = self._adopted = None
+        self._size = self.spec.start
+        self._unable: CheckpointError | None = None
         self._resume: CheckpointInfo | None = None
         self._kept = checkpoints.Kept(self.spec.keep, self.spec.mode)
         self._last: Report | None = None
@@ -89,15 +89,15 @@ class GangTrainable(Trainable):
         if isinstance(checkpoint, str | os.PathLike):
             self._resume = checkpoints.adopt(checkpoint, self._trial_dir())
         self._number = self._iteration
-        if self._resume is not None:
-            self._resume = self._tell(checkpoints.whole_or_before(self._resume))
-            self._number = self._iteration = self._resume.number if self._resume else 0
+        left = self._resume
+        if left is not None:
+            self._resume = self._tell(checkpoints.whole_or_before(left))
+            self._number = self._iteration = self._resume.number if self._resume else left.number
         self._kept.forget_after(self._number, self._trial_dir())
         if self._resume is None and self._number:
-            raise CheckpointError(
-                f"Trial {self.trial_id} was paused at report {self._number} without a checkpoint, so it cannot "
-                "go on. Use tunelight.TuneReportCheckpointCallback, or a scheduler that does not pause."
-            )
+            self._unable = _no_checkpoint(self.trial_id, self._number, left)
+            if not self.spec.soft_errors:
+                raise self._unable
 
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
@@ -107,18 +107,20 @@ class GangTrainable(Trainable):
             if run is None:
                 run = self._start()
             else:
-                run.size = self._size
                 run.resize_if_due()
                 if not self._decided:
                     self._answer(Continue(until=self._number + 1))
             return self._next_result(run)
         except TrialError as error:
             return self._failed(error.error)
+        finally:
+            self._give_back()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Leave in ``checkpoint_dir`` a pointer to the trial's newest checkpoint, written now if need be.
 
-        Under plain Tune (``real_checkpoints``) the file itself lies beside it.
+        Under plain Tune (``real_checkpoints``) the file itself lies beside it. A gang that is resized ends the trial
+        here: Tune asks when it is to be paused, and what the gang holds beyond its start is wanted by others then.
         """
         info = self._kept.newest or self._resume
         gang = self._gang
@@ -132,6 +134,9 @@ class GangTrainable(Trainable):
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)
+        if self.spec.start is not None and info is not None:
+            self._resume = info  # and if Tune goes on with it all the same, then from here
+            self._finish("paused")
 
     def cleanup(self) -> None:
         """End the trial and the gang."""
@@ -145,12 +150,23 @@ class GangTrainable(Trainable):
         """Take a decision that Tune has no word for, between two steps.
 
         ``Continue(until=n)`` lets the trial run on unasked to report n; ``Stop`` ends it at its next report,
-        before Tune comes to say so; ``Resize(n)`` lets it go on with at most n workers from its next report on.
+        before Tune comes to say so; ``Resize(n)`` lets it go on with n workers, of those that the gang may have,
+        from a report on at which all of them are there; ``Adopt`` makes it another trial's training, at the report
+        that waits.
         """
-        if isinstance(decision, Resize):
-            self._size = decision.workers
+        if isinstance(decision, Adopt):
+            self._adopt(decision)
+        elif isinstance(decision, Resize):
+            self._size = self._possible(decision.workers)
+            if self._run is not None:
+                self._run.resize(self._size)
         elif self._run is not None:
             self._answer(decision)
+
+    def _possible(self, size: int) -> int | None:
+        """Return the size that the gang can have which is nearest to ``size``."""
+        one = self.spec.reservation
+        return None if one.least is None else min(max(size, one.least), max(one.workers, one.most or 0))
 
     def _answer(self, decision: Decision) -> None:
         assert self._run is not None  # noqa: S101 - there is a trial to answer
@@ -158,10 +174,24 @@ class GangTrainable(Trainable):
             self._until = decision.until
             self._decided = True
         self._run.answer(decision)
+        if isinstance(decision, Stop) and self._grown:
+            self._run.gang.finish(reason=decision.reason)  # Tune may keep the gang idle: others want what it holds
+            self._give_back()
+
+    @property
+    def _grown(self) -> bool:
+        return self.spec.start is not None and self._gang is not None and self._gang.size > self.spec.start
+
+    def _give_back(self) -> None:
+        """Give back, once its trial is over, what the gang holds beyond the size that the next one starts with."""
+        if self.spec.start is not None and self._gang is not None and not self._gang.running:
+            self._gang.want(self.spec.start)
 
     # -- one trial on the gang
 
     def _start(self) -> Run:
+        if self._unable is not None:
+            raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(self._unable), ""))
         checkpoints.remove_drafts(self._trial_dir())
         self._recover_number()
         task = Task(
@@ -298,6 +328,7 @@ class GangTrainable(Trainable):
             "error": None,
             "warm": self._gang is not None and self._gang.trials > 1,
             "log": log,
+            "adopted": self._told_of_adopting(),
         }
 
     # -- ends
@@ -308,6 +339,7 @@ class GangTrainable(Trainable):
             self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
             self._kept.known = checkpoints.find(self._trial_dir())  # the last was finished meanwhile, or is lost
             self._kept.prune(self._trial_dir())
+        self._give_back()
         self._run = None
 
     def _tell(self, found: tuple[CheckpointInfo | None, str | None]) -> CheckpointInfo | None:
@@ -334,55 +366,21 @@ class GangTrainable(Trainable):
         return Path(self.logdir)
 
 
+def _no_checkpoint(trial_id: str, number: int, lost: CheckpointInfo | None) -> CheckpointError:
+    """Say why a trial that was paused cannot go on."""
+    paused = f"Trial {trial_id} was paused at report {number}"
+    if lost is None:
+        return CheckpointError(
+            f"{paused} without a checkpoint, so it cannot go on. Use tunelight.TuneReportCheckpointCallback, or a "
+            "scheduler that does not pause."
+        )
+    return CheckpointError(
+        f"{paused}, but the checkpoint {lost.path} is torn or gone, and so is what was before it. Whatever deletes "
+        "files in a sweep's folder while it runs has to leave those of trials that are not over."
+    )
+
+
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:
     """Return a Trainable class for ``spec``."""
     unique = f"{name}-{secrets.token_hex(3)}"  # Tune knows trainables by name, in all of a process
     return type(unique, (GangTrainable,), {"spec": spec, "__module__": __name__})
-
-
-def gang_trainable(
-    train: Callable[[dict[str, Any]], object],
-    *,
-    workers: int | tuple[int, int] | None = None,
-    cpus_per_worker: float = 1,
-    gpus_per_worker: float = 0,
-    resources_per_trial: Mapping[str, Any] | None = None,
-    backend: Literal["ddp", "horovod", "sharded"] = "ddp",
-    metric: str | None = None,
-    mode: Literal["min", "max"] = "min",
-    keep: int = 1,
-    seed: int = 0,
-    failures: FailurePolicy | Mapping[str, Any] | int = 3,
-    on_resize: str | Mapping[str, Any] | OnResize = "keep_global_batch",
-) -> type[GangTrainable]:
-    """Return a Trainable class that plain ``ray.tune.Tuner`` can run: each trial trains on a gang of workers.
-
-    Args:
-        train: the train function; it runs on every worker, with the trial's config.
-        workers, cpus_per_worker, gpus_per_worker, resources_per_trial: the reservation, as in ``tunelight.run``.
-        backend: how the workers meet, as in ``tunelight.run``.
-        metric, mode, keep: how many of the best checkpoints to keep beside the last two, judged by what.
-        seed: of the sweep; each trial's seed follows from it and its number.
-        failures, on_resize: what a trial survives, and what an elastic gang keeps, as in ``tunelight.run``.
-
-    Give the Tuner ``TuneConfig(reuse_actors=True)`` to keep gangs warm from trial to trial.
-    Raises: TrainFunctionError, SettingsError. Runs on: driver.
-    """
-    from tunelight.settings import Checkpoints, check_picklable, check_setting, check_train  # noqa: PLC0415
-
-    check_train(train)
-    for name, value in (("backend", backend), ("mode", mode), ("metric", metric), ("seed", seed)):
-        check_setting(name, value)
-    Checkpoints(keep=keep)
-    spec = TrialSpec(
-        train=check_picklable(train, "train"),
-        reservation=reserve(workers, cpus_per_worker, gpus_per_worker, resources_per_trial),
-        backend=backend,
-        metric=metric,
-        mode=mode,
-        seed=seed,
-        keep=keep,
-        failures=check_setting("failures", failures),
-        on_resize=check_setting("on_resize", on_resize),
-    )
-    return make_trainable(spec, getattr(train, "__name__", "gang"))

@@ -39,6 +39,8 @@ class TrialSpec:
     soft_errors: bool = False
     real_checkpoints: bool = True
     verbose: int = 0
+    start: int | None = None
+    """How many workers a trial has until ``Resize`` says otherwise (None: all that it can get, as they come)."""
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=driver_paths)
 

@@ -13,7 +13,7 @@ from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 from tunelight.messages import Resize
 from tunelight.schedulers import ASHA
 
-JUDGED = {"metric": "accuracy", "mode": "max"}
+JUDGED: dict[str, Any] = {"metric": "accuracy", "mode": "max"}
 ETA = 3
 MOST = 16
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ray.tune.experiment import Trial
@@ -18,7 +19,7 @@ from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.speed import Pace, Speed, sizes
 
 
-def make(**settings):
+def make(**settings: Any) -> ElasticASHA:
     return ElasticASHA(**{"metric": "loss", "mode": "min", "max_t": 27, **settings})
 
 
@@ -39,18 +40,18 @@ def sizes_of(cluster: Cluster, number: int) -> list[int]:
     return [size for size, before in zip(seen, [None, *seen], strict=False) if size != before]
 
 
-def told(scheduler: ElasticASHA, workers: int = 1) -> tuple[Cluster, dict[str, list]]:
+def told(scheduler: ElasticASHA, workers: int = 1) -> tuple[Cluster, dict[str, list[Any]]]:
     """Return a cluster, and what each trial's gang will have been told there, by trial."""
-    heard: dict[str, list] = {}
+    heard: dict[str, list[Any]] = {}
     cluster = Cluster(scheduler, slots=8, workers=workers, max_t=27)
     start = cluster._start
 
-    def noting(trial):
+    def noting(trial: Any) -> None:
         start(trial)
         if trial.temporary_state.ray_actor is not None:
             heard.setdefault(trial.trial_id, []).append(trial.temporary_state.ray_actor)
 
-    cluster._start = noting
+    cluster._start = noting  # type: ignore[method-assign]
     return cluster, heard
 
 
@@ -127,7 +128,8 @@ def growing(most: int, slots: int, cooldown: int = 0) -> Growth:
 def going(growth: Growth, number: int, target: int = 0, loss: float = 0.5) -> Member:
     """Return a trial of one worker that trains, and keeps what its gang is told in ``trial``."""
     member = growth._members.know(str(number))
-    member.need, member.loss, told = Need(1, (1.0, 0.0), (1.0, 0.0)), loss, []
+    told: list[Any] = []
+    member.need, member.loss = Need(1, (1.0, 0.0), (1.0, 0.0)), loss
     actor = SimpleNamespace(decide=SimpleNamespace(remote=told.append))
     member.trial = SimpleNamespace(temporary_state=SimpleNamespace(ray_actor=actor), told=told)
     growth.started(member)
@@ -196,7 +198,7 @@ def test_the_least_promising_of_those_that_grew_gives_back_no_more_than_is_neede
 def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth():
     cluster = Cluster(make(max_workers=8), slots=8, max_t=27)
     released = []
-    cluster._cleanup_cached_actors = lambda force_all: released.append(bool(force_all))
+    vars(cluster)["_cleanup_cached_actors"] = lambda force_all: released.append(bool(force_all))
     cluster.run(curves(3))
     assert released
     assert all(released)
@@ -205,7 +207,7 @@ def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth():
 def test_a_trial_starts_only_while_it_can_come_as_far_as_the_front():
     now = [0.0]
     elastic = make(deadline_s=100.0, clock=lambda: now[0])
-    cluster = Cluster(elastic, slots=2, max_t=27)
+    cluster: Any = Cluster(elastic, slots=2, max_t=27)
     elastic.clock = lambda: now[0]
     cluster._add(0, curves(1)[0])
     assert elastic.admits()

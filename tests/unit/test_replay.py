@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
+from tunelight.messages import RESULT_KEY
 from tunelight.replay import replay_scheduler, replay_searcher, revived
-from tunelight.schedulers import ASHA
-from tunelight.searchers import RandomSearcher, Start, SweepSearch
+from tunelight.schedulers import ASHA, ElasticASHA
+from tunelight.searchers import Again, RandomSearcher, Start, SweepSearch
 from tunelight.space import SearchSpace
 from tunelight.storage import read_lines
 
@@ -93,6 +101,69 @@ def test_a_scheduler_that_cannot_be_rebuilt_is_named(tmp_path):
     pbt = PopulationBasedTraining(metric="loss", mode="min", hyperparam_mutations={"lr": [1, 2]})
     with pytest.raises(SettingsError, match=r"under PopulationBasedTraining cannot be resumed: .*scheduler='asha'"):
         replay_scheduler(read_lines(tmp_path), pbt)
+
+
+class Pausing(FIFOScheduler):
+    """Pauses each trial at its first report, and notes what it is told."""
+
+    replayable = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.heard: list[Any] = []
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        self.heard.append(("add", trial.trial_id))
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: Any) -> str:
+        self.heard.append((trial.trial_id, result["training_iteration"], result[f"{RESULT_KEY}/workers"]))
+        return str(TrialScheduler.PAUSE if result["training_iteration"] == 1 else TrialScheduler.CONTINUE)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        self.heard.append(("remove", trial.trial_id))
+
+
+def record_pauses(folder: Path) -> None:
+    """Record three trials that are paused: one goes on, one is ended as it waits, one waits on."""
+    sweep = Sweep(folder)
+    for number in range(3):
+        trial = sweep.add(lr=float(number))
+        sweep.start(trial)
+        sweep.report(trial, 1, 1.0)
+        sweep.callback._set(trial.trial_id, "PAUSED")
+    sweep.start(sweep.trials[0])
+    sweep.report(sweep.trials[0], 2, 0.5)
+    sweep.callback._set("00001", "STOPPED")
+    sweep.callback.record.close()
+
+
+def test_trials_that_were_paused_are_told_from_those_that_went_on(tmp_path):
+    record_pauses(tmp_path)
+    again = Pausing()
+    assert replay_scheduler(read_lines(tmp_path), again) == {"00002"}
+    assert again.heard == [
+        *[("add", "00000"), ("00000", 1, 2)],
+        *[("add", "00001"), ("00001", 1, 2)],
+        *[("add", "00002"), ("00002", 1, 2)],
+        ("00000", 2, 2),
+        ("remove", "00001"),
+    ]
+
+
+def test_a_scheduler_can_say_that_it_cannot_be_told_again(tmp_path):
+    record_pauses(tmp_path)
+    scheduler = Pausing()
+    scheduler.replayable = False
+    with pytest.raises(SettingsError, match="under Pausing cannot be resumed"):
+        replay_scheduler(read_lines(tmp_path), scheduler)
+
+
+def test_a_trial_that_was_paused_is_handed_to_tune_paused(tmp_path):
+    again = (Again("00000", {"lr": 0.5}, 1, tmp_path, paused=True), Again("00001", {"lr": 0.5}, 1, tmp_path))
+    search = SweepSearch(RandomSearcher(LR, 1), 2, start=Start(created=2, again=again))
+    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
+    assert [search.next_trial().status for _ in again] == ["PAUSED", "PENDING"]  # type: ignore[union-attr]
+    assert not search.is_finished()
 
 
 def searched(folder: Path, searcher: Searcher, count: int, space: SearchSpace = LR, **start: Any) -> list[Any]:
@@ -185,14 +256,44 @@ def test_choices_that_json_has_no_word_for_come_back_as_they_are():
 
 
 def test_trials_that_go_on_come_first_and_new_ones_after(tmp_path):
-    from tunelight.searchers import Again
-
     again = (Again("00001", {"lr": 0.5}, 0, tmp_path),)
     search = SweepSearch(RandomSearcher(LR, 1), 3, start=Start(created=2, again=again))
     search._spec = {"run": "recorded"}
-    search._make = lambda trial_id, config: (trial_id, config)  # type: ignore[assignment,method-assign,return-value]
+    search._make = lambda trial_id, config: Trial("x", stub=True, trial_id=trial_id, config=config)  # type: ignore[method-assign]
     assert not search.is_finished()
     found: list[Any] = [search.next_trial() for _ in range(3)]
-    assert found[0] == ("00001", {"lr": 0.5})
-    assert found[1][0] == "00002"
+    assert (found[0].trial_id, found[0].config) == ("00001", {"lr": 0.5})
+    assert found[1].trial_id == "00002"
     assert found[2] is None
+
+
+def test_paused_trials_leave_room_for_others(tmp_path):
+    search = SweepSearch(RandomSearcher(LR, 1), 3, max_concurrent=1)
+    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
+    first: Any = search.next_trial()
+    assert search.next_trial() is None
+    first.status = Trial.PAUSED
+    assert search.next_trial() is not None
+    assert search.next_trial() is None
+    assert not search.is_finished()
+
+
+def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp_path):
+    sweep = Sweep(tmp_path)
+    losses = {trial.trial_id: loss for loss in (0.1, 0.2, 0.3) if (trial := sweep.add(lr=loss))}
+    for trial in sweep.trials:
+        sweep.start(trial)
+        sweep.report(trial, 1, losses[trial.trial_id])
+        sweep.callback._set(trial.trial_id, "PAUSED")
+    sweep.callback.record.close()  # the driver dies
+    scheduler = ElasticASHA(metric="loss", mode="min", max_t=9, eta=3)
+    paused = replay_scheduler(read_lines(tmp_path), scheduler)
+    controller: Any = SimpleNamespace(stop_trial=lambda trial: None)
+    trials = {}
+    for trial_id in sorted(paused):
+        trials[trial_id] = Trial("x", stub=True, trial_id=trial_id)
+        trials[trial_id].status = Trial.PAUSED
+        scheduler.on_trial_add(controller, trials[trial_id])
+    chosen = [scheduler.choose_trial_to_run(controller) for _ in range(3)]
+    assert trials["00000"] in chosen
+    assert all(one is None or one in trials.values() for one in chosen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tunelight.errors import ResourceError, SettingsError
@@ -81,3 +83,16 @@ def test_an_elastic_gang_is_as_large_as_the_cluster_holds() -> None:
         fitted(reserve(workers=(2, 4)), [{"CPU": 1}])
     with pytest.raises(ResourceError, match="needs 4 workers"):
         fitted(reserve(workers=4), [{"CPU": 3}])
+
+
+def test_a_gang_that_a_scheduler_resizes_reserves_what_it_starts_with() -> None:
+    first = reserve(workers=(2, 8)).starting(2)
+    assert (first.workers, first.least, first.most) == (2, 2, 8)
+    assert len(first.bundles) == 2
+    assert fitted(first, [{"CPU": 3}]) == first
+
+
+@pytest.mark.parametrize(("workers", "start"), [((2, 8), 1), ((2, 8), 9), (4, 2)])
+def test_a_start_that_the_gang_cannot_have_is_refused(workers: Any, start: int) -> None:
+    with pytest.raises(SettingsError, match=r"cannot start with \d\. Give workers=\(least, most\)"):
+        reserve(workers=workers).starting(start)

@@ -179,6 +179,6 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings):
     sweep.report(trial, 1, 1.0)
     sweep.end_by_itself(trial)
     sweep.end()
-    write_sweep_file(tmp_path / "s", _told(space, replace(asked, seed=3), reservation))
+    write_sweep_file(tmp_path / "s", _told(space, replace(asked, seed=3), reservation, reservation))
     results = tl.resume(tmp_path / "s")
     assert [trial.state for trial in results.trials] == ["FINISHED"]

@@ -46,6 +46,7 @@ class ScriptedGang:
     def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
         self.spec = GangSpec(size, least=1, most=wanted)
         self.size, self.arrived = size, 0
+        self.seats: list[int | None] = []
         self.late: list[Event] = list(late)
         self.tasks: list[Task] = []
         self.answers: list[Any] = []
@@ -63,6 +64,9 @@ class ScriptedGang:
             raise GangError("no room")
         self.size = min(self.size + self.arrived, size or 99)
         self.arrived = 0
+
+    def want(self, size: int | None) -> None:
+        self.seats.append(size)
 
     def ready(self) -> int:
         return self.arrived
@@ -226,7 +230,7 @@ def test_training_that_writes_no_checkpoint_keeps_its_workers() -> None:
 def test_a_smaller_size_is_taken_at_once() -> None:
     gang = ScriptedGang([Saved(info(1))], [report(2), Ended(0)])
     run, *_ = play(gang)
-    run.size = 1
+    run.resize(1)
     run.resize_if_due()
     assert numbers(run) == [2]
     assert gang.size == 1
@@ -234,8 +238,51 @@ def test_a_smaller_size_is_taken_at_once() -> None:
 
 def test_a_size_that_is_asked_for_needs_no_cooldown() -> None:
     gang = ScriptedGang([Saved(info(1)), report(1)], [report(2), Ended(0)], size=1, wanted=2)
-    run, *_ = play(gang)
-    gang.arrived, run.size = 1, 2
+    run, _, said = play(gang)
+    gang.arrived = 1
+    run.resize(2)
     run.resize_if_due()
     assert numbers(run) == [1, 2]
     assert gang.size == 2
+    assert said == ["goes on with 2 workers (1 before)"]
+
+
+def test_a_gang_grows_only_when_all_who_were_asked_for_are_there() -> None:
+    gang = ScriptedGang([Saved(info(1)), report(1)], [report(2), Ended(0)], size=2, wanted=4)
+    run, *_ = play(gang, size=2)
+    run.resize(4)
+    assert gang.seats == [4]
+    gang.arrived = 1
+    run.resize_if_due()
+    assert gang.answers == []
+    gang.arrived = 2
+    run.resize_if_due()
+    assert gang.answers == [Stop("resize", save=True)]
+
+
+def test_growth_that_is_withdrawn_changes_nothing() -> None:
+    gang = ScriptedGang([report(1), Ended(0)], size=2, wanted=4)
+    run, *_ = play(gang, size=2)
+    run.resize(4)
+    run.resize(2)
+    gang.arrived = 2
+    run.resize_if_due()
+    assert gang.seats == [4, 2]
+    assert gang.answers == []
+
+
+def test_growth_that_cannot_be_used_is_given_back() -> None:
+    gang = ScriptedGang([report(1, saved=False), Saved(None), report(2, saved=False), Ended(0)], size=2, wanted=4)
+    run, *_ = play(gang, size=2)
+    run.resize(4)
+    gang.arrived = 2
+    run.resize_if_due()
+    assert numbers(run) == [1, 2]
+    assert gang.seats == [4, 2]
+
+
+def test_another_trial_on_a_gang_that_was_larger_says_nothing_of_it() -> None:
+    gang = ScriptedGang([report(1), Ended(0)], size=4, wanted=4)
+    _, _, said = play(gang, size=2)
+    assert gang.size == 2
+    assert said == []

@@ -16,8 +16,8 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBan
 from tests.unit.tune import Cluster, curves
 from tunelight.schedulers import ASHA, ElasticASHA
 
-TIME = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
-JUDGED = {"metric": "loss", "mode": "min"}
+TIME: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
+JUDGED: dict[str, Any] = {"metric": "loss", "mode": "min"}
 
 SCHEDULERS: dict[str, Callable[[], Any]] = {
     "fifo": FIFOScheduler,
@@ -148,7 +148,7 @@ class Told:
 def test_its_state_follows_from_the_reports_alone(name):
     told = Told(SCHEDULERS[name]())
     Cluster(told, slots=4).run(curves(24))
-    again, trials = SCHEDULERS[name](), {}
+    again, trials = SCHEDULERS[name](), dict[str, Any]()
     controller = SimpleNamespace(
         get_trials=lambda: list(trials.values()), get_live_trials=lambda: list(trials.values())
     )

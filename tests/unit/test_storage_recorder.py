@@ -378,6 +378,17 @@ def test_seconds_between_two_drivers_are_nobodys(sweep):
     sweep.callback.record.close()  # the driver dies
     clock = Clock()
     clock.now = sweep.clock.now + 1000
-    again = RecordCallback(sweep.folder, again=["00000"], clock=clock, metric="loss", mode="min")
+    again = RecordCallback(sweep.folder, again={"00000": False}, clock=clock, metric="loss", mode="min")
     assert (again.state.trials["00000"].state, again.state.trials["00000"].seconds) == ("PENDING", 5)
     again.close()
+
+
+def test_a_trial_that_was_paused_waits_on_under_the_next_driver(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0)
+    sweep.callback.record.close()  # the driver dies before it says that it paused the trial
+    again = RecordCallback(sweep.folder, again={"00000": True}, metric="loss", mode="min")
+    assert again.state.trials["00000"].state == "PAUSED"
+    again.close()
+    assert again.state.trials["00000"].state == "INTERRUPTED"

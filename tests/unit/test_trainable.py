@@ -85,7 +85,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(GangTrainable, "trial_id", "00000")
 
     def build(train: Callable[..., Any], config: dict[str, Any] | None = None, **spec: Any) -> GangTrainable:
-        cls = make_trainable(TrialSpec(cloudpickle.dumps(train), reserve(workers=1), **spec))
+        spec.setdefault("reservation", reserve(workers=1))
+        cls = make_trainable(TrialSpec(cloudpickle.dumps(train), **spec))
         one: GangTrainable = cls.__new__(cls)
         one.__dict__.update(_iteration=0, _storage=None)
         one.setup(config or {"lr": 0.1})

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
@@ -143,8 +143,8 @@ class Cluster:
         return self._at[f"{number:05d}"]
 
     def _add(self, number: int, curve: Curve) -> None:
-        factory = PlacementGroupFactory([{}, *[{"CPU": 1}] * self.workers])
-        trial = Trial("stub", stub=True, trial_id=f"{number:05d}", config={"x": 0.5})
+        factory = PlacementGroupFactory([{}, *[{"CPU": 1.0}] * self.workers])
+        trial: Any = Trial("stub", stub=True, trial_id=f"{number:05d}", config={"x": 0.5})
         trial.placement_group_factory = factory  # a stub trial reserves nothing
         self.trials.append(trial)
         self._curves[trial.trial_id], self._at[trial.trial_id], self._spent[trial.trial_id] = curve, 0, 0.0
@@ -163,7 +163,7 @@ class Cluster:
         gang = self._gangs[trial.trial_id] = Gang(trial, self, self.workers)
         self.most_used = max(self.most_used, self.used())
         trial.set_status(Trial.RUNNING)
-        trial.temporary_state.ray_actor = gang
+        trial.temporary_state.ray_actor = cast("Any", gang)
         self._train(trial, start=0.5)
 
     def _free(self, trial: Trial) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from itertools import groupby
 from typing import Any
 
 import ray
@@ -13,7 +14,7 @@ from ray.util.placement_group import PlacementGroup
 from tunelight.errors import GangError
 from tunelight.gang.placement import arrange, layout
 from tunelight.gang.rendezvous import JOIN_LIMIT_S, Meeting
-from tunelight.gang.seat import Seat, sweep_seats
+from tunelight.gang.seat import Seat, reserve, sweep_seats
 from tunelight.gang.spec import START_LIMIT_S, GangSpec
 from tunelight.gang.worker import Location
 
@@ -44,6 +45,7 @@ class Crew:
             Seat(spec, group, spec.first_bundle + index // spec.workers_per_bundle) for index in range(spec.workers)
         ]
         self._seats += [Seat(spec, of_its_own=True) for _ in range(spec.workers, spec.wanted)]
+        self._size: int | None = None
         if spec.wanted > spec.workers:
             sweep_seats()  # a head before this one may have died
 
@@ -60,6 +62,23 @@ class Crew:
         """How many ranks the gang has now."""
         return len(self.ranks)
 
+    def want(self, size: int | None, *, busy: bool = False) -> None:
+        """Have seats for ``size`` workers from now on (None: for all); give back those of the gang's own beyond it.
+
+        While a trial is ``busy`` on the gang, its ranks keep theirs until they are wanted again after it.
+        """
+        self._size = size
+        beyond = [seat for seat in self._seats[len(self._wanted()) :] if not (busy and seat in self.ranks)]
+        if any(seat in self.ranks and seat.worker is not None for seat in beyond):
+            self.met = False
+            self._leave()
+        kept = [seat.group for seat in self._seats if seat not in beyond]
+        for seat in beyond:
+            if seat.group in kept:
+                seat.vacate("released")
+            else:
+                seat.release()
+
     def ready(self) -> int:
         """Return how many workers could join when the gang next meets; start those that are missing. Waits for nothing.
 
@@ -67,11 +86,26 @@ class Crew:
         """
         if self.spec.least is None or self.closed:
             return 0
-        for seat in self._seats:
+        self._reserve()
+        for seat in self._wanted():
             with contextlib.suppress(RayError):  # it is tried again, later each time
                 seat.occupy()
                 seat.look()
         return sum(seat not in self.ranks for seat in self._arrived())
+
+    def _reserve(self) -> None:
+        """Reserve what seats of its own still lack.
+
+        A gang that grows by itself takes one after the other, as they come. Seats that somebody asked for at once
+        are of use together only: they are one reservation, on one node if that can be. It is cut where the gang has
+        doubled (as it grows by powers of two, so it shrinks), for a reservation can only be given back whole.
+        """
+        missing = [index for index, seat in enumerate(self._wanted()) if seat.of_its_own and seat.group is None]
+        doubled = groupby(
+            missing, lambda index: index if self._size is None else (index // self.spec.workers).bit_length()
+        )
+        for _, block in doubled:
+            reserve([self._seats[index] for index in block])
 
     def heal(self, size: int | None = None) -> None:
         """Make the gang fit for a trial: start who is missing, and meet (anew) if need be. No trial may be running.
@@ -82,6 +116,7 @@ class Crew:
         """
         if self.closed:
             raise GangError("The gang cannot be used again: it was closed.")
+        self.want(size)
         if self.met and self.size == len(self._arrived()[:size]) and not (size is None and self.ready()):
             return
         self.met = False
@@ -95,12 +130,16 @@ class Crew:
         self._meet(self._arrived()[:size])
         self.unfit = None
 
+    def _wanted(self) -> list[Seat]:
+        """Return the seats that are to have workers: those of the reservation always, they cost nothing more."""
+        return self._seats[: None if self._size is None else max(self._size, self.spec.workers)]
+
     def _arrived(self) -> list[Seat]:
-        return [seat for seat in self._seats if seat.location is not None]
+        return [seat for seat in self._wanted() if seat.location is not None]
 
     def _leave(self) -> None:
         """Have all workers leave where they met; who cannot is replaced."""
-        calls = {seat.worker.leave.remote(): seat for seat in self._arrived()}
+        calls = {seat.worker.leave.remote(): seat for seat in self._seats if seat.location is not None}
         slow = ray.wait(list(calls), num_returns=len(calls), timeout=_CALL_LIMIT_S)[1] if calls else []
         for call, seat in calls.items():
             if call in slow:

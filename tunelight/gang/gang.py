@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -21,7 +21,7 @@ from tunelight.gang.crew import Crew
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
 from tunelight.gang.worker import Location
-from tunelight.messages import Decision, Ended, Event, Report, Save, Saved, Stop, Task, WorkerError
+from tunelight.messages import Adopt, Decision, Ended, Event, Report, Save, Saved, Stop, Task, WorkerError
 
 STOP_LIMIT_S = 30.0
 """How long a trial may take from a stop to its end: its next report may be an epoch away."""
@@ -30,6 +30,8 @@ FAIL_LIMIT_S = 4.0
 SILENCE_LIMIT_S = 300.0
 """How long a worker's process may be too busy to say that it has no news."""
 _POLL_S = 20.0
+
+Answer = TypeVar("Answer", bound=Event)
 
 
 class Gang:
@@ -100,6 +102,10 @@ class Gang:
         """Where the ranks run, in rank order."""
         return list(self._crew.locations)
 
+    def want(self, size: int | None) -> None:
+        """Have seats for so many workers from now on (None: for all); see :meth:`Crew.want`."""
+        self._crew.want(size, busy=self.running)
+
     def ready(self) -> int:
         """Return how many workers could join when the gang next meets; see :meth:`Crew.ready`."""
         return self._crew.ready()
@@ -141,8 +147,10 @@ class Gang:
             self._ask(rank)
 
     def answer(self, decision: Decision) -> None:
-        """Send a decision to rank 0, which passes it on at the boundary it is for."""
+        """Send a decision to rank 0, which passes it on at the boundary it is for; what to adopt, to every rank."""
         self._watch.rest()  # they may have waited for this
+        for worker in self._crew.workers[1:] if isinstance(decision, Adopt) else ():
+            worker.answer.remote(self.trials, decision)
         if self.size and 0 not in self._ended:  # else its seat may have another worker by now
             self._crew.workers[0].answer.remote(self.trials, decision)
 
@@ -238,18 +246,25 @@ class Gang:
 
         Reports that come meanwhile stay in order for ``next_event``.
         """
-        self.answer(Save())
+        return self.ask(Save(), Saved) or Saved(None)
+
+    def ask(self, decision: Decision, kind: type[Answer]) -> Answer | None:
+        """Send a decision that is answered by an event, and return that; None if the trial ended before it could.
+
+        What comes meanwhile stays in order for ``next_event``.
+        """
+        self.answer(decision)
         kept: deque[Event] = deque()
         try:
             while self.running:
                 event = self.next_event()
-                if isinstance(event, Saved):
+                if isinstance(event, kind):
                     return event
                 if event is not None:
                     kept.append(event)
                 if isinstance(event, Ended) and event.rank == 0:
                     break
-            return Saved(None)
+            return None
         finally:
             self._buffer.extendleft(reversed(kept))
 

@@ -9,13 +9,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tunelight.checkpoints import last_whole, take_over
 from tunelight.errors import GangError, TrialError
 from tunelight.messages import (
+    Adopt,
+    Adopted,
     CheckpointInfo,
     Continue,
     Decision,
     Ended,
     Event,
+    Offer,
+    Offered,
     Report,
     Saved,
     Stop,
@@ -43,7 +48,7 @@ class Run:
         newest: asked, where training has to start again, for the checkpoint of a report up to the given one (by
             default the last that was heard of).
         fresh: given the task at each start, for what is too large to be kept in between.
-        size: how many workers to use at most (None: all).
+        size: how many workers to use; it can have fewer while some are lost (None: all, as they come).
     """
 
     def __init__(
@@ -75,9 +80,10 @@ class Run:
         self._queue: deque[Event] = deque()
         self._count = self._row = 0
         self._error: WorkerError | None = None
+        self._adopted_at = 0
         self._met = -COOLDOWN_S
         self._can_save = True
-        self._leaving = False
+        self._leaving = self._started = False
 
     def start(self) -> None:
         """Start, on a gang that is fit for it. Raises: TrialError when the gang cannot be had."""
@@ -92,8 +98,9 @@ class Run:
         self._leaving = False
         gang.heal(self.size)
         self._met = self._clock()
-        if before and gang.size != before:
+        if self._started and gang.size != before:
             self._say(f"goes on with {gang.size} workers ({before} before)")
+        self._started = True
         number = self.resume.number if self.resume else 0
         until = None if self._until is None else max(self._until, self.seen + 1)
         gang.start(self._fresh(replace(self._task, number=number, resume=self.resume, until=until)))
@@ -153,6 +160,52 @@ class Run:
             error, self._error = self._error, None
             raise TrialError(error)
 
+    # -- what trials give one another
+
+    def offer(self) -> Any:
+        """Return a reference to what training is made of at its boundary; None where there is nothing to give."""
+        offered = self.gang.ask(Offer(), Offered) if self.gang.running else None
+        return None if offered is None else offered.weights
+
+    def adopt(self, adopt: Adopt) -> str | None:
+        """Become another trial's training: in place, else by starting anew from its last checkpoint, if it has one.
+
+        Returns: "memory", "disk", or None where training goes on as it was.
+        """
+        if self._until is not None:
+            self._until = None if adopt.until is None else max(self._until, adopt.until)
+        adopted = self.gang.ask(adopt, Adopted) if self.gang.running else None
+        if adopted is None:  # it has failed or ended: its end is the next event
+            return None
+        if adopted.why is None:
+            self._task, self._adopted_at = replace(self._task, config=dict(adopt.config)), self.seen
+            return "memory"
+        if adopt.folder is None or last_whole(adopt.folder)[0] is None:
+            self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")
+            self.gang.answer(Continue(adopt.until))
+            return None
+        return self._start_as(adopt, adopted.why)
+
+    def _start_as(self, adopt: Adopt, why: str) -> str | None:
+        """Start anew from another trial's checkpoint; from the own one, if that cannot be had after all."""
+        self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
+        try:
+            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen)
+        except OSError as error:
+            info, why = None, f"it could not be copied ({error})"
+        if info is None:
+            self._say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
+            self.resume = self._newest(self.seen)
+        else:
+            self._say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
+            self._task, self.resume = replace(self._task, config=dict(adopt.config)), info
+            self._keep(info)
+        try:
+            self.start()
+        except TrialError as error:
+            self._error = error.error  # the next event
+        return None if info is None else "disk"
+
     # -- faults
 
     def _fail(self, error: WorkerError) -> None:
@@ -174,6 +227,9 @@ class Run:
             self.resume = self._newest(
                 max([self.seen, *(one.number for one in self._queue if isinstance(one, Report))])
             )
+            if self._adopted_at and (self.resume is None or self.resume.number <= self._adopted_at):
+                self._say(f"what it adopted after report {self._adopted_at} is in no checkpoint, and lost")
+                self._adopted_at = 0
             self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(self._failures.delay_s(self._row))
             try:
@@ -193,6 +249,11 @@ class Run:
 
     # -- another size
 
+    def resize(self, size: int | None) -> None:
+        """Use ``size`` workers from soon on. What it takes is asked for, and what only waits is given back, at once."""
+        self.size = size
+        self.gang.want(size)
+
     def resize_if_due(self) -> None:
         """Go on with another number of workers soon, if that was asked for, or if workers have arrived that can join.
 
@@ -205,8 +266,9 @@ class Run:
 
     def _due(self) -> bool:
         gang = self.gang
-        if self.size is not None:  # somebody wants that size now
-            return bool(self.size < gang.size or (gang.size < min(self.size, gang.spec.wanted) and gang.ready()))
+        if self.size is not None:  # somebody wants that size now: with half of those who come little would be won
+            missing = min(self.size, gang.spec.wanted) - gang.size
+            return bool(missing < 0 or (missing > 0 and gang.ready() >= missing))
         return bool(gang.size < gang.spec.wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
 
     def _left(self, saved: Saved) -> None:
@@ -214,7 +276,8 @@ class Run:
         self._leaving = False
         if saved.checkpoint is None:
             self._can_save = False
-            self._say("keeps its workers, though more have arrived: its training code writes no checkpoints")
+            self._say(f"keeps its {self.gang.size} workers: its training code writes no checkpoints")
+            self.gang.want(self.gang.size)
             return
         self._note(saved)
         self._queue.extend(self.gang.finish(reason="resize"))

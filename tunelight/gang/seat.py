@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,8 @@ _PREFIX = "tunelight-seat-"
 class Seat:
     """One worker's place. Runs on: trial.
 
-    ``group`` and ``bundle`` are the trial's reservation; a seat ``of_its_own`` has one that it makes for itself,
-    and that it gives back when it is released.
+    ``group`` and ``bundle`` are the trial's reservation; a seat ``of_its_own`` has one that is made for it, or for
+    it and others (see ``reserve``), and that goes when it is released.
     """
 
     spec: GangSpec
@@ -57,11 +58,9 @@ class Seat:
         """Start a worker here, unless there is one; waits for nothing. After lost workers it takes its time."""
         if self.worker is not None or time.monotonic() < self._not_before:
             return
-        spec = self.spec
-        bundle = {"CPU": spec.cpus_per_worker, "GPU": spec.gpus_per_worker, **spec.resources_per_worker}
         if self.of_its_own and self.group is None:
-            own = [{name: amount for name, amount in bundle.items() if amount}]
-            self.group = placement_group(own, name=f"{_PREFIX}{_owner()}-{secrets.token_hex(4)}")
+            reserve([self])
+        spec = self.spec
         options: dict[str, Any] = {
             "num_cpus": spec.cpus_per_worker,
             "num_gpus": spec.gpus_per_worker,
@@ -105,12 +104,22 @@ class Seat:
         self.worker = self.location = self._arriving = None
 
     def release(self) -> None:
-        """End the worker, and give back what was reserved for this seat alone."""
+        """End the worker, and give back what was reserved for seats of their own, of which this is the last."""
         self.vacate("released")
         if self.of_its_own and self.group is not None:
             with contextlib.suppress(Exception):  # Ray may be gone
                 remove_placement_group(self.group)
             self.group = None
+
+
+def reserve(seats: Sequence[Seat]) -> None:
+    """Make one reservation for seats of their own: all or nothing, on one node if that can be. Waits for nothing."""
+    spec = seats[0].spec
+    bundle = {"CPU": spec.cpus_per_worker, "GPU": spec.gpus_per_worker, **spec.resources_per_worker}
+    held = {name: amount for name, amount in bundle.items() if amount}
+    group = placement_group([held] * len(seats), "PACK", name=f"{_PREFIX}{_owner()}-{secrets.token_hex(4)}")
+    for index, seat in enumerate(seats):
+        seat.group, seat.bundle = group, index
 
 
 def sweep_seats() -> None:

@@ -76,6 +76,21 @@ class TrialBox:
         self.mailbox = Mailbox()
 
 
+class _RayStore:
+    """Ray's object store, for what one trial gives another."""
+
+    @staticmethod
+    def put(value: Any) -> Any:
+        """Copy a state into the store of this node; it is there while this process and a reference live."""
+        return ray.put(value)
+
+    @staticmethod
+    def get(reference: Any, timeout_s: float) -> Any:
+        """Return what the one reference leads to that the other trial's head returned; None where it returned none."""
+        offered = ray.get(reference, timeout=timeout_s)
+        return ray.get(offered[0], timeout=timeout_s) if offered else None
+
+
 class GangWorker:
     """One rank. Every method returns at once but ``join`` and ``poll``; the trial runs in a thread.
 
@@ -169,7 +184,7 @@ class GangWorker:
         return events, Sign(0, waits) if session is None else Sign(session.progress, waits, session.begun)
 
     def answer(self, serial: int, decision: Decision) -> None:
-        """Hand a decision to trial ``serial``. Runs on: rank 0."""
+        """Hand a decision to trial ``serial``. Runs on: rank 0; what is to be adopted: every rank."""
         self._box(serial).mailbox.put(decision)
 
     def abort(self, serial: int, reason: str) -> None:
@@ -201,7 +216,7 @@ class GangWorker:
     def _train(self, task: Task, mailbox: Mailbox, post: Callable[[Event], None]) -> Ended:
         assert self._place is not None  # noqa: S101 - join comes before start
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
-        session = sessions.Session(task, self._place, control, post, mailbox)
+        session = sessions.Session(task, self._place, control, post, mailbox, store=_RayStore())
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
             _add_paths(task.sys_path)

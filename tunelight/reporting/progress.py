@@ -279,7 +279,7 @@ def best_line(state: SweepState) -> str:
     if best is None:
         return ""
     when = f"epoch {best.epoch + 1}" if best.epoch is not None else f"report {best.training_iteration}"
-    leaves = _leaves(state.trials[best.trial].config)
+    leaves = _leaves(state.trials[best.trial].config_at(best.training_iteration))
     config = ", ".join(f"{key}={None if value is None else compact(value)}" for key, value in leaves)
     return f"best {_metric(state)}={compact(best.value)} by trial {short_id(best.trial)} at {when}: {config}"
 

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from tunelight.schedulers.asha import ASHA
 from tunelight.schedulers.elastic import ElasticASHA
+from tunelight.schedulers.pbt import GangPBT
 
-__all__ = ["ASHA", "ElasticASHA"]
+__all__ = ["ASHA", "ElasticASHA", "GangPBT"]

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
     from tunelight.settings import Settings
 
-_OURS = ("asha", "elastic_asha")
+_OURS = ("asha", "elastic_asha", "gang_pbt")
 _SCHEDULERS = (*_OURS, "fifo")
 _TO_MAX_EPOCHS = ("asynchyperband", "async_hyperband", "hyperband", "hb_bohb")
 """Those of Ray's that want to know where a trial ends."""
 
 
-def build_scheduler(settings: Settings) -> TrialScheduler:
-    """Return the scheduler that the settings name. Raises: SettingsError for an unknown one."""
+def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None) -> TrialScheduler:
+    """Return the scheduler that the settings name, told of the space's domains (by dotted key) if it wants to know.
+
+    Raises: SettingsError for an unknown one.
+    """
     from ray.tune.schedulers import TrialScheduler  # noqa: PLC0415
 
     given = settings.scheduler
@@ -36,6 +39,8 @@ def build_scheduler(settings: Settings) -> TrialScheduler:
         scheduler = _by_name(str(options.pop("name", "asha")), options, settings)
     if getattr(scheduler, "resizes", False):
         _limit(scheduler, settings)
+    if domains is not None and hasattr(scheduler, "set_space"):
+        scheduler.set_space(domains)
     return scheduler
 
 
@@ -61,15 +66,17 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
 
 
 def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
-    from tunelight.schedulers import ASHA, ElasticASHA  # noqa: PLC0415
+    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT  # noqa: PLC0415
 
-    kind = {"asha": ASHA, "elastic_asha": ElasticASHA}[name]
+    kind = {"asha": ASHA, "elastic_asha": ElasticASHA, "gang_pbt": GangPBT}[name]
     valid = list(inspect.signature(kind).parameters)
     for option in options:
         if option not in valid:
             raise SettingsError(f"scheduler {name} has no {option!r}.{guess(option, valid)} It has {', '.join(valid)}.")
     if settings.max_epochs is not None:
         options.setdefault("max_t", settings.max_epochs)
+    if "seed" in valid:
+        options.setdefault("seed", settings.seed or 0)
     made: TrialScheduler = kind(**{"metric": settings.metric, "mode": settings.mode, **options})
     return made
 
@@ -77,7 +84,7 @@ def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialSchedu
 def _limit(scheduler: Any, settings: Settings) -> None:
     """Tell a scheduler that resizes how large gangs may become: those of one fixed size stay as they are."""
     most = settings.workers[1] if isinstance(settings.workers, tuple) else None
-    own = scheduler.max_workers
+    own = getattr(scheduler, "max_workers", None)
     scheduler.max_workers = most if most is None or own is None else min(own, most)
 
 

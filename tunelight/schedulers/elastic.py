@@ -164,9 +164,9 @@ class ElasticASHA(TrialScheduler):
         if trial.status in (Trial.TERMINATED, Trial.ERROR):  # Tune adds those too when it restores a sweep
             self._end(member)
             return
+        if trial.status == Trial.PAUSED and member.state in (State.PAUSED, State.PAUSING):
+            return  # a replay asks nobody to choose, so it may not be seen as paused yet
         if member.state is State.PAUSED:
-            if trial.status == Trial.PAUSED:
-                return
             member.again = True
             self._promotion.leave(member)
         self._some_need = member.need

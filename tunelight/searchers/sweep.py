@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search import SearchAlgorithm, Searcher
 
 from tunelight import checkpoints
@@ -31,6 +32,8 @@ class Again:
     number: int
     """Its last recorded report."""
     folder: Path
+    paused: bool = False
+    """It waits until the scheduler chooses it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class SweepSearch(SearchAlgorithm):
         self._again = deque(start.again)
         self._told = set(start.told)
         self._points = start.points
-        self._live: set[str] = set()
+        self._live: dict[str, Trial] = {}
         self._exhausted = False
         self._waiting_since: float | None = None
         self._spec: dict[str, Any] = {}
@@ -103,7 +106,7 @@ class SweepSearch(SearchAlgorithm):
 
         Raises: TunelightError when a searcher suggests nothing for ten minutes while no trial lives.
         """
-        if self._max_concurrent is not None and len(self._live) >= self._max_concurrent:
+        if self._max_concurrent is not None and self._at_once() >= self._max_concurrent:
             return None
         if self._again:
             return self._take_up(self._again.popleft())
@@ -114,15 +117,22 @@ class SweepSearch(SearchAlgorithm):
         if config is None:
             return None
         self._created += 1
-        self._live.add(trial_id)
-        return self._make(trial_id, config)
+        self._live[trial_id] = trial = self._make(trial_id, config)
+        return trial
+
+    def _at_once(self) -> int:
+        """Return how many trials run or are to; a paused one holds nothing."""
+        return sum(trial.status != Trial.PAUSED for trial in self._live.values())
 
     def _take_up(self, past: Again) -> Trial:
         """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
         # A gang may have been ahead of its driver; what it reported past the record, nobody heard.
         checkpoints.forget_after(past.number, past.folder)
-        self._live.add(past.trial_id)
-        return self._make(past.trial_id, past.config)
+        self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
+        if past.paused:
+            trial.status = Trial.PAUSED
+            trial.run_metadata.last_result = {TRAINING_ITERATION: past.number}  # Tune prints if there is none
+        return trial
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
         if self._created < len(self._baselines):
@@ -171,7 +181,7 @@ class SweepSearch(SearchAlgorithm):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
-        self._live.discard(trial_id)
+        self._live.pop(trial_id, None)
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if error else result)

@@ -43,7 +43,8 @@ class RecordCallback(Callback):
     Args:
         folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
         seed_of: a trial's seed by its id, for the record; by default it holds none.
-        again: ids of recorded trials that go on now; the sweep's last run ended when its record did.
+        again: ids of recorded trials that go on now, and whether they are paused yet; the sweep's last run ended
+            when its record did.
         budget_s: the sweep's time budget in seconds, from now on: how it ended is told by it.
         clock: seconds since the epoch.
         sweep: what readers of the record need to know of the sweep: ``metric`` and ``mode`` at least.
@@ -56,7 +57,7 @@ class RecordCallback(Callback):
         folder: str | os.PathLike[str],
         *,
         seed_of: Callable[[str], int] | None = None,
-        again: Sequence[str] = (),
+        again: Mapping[str, bool] | None = None,
         budget_s: float | None = None,
         clock: Callable[[], float] = time.time,
         **sweep: Any,
@@ -71,17 +72,17 @@ class RecordCallback(Callback):
         self._running: dict[str, Any] = {}
         self._metrics: dict[str, Lines] = {}
         self._closed = False
-        self._take_up(again)
+        self._take_up(again or {})
         self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **sweep})
 
-    def _take_up(self, again: Sequence[str]) -> None:
+    def _take_up(self, again: Mapping[str, bool]) -> None:
         """End what a dead driver left running, and let trials go on; both before the run that needs it is told of."""
         ended = self.state.updated  # nobody ran since, so nobody's seconds count
         for trial in self.state.trials.values():
             if trial.id not in again and trial.state not in TERMINAL:
                 self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED, at=ended)
-        for trial_id in again:
-            self._set(trial_id, PENDING, at=ended)
+        for trial_id, paused in again.items():
+            self._set(trial_id, PAUSED if paused else PENDING, at=ended)
 
     def _write(self, kind: str, **fields: Any) -> None:
         apply(self.state, self.record.append(kind, **fields))
@@ -89,6 +90,22 @@ class RecordCallback(Callback):
     def note(self, text: str, trial: str | None = None) -> None:
         """Put a remark for the person who runs the sweep into the record."""
         self._write("note", trial=trial, text=text)
+
+    def change(
+        self, trial: str, number: int, config: Mapping[str, Any], parent: str | None, parent_number: int | None
+    ) -> None:
+        """Record that a trial goes on with another configuration after its report ``number``, and whose that was.
+
+        Without a parent: that the change told of last could not be made.
+        """
+        self._write(
+            "config",
+            trial=trial,
+            training_iteration=number,
+            config=dict(config),
+            parent=parent,
+            parent_iteration=parent_number,
+        )
 
     def _meet(self, trials: Sequence[Any]) -> None:
         """Record the trials that are new; Tune only ever appends to its list."""

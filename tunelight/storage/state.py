@@ -29,6 +29,7 @@ class TrialState:
     id: str
     index: int
     config: dict[str, Any] = field(default_factory=dict)
+    """The one that holds now; see ``changes``."""
     seed: int | None = None
     folder: str = ""
     """The trial's folder, relative to the sweep's where it lies inside."""
@@ -42,6 +43,9 @@ class TrialState:
     decision: str = "CONTINUE"
     """The scheduler's word on the last report."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """How it became another trial, in order: after which report (``training_iteration``), from which ``parent`` and
+    which report of that, ``before`` and ``config``."""
     error: dict[str, Any] | None = None
     workers: int | None = None
     seconds: float = 0.0
@@ -52,6 +56,11 @@ class TrialState:
     def elapsed(self, now: float) -> float:
         """Return the seconds it has been RUNNING until ``now``."""
         return self.seconds + (max(0.0, now - self.since) if self.since is not None else 0.0)
+
+    def config_at(self, number: int) -> dict[str, Any]:
+        """Return the configuration that report ``number`` was trained under."""
+        later = (change["before"] for change in self.changes if change["training_iteration"] >= number)
+        return dict(next(later, self.config))
 
 
 @dataclass(frozen=True)
@@ -148,6 +157,16 @@ def _apply_checkpoint(state: SweepState, line: Mapping[str, Any]) -> None:
     state.trials[line["trial"]].checkpoints.append(known)
 
 
+def _apply_config(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial = state.trials[line["trial"]]
+    if line["parent"] is None:  # the change before could not be made
+        trial.changes.pop()
+    else:
+        change = {key: line[key] for key in ("training_iteration", "parent", "parent_iteration", "config")}
+        trial.changes.append({**change, "before": trial.config})
+    trial.config = dict(line["config"])
+
+
 def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
     state.notes.append((line.get("trial"), line["text"]))
 
@@ -162,6 +181,7 @@ _CHANGES: Final[dict[str, Callable[[SweepState, Mapping[str, Any]], None]]] = {
     "state": _apply_state,
     "report": _apply_report,
     "checkpoint": _apply_checkpoint,
+    "config": _apply_config,
     "note": _apply_note,
     "end": _apply_end,
 }

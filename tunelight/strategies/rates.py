@@ -12,8 +12,8 @@ import pytorch_lightning as pl
 
 from tunelight.session import Session
 
-_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
-_OF_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr", "eta_min")
+OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+OF_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr", "eta_min")
 
 
 def factor_for(keep: str, workers: int, wanted: int) -> float:
@@ -72,12 +72,12 @@ def scale(trainer: pl.Trainer, factor: float) -> None:
     """Multiply the learning rates of a Trainer's optimizers, and those that its schedulers start from or go to."""
     for optimizer in trainer.optimizers:
         for group in optimizer.param_groups:
-            for name in _OF_GROUPS:
+            for name in OF_GROUPS:
                 if name in group:
                     group[name] *= factor
     for config in trainer.lr_scheduler_configs:
-        for scheduler in _each(config.scheduler):
-            for name in _OF_SCHEDULERS:
+        for scheduler in each(config.scheduler):
+            for name in OF_SCHEDULERS:
                 value = getattr(scheduler, name, None)
                 if isinstance(value, list):
                     setattr(scheduler, name, [rate * factor for rate in value])
@@ -85,7 +85,8 @@ def scale(trainer: pl.Trainer, factor: float) -> None:
                     setattr(scheduler, name, value * factor)
 
 
-def _each(scheduler: Any) -> Iterator[Any]:
+def each(scheduler: Any) -> Iterator[Any]:
+    """Yield a scheduler and all that it is made of."""
     yield scheduler
     for one in getattr(scheduler, "_schedulers", []):
-        yield from _each(one)
+        yield from each(one)

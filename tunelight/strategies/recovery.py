@@ -19,6 +19,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from tunelight.session import Session
 from tunelight.strategies import gradients, logged, logs
+from tunelight.strategies.adoption import plain_values, put_values
 from tunelight.strategies.batches import TrainingBatches
 from tunelight.strategies.generators import Generators, State
 from tunelight.strategies.rates import LearningRates
@@ -78,7 +79,10 @@ class Recovery(Callback):
         trainer.callbacks = sorted(callbacks, key=lambda one: getattr(one, "reports", False))  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Scale learning rates to the gang's size, if that is asked for."""
+        """Put the trial's own values back, where its checkpoint is of others, and scale rates to the gang's size."""
+        written = None if self._loaded is None else self._loaded.get("config")
+        if written is not None and self._session is not None:
+            put_values(trainer, written, plain_values(self._session.config))
         self.rates.begin(trainer, None if self._loaded is None else self._loaded.get("rates"))
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -111,6 +115,7 @@ class Recovery(Callback):
             "gradients": [rank["gradients"] for rank in ranks],
             "rates": self.rates.state(),
             "rows": logs.rows(trainer),
+            "config": plain_values(self._session.config) if self._session is not None else None,
         }
 
     def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:

@@ -1,0 +1,199 @@
+"""GangPBT on real gangs: weights go from gang to gang, in place, and training goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+import tunelight as tl
+from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.storage import read_record
+from tunelight.strategies import BY_BACKEND
+
+RATES = (1e-2, 3e-3, 1e-3, 1e-6)
+"""The last learns next to nothing, so that it is sure to be the worst."""
+
+
+class Seen(Callback):
+    """Write down what a rank trains on, at the first batch of each epoch."""
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        import hashlib
+        import os
+
+        if batch_idx:
+            return
+        digest = hashlib.sha256()
+        for tensor in pl_module.state_dict().values():
+            digest.update(getattr(tensor, "full_tensor", lambda: tensor)().numpy().tobytes())  # noqa: B023 - at once
+        context = tl.get_context()
+        line = {
+            "reports": context.number,
+            "epoch": trainer.current_epoch,
+            "weights": digest.hexdigest(),
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "hparam": pl_module.hparams["lr"],
+            "config": context.config["lr"],
+            "pid": os.getpid(),
+        }
+        with Path(context.trial_dir, f"seen-{context.rank}.jsonl").open("a") as file:
+            print(json.dumps(line), file=file)
+
+
+class Doomed(Callback):
+    """Kill the first trial's rank 0 after its second report, once; hold the others back until that has happened."""
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        import os
+        import signal
+        import time
+
+        context = tl.get_context()
+        died, back = (Path(context.trial_dir).parent / name for name in ("died", "back"))
+        if context.trial_id == "00000" and context.number == 2 and context.rank == 0 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if context.trial_id == "00000" and context.number == 2 and died.exists() and context.reports == 0:
+            back.touch()
+        end = time.monotonic() + 90
+        while context.trial_id != "00000" and context.number == 1 and not back.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+
+
+def digits(config: dict[str, Any], *callbacks: Callback) -> None:
+    """Train the digits; report, and write a checkpoint, after each epoch."""
+    import torch
+
+    torch.set_num_threads(1)
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"})
+    trainer = pl.Trainer(
+        max_epochs=config["epochs"],
+        strategy=BY_BACKEND[tl.get_context().backend](),
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+        callbacks=[*callbacks, Seen(), report],
+    )
+    trainer.fit(DigitsClassifier(lr=config["lr"]), datamodule=DigitsData())
+
+
+def doomed(config: dict[str, Any]) -> None:
+    """Train as :func:`digits`, and lose a worker on the way."""
+    digits(config, Doomed())
+
+
+def sweep(folder: Path, name: str, train: Any = digits, *, epochs: int = 8, **settings: Any) -> tl.SweepResults:
+    rates = settings.pop("rates", RATES)
+    settings.setdefault(
+        "scheduler", tl.GangPBT(perturbation_interval=2, resample_probability=0.0, max_t=epochs, max_lead=2)
+    )
+    return tl.run(
+        {"lr": tl.loguniform(1e-6, 1e-1), "epochs": tl.choice([epochs])}, train, metric="loss", workers=2, seed=7,
+        baselines=[{"lr": rate, "epochs": epochs} for rate in rates], num_samples=len(rates), storage=folder,
+        name=name, progress=False, **settings,
+    )  # fmt: skip
+
+
+def seen(trial: tl.TrialResult, rank: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(trial.path, f"seen-{rank}.jsonl").read_text().splitlines()]
+
+
+def after(trial: tl.TrialResult, number: int, rank: int = 0) -> dict[str, Any]:
+    """Return what a rank trained on after a report."""
+    return next(line for line in seen(trial, rank) if line["reports"] == number)
+
+
+def check_changes(results: tl.SweepResults) -> int:
+    """Check each change of a sweep on both ranks; return how many there were."""
+    by_id, state = {trial.id: trial for trial in results.trials}, read_record(results.folder).trials
+    count = 0
+    for trial in results.trials:
+        for change in trial.changes:
+            count += 1
+            parent, number = by_id[change["parent"]], change["training_iteration"]
+            offered = after(parent, change["parent_iteration"])
+            for rank in (0, 1):
+                now = after(trial, number, rank)
+                assert now["weights"] == offered["weights"]
+                assert now["lr"] == now["hparam"] == now["config"] == change["config"]["lr"]
+                assert now["epoch"] == number
+            ratio = change["config"]["lr"] / state[parent.id].config_at(change["parent_iteration"])["lr"]
+            assert ratio == pytest.approx(1.2) or ratio == pytest.approx(0.8)
+    return count
+
+
+def test_the_worst_train_on_with_the_best_ones_weights_and_a_population_of_four_takes_turns(
+    ray4: Any, tmp_path: Path
+) -> None:
+    results = sweep(tmp_path, "turns")
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 4
+    assert check_changes(results) >= 1
+    for trial in results.trials:
+        assert [report["training_iteration"] for report in trial.history] == list(range(1, 9))
+        assert [report["epoch"] for report in trial.history] == list(range(8))
+    assert len({line["pid"] for trial in results.trials for rank in (0, 1) for line in seen(trial, rank)}) == 4
+    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
+    assert any(line.get("state") == "PAUSED" for line in lines)
+    worst = results.trials[3]
+    assert worst.changes[0]["before"]["lr"] == RATES[3]
+    assert worst.history[-1]["acc"] > 0.8
+    best = results.best
+    assert best.config == read_record(results.folder).trials[best.id].config_at(best.metrics["training_iteration"])
+
+
+def notes(results: tl.SweepResults) -> str:
+    return " ".join(text for _, text in read_record(results.folder).notes)
+
+
+@pytest.mark.parametrize(
+    "backend", ["ddp", *(pytest.param(one, marks=pytest.mark.slow) for one in ("horovod", "sharded"))]
+)
+def test_two_gangs_hand_over_in_place_and_keep_their_processes(ray4: Any, tmp_path: Path, backend: Any) -> None:
+    results = sweep(tmp_path, backend, rates=(1e-2, 1e-6), backend=backend)
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[0].error
+    assert check_changes(results) >= 1
+    assert "starts anew" not in notes(results)
+    assert "goes on as it was" not in notes(results)
+
+
+def test_where_the_parents_worker_has_died_its_checkpoint_is_taken(ray4: Any, tmp_path: Path) -> None:
+    results = sweep(tmp_path, "doomed", doomed, rates=(1e-2, 1e-6), epochs=4)
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[0].error
+    assert "starts anew from a checkpoint of 00000: what was offered is gone" in notes(results)
+    change = results.trials[1].changes[0]
+    now = after(results.trials[1], 2)
+    assert now["weights"] == after(results.trials[0], 2)["weights"]
+    assert now["lr"] == now["hparam"] == change["config"]["lr"]  # and not the parent's, as in the checkpoint
+
+
+@pytest.mark.slow
+def test_plain_tune_runs_it_too(ray4: Any, tmp_path: Path) -> None:
+    from ray import tune
+
+    pbt = tl.GangPBT(
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": tl.loguniform(1e-6, 1e-1)},
+        max_t=8,
+        max_lead=2,
+        resample_probability=0,
+    )
+    tuner = tune.Tuner(
+        tl.gang_trainable(digits, workers=2, metric="loss"),
+        param_space={"lr": tune.grid_search([1e-2, 1e-6]), "epochs": 8},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=pbt, reuse_actors=True),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), name="plain", verbose=0),
+    )
+    results: Any = tuner.fit()
+    assert not results.errors
+    first, second = (Path(result.path) for result in results)
+    lines = [json.loads(line) for line in Path(second, "seen-0.jsonl").read_text().splitlines()]
+    theirs = [json.loads(line)["weights"] for line in Path(first, "seen-0.jsonl").read_text().splitlines()]
+    assert any(line["weights"] in theirs and line["lr"] == line["hparam"] > 1e-3 for line in lines)

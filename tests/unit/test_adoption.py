@@ -1,0 +1,170 @@
+"""Adopting in place: weights bit by bit, the training's own counters and options, and the new values on top."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from tunelight.strategies.adoption import TrainerExchange, flat, plain_values, put_values
+
+
+class Net(pl.LightningModule):
+    """Two layers with rates of their own: the second's is a tenth."""
+
+    def __init__(self, lr: float = 0.1, momentum: float = 0.9, width: int = 4, schedule: bool = False) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.lr = lr
+        self.schedule = schedule
+        self.first, self.second = torch.nn.Linear(2, width), torch.nn.Linear(width, 1)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        loss: torch.Tensor = self.second(self.first(batch[0])).pow(2).mean()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        groups: list[dict[str, Any]] = [
+            {"params": self.first.parameters()},
+            {"params": self.second.parameters(), "lr": self.lr / 10, "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=self.hparams["momentum"], weight_decay=0.01)
+        if not self.schedule:
+            return optimizer
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+
+
+class Hooked(Net):
+    """Takes anything, by a hook."""
+
+    def on_adopt(self, config: dict[str, Any]) -> None:
+        self.told = config
+
+
+def fitted(net: Net, epochs: int = 1) -> pl.Trainer:
+    x = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(net, DataLoader(TensorDataset(x), 4))
+    return trainer
+
+
+def options(trainer: pl.Trainer, name: str) -> list[Any]:
+    return [group[name] for group in trainer.optimizers[0].param_groups]
+
+
+BEFORE = {"lr": 0.1, "momentum": 0.9}
+
+
+def test_weights_and_optimizer_states_are_the_parents_bit_by_bit() -> None:
+    torch.manual_seed(1)
+    parent, child = fitted(Net(lr=0.02), 3), fitted(Net())
+    mine = parent.lightning_module.state_dict()
+    assert not torch.equal(mine["first.weight"], child.lightning_module.state_dict()["first.weight"])
+    taken = TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, {"lr": 0.024, "momentum": 0.9})
+    assert taken is None
+    for name, tensor in child.lightning_module.state_dict().items():
+        assert torch.equal(tensor, mine[name])
+    theirs, own = (one.optimizers[0].state_dict()["state"] for one in (parent, child))
+    assert all(torch.equal(own[key]["momentum_buffer"], theirs[key]["momentum_buffer"]) for key in theirs)
+    assert (child.current_epoch, child.global_step) == (1, 4)
+
+
+def test_what_was_adopted_is_the_childs_own_memory() -> None:
+    parent, child = fitted(Net()), fitted(Net())
+    given = copy.deepcopy(TrainerExchange(parent).give())
+    TrainerExchange(child).take(given, BEFORE, BEFORE)
+    before = [part.copy() for part in given.storages]
+    state = child.optimizers[0].state_dict()["state"]
+    for one in state.values():
+        one["momentum_buffer"].add_(1.0)
+    with torch.no_grad():
+        child.lightning_module.get_parameter("first.weight").add_(1.0)
+    assert all((part == old).all() for part, old in zip(given.storages, before, strict=True))
+
+
+def test_mutated_values_reach_every_group_in_its_ratio_and_hparams_and_attributes() -> None:
+    parent, child = fitted(Net(lr=0.5, momentum=0.5)), fitted(Net())
+    config = {"model.lr": 0.3, "momentum": 0.8}
+    assert (
+        TrainerExchange(child).take(TrainerExchange(parent).give(), {"model.lr": 0.1, "momentum": 0.9}, config) is None
+    )
+    assert options(child, "lr") == [0.3, 0.01 * (0.3 / 0.1)]
+    assert options(child, "momentum") == [0.8, 0.8]
+    assert options(child, "weight_decay") == [0.01, 0.0]
+    module: Any = child.lightning_module
+    assert (module.hparams["lr"], module.hparams["momentum"], module.lr) == (0.3, 0.8, 0.3)
+
+
+def test_a_schedule_stays_where_it_was_and_goes_on_from_the_new_rate() -> None:
+    parent, child = fitted(Net(lr=0.5, schedule=True), 3), fitted(Net(schedule=True), 1)
+    assert options(child, "lr")[0] == 0.05  # halved once
+    assert TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, {**BEFORE, "lr": 0.2}) is None
+    scheduler: Any = child.lr_scheduler_configs[0].scheduler
+    assert (options(child, "lr")[0], options(child, "initial_lr")[0], scheduler.base_lrs[0]) == (0.1, 0.2, 0.2)
+    scheduler.step()
+    assert options(child, "lr")[0] == 0.05
+
+
+def test_another_model_is_refused_and_nothing_is_changed() -> None:
+    parent, child = fitted(Net(width=5)), fitted(Net())
+    before = copy.deepcopy(child.lightning_module.state_dict())
+    why = TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, BEFORE)
+    assert "first.weight is (4, 2) here and (5, 2) there" in str(why)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in child.lightning_module.state_dict().items())
+
+
+def test_a_value_that_nothing_takes_in_place_is_refused() -> None:
+    parent, child = fitted(Net()), fitted(Net())
+    for key in ("dropout", "data.lr", "width"):
+        why = TrainerExchange(child).take(TrainerExchange(parent).give(), {**BEFORE, key: 1}, {**BEFORE, key: 2})
+        assert key in str(why)
+
+
+def test_a_module_with_on_adopt_takes_what_is_not_built_once() -> None:
+    parent, child = fitted(Hooked()), fitted(Hooked())
+    given, taker = TrainerExchange(parent).give(), TrainerExchange(child)
+    assert "data.batch" in str(taker.take(given, {"data.batch": 1}, {"data.batch": 2}))
+    assert taker.take(given, {"model.dropout": 0.1}, {"model.dropout": 0.2}) is None
+    module: Any = child.lightning_module
+    assert module.told == {"model.dropout": 0.2}
+
+
+def test_what_the_module_adds_to_a_checkpoint_comes_along() -> None:
+    class Averaged(Net):
+        average = 0.0
+
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            checkpoint["average"] = self.average
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            self.average = checkpoint["average"]
+
+    parent, child = fitted(Averaged()), fitted(Averaged())
+    parent.lightning_module.average = 3.0  # type: ignore[assignment]
+    TrainerExchange(child).take(TrainerExchange(parent).give(), {}, {})
+    assert child.lightning_module.average == 3.0
+
+
+def test_values_are_put_back_into_what_a_checkpoint_of_others_brought() -> None:
+    trainer = fitted(Net(lr=0.5))
+    put_values(trainer, {"lr": 0.5}, {"lr": 0.4})
+    assert options(trainer, "lr")[0] == 0.4
+
+
+def test_a_checkpoint_holds_plain_values_only() -> None:
+    import numpy as np
+
+    config = {"model": {"lr": np.float64(0.1), "kind": "a"}, "made": object(), "n": 3}
+    assert plain_values(config) == {"model.lr": 0.1, "model.kind": "a", "n": 3}
+    assert type(plain_values(config)["model.lr"]) is float
+    assert flat({"a": {"b": {"c": 1}}}) == {"a.b.c": 1}

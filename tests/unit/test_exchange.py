@@ -1,0 +1,167 @@
+"""Offering and adopting at a boundary: every rank does it at the same report, or none."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.fakes import MemoryControl
+from tunelight import session
+from tunelight.control import Mailbox, decode, encode
+from tunelight.exchange import Exchange
+from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop, Task
+
+
+class Weights:
+    """A training that is a number; ``refuses`` says why it cannot take another."""
+
+    def __init__(self, value: int, refuses: str | None = None) -> None:
+        self.value, self.refuses = value, refuses
+
+    def give(self) -> int:
+        return self.value
+
+    def agree(self, yes: bool) -> bool:
+        return yes
+
+    def take(self, state: int, before: Any, config: Any) -> str | None:
+        if self.refuses is None:
+            self.value = state
+        return self.refuses
+
+
+class Lost:
+    """A store that is full, and whose things are gone."""
+
+    def put(self, value: Any) -> Any:
+        raise MemoryError
+
+    def get(self, reference: Any, timeout_s: float) -> Any:
+        raise KeyError(reference)
+
+
+class Gang:
+    """Two ranks of one trial, as threads."""
+
+    def __init__(self, folder: Path, values: tuple[int, int] = (1, 1), refuses: str | None = None) -> None:
+        self.events: list[Any] = []
+        self.mailboxes = [Mailbox(1), Mailbox(1)]
+        self.config = {"lr": 0.1}
+        control = MemoryControl()
+        self.sessions = []
+        for rank, box in enumerate(self.mailboxes):
+            task = Task("00001", str(folder), dict(self.config), b"", 1, ".")
+            made = session.Session(task, Place(rank, 2, rank, 2, 0, "x"), control, self.events.append, box)
+            made.exchange.training = Weights(values[rank], refuses)
+            self.sessions.append(made)
+
+    @property
+    def values(self) -> list[int]:
+        return [made.exchange.training.value for made in self.sessions]  # type: ignore[union-attr]
+
+    def answer(self, decision: Any) -> None:
+        for box in self.mailboxes if isinstance(decision, Adopt) else self.mailboxes[:1]:
+            box.put(decision)
+
+    def report(self) -> None:
+        threads = [threading.Thread(target=made.report, args=({"loss": 1.0},)) for made in self.sessions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+    def answers(self) -> list[Any]:
+        return [event for event in self.events if not isinstance(event, Report)]
+
+
+def test_a_word_stands_for_each_decision() -> None:
+    decisions: list[Any] = [Continue(), Save(), Offer(), Stop("asha"), Adopt(None, {})]
+    assert [decode(encode(decision)) for decision in decisions] == decisions
+
+
+def test_an_offer_is_the_state_of_rank_0_and_the_report_waits_on(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, (7, 8))
+    gang.answer(Offer())
+    gang.answer(Continue(until=2))
+    gang.report()
+    assert gang.answers() == [Offered(7)]
+
+
+def test_training_without_a_trainer_has_nothing_to_offer(tmp_path: Path) -> None:
+    gang = Gang(tmp_path)
+    for made in gang.sessions:
+        made.exchange.training = None
+    gang.answer(Offer())
+    gang.answer(Continue(until=2))
+    gang.report()
+    assert gang.answers() == [Offered(None)]
+
+
+def test_all_ranks_adopt_at_the_same_report_and_the_configuration_is_the_new_one(tmp_path: Path) -> None:
+    gang = Gang(tmp_path)
+    gang.answer(Adopt(9, {"lr": 0.3}, until=2))
+    gang.report()
+    assert gang.values == [9, 9]
+    assert [made.config for made in gang.sessions] == [{"lr": 0.3}] * 2
+    assert [answer.why for answer in gang.answers()] == [None]
+
+
+def test_what_to_adopt_may_reach_a_rank_after_rank_0s_word(tmp_path: Path) -> None:
+    gang = Gang(tmp_path)
+    gang.mailboxes[0].put(Adopt(9, {}, until=2))
+    threading.Timer(0.2, gang.mailboxes[1].put, [Adopt(9, {}, until=2)]).start()
+    gang.report()
+    assert gang.values == [9, 9]
+
+
+def test_an_order_to_adopt_says_how_far_the_trial_may_run_then_and_not_before(tmp_path: Path) -> None:
+    gang = Gang(tmp_path)
+    gang.answer(Adopt(9, {}, until=3))
+    gang.report()
+    gang.report()
+    threading.Timer(0.2, gang.answer, [Continue(until=4)]).start()
+    gang.report()
+    assert gang.sessions[0].number == 3
+
+
+def test_who_refuses_keeps_state_and_configuration(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, refuses="the models differ")
+    gang.answer(Adopt(9, {"lr": 0.3}, until=2))
+    threading.Timer(0.2, gang.answer, [Continue(until=2)]).start()  # it waits for what the head says to that
+    gang.report()
+    assert gang.values == [1, 1]
+    assert gang.sessions[0].config == {"lr": 0.1}
+    assert gang.answers()[0].why == "the models differ"
+
+
+def test_what_is_gone_is_not_adopted_and_says_so() -> None:
+    exchange = Exchange(Lost())
+    exchange.training = Weights(1)
+    assert exchange.adopt(Adopt("ref", {}), {}) == Adopted("what was offered is gone (KeyError)")
+    assert "nothing was offered" in str(exchange.adopt(Adopt(None, {}), {}).why)
+    assert exchange.training.value == 1
+
+
+def test_a_full_store_costs_the_offer_and_not_the_training() -> None:
+    exchange = Exchange(Lost())
+    exchange.training = Weights(1)
+    assert exchange.offer(lead=True) == Offered(None)
+
+
+def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) -> None:
+    task = Task("00001", str(tmp_path), {}, b"", 1, ".", metric="loss")
+    events: list[Any] = []
+    box = Mailbox(1)
+    made = session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box)
+    made.exchange.training = weights = Weights(1)
+    write = made.writer = lambda path: Path(path).write_text(str(weights.value))
+    for decision in (Adopt(9, {}, until=1), Save(), Continue(until=2)):
+        box.put(decision)
+    made.report({"loss": 0.5}, checkpoint=write)
+    made.writing.settle()
+    saved: Any
+    (saved,) = [event.checkpoint for event in events if isinstance(event, Saved)]
+    assert Path(saved.path).read_text() == "9"
+    assert saved.value is None

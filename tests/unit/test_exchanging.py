@@ -1,0 +1,183 @@
+"""A trial's head that passes offers and orders to adopt on: in place, by way of the disk, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from tests.fakes import FakeGang
+from tunelight import checkpoints, trainable
+from tunelight.messages import RESULT_KEY, Adopt
+from tunelight.policies import FailurePolicy
+from tunelight.resources import reserve
+from tunelight.trainable import GangTrainable, make_trainable
+from tunelight.trial import TrialSpec
+
+RETRY = FailurePolicy(1, retry_exceptions=True)
+Make = Callable[..., GangTrainable]
+
+
+def training(config: dict[str, Any]) -> None:
+    """Train a number: it grows by the learning rate at each report, and is written with it."""
+    from pathlib import Path
+
+    import tunelight as tl
+
+    context = tl.get_context()
+    resumed = context.resume.path if context.resume else None  # other gangs of this test share the process
+
+    class Number:
+        value = float(Path(resumed).read_text()) if resumed else config["start"]
+
+        def give(self) -> float:
+            return self.value
+
+        def agree(self, yes: bool) -> bool:
+            return yes
+
+        def take(self, state: float, before: Any, config: Any) -> str | None:
+            if "odd" in config:
+                return "it is odd"
+            self.value = state
+            return None
+
+    number = Number()
+    if config.get("lightning", True):
+        context.exchange.training = number
+
+    def save(path: str) -> None:
+        Path(path).write_text(str(number.value))
+
+    context.writer = save
+    while context.number < 6:
+        number.value += context.config["lr"]
+        if context.number == config.get("fails_after") and resumed is None:
+            raise ValueError("no")
+        context.report({"loss": number.value}, checkpoint=save if config.get("saves", True) else None)
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setattr(trainable, "Gang", FakeGang)
+    monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
+    monkeypatch.setattr(GangTrainable, "_trial_dir", lambda self: self.folder)
+    monkeypatch.setattr(GangTrainable, "trial_id", "00000")
+    made: list[GangTrainable] = []
+
+    def build(name: str, **config: Any) -> GangTrainable:
+        spec = TrialSpec(
+            cloudpickle.dumps(training),
+            reserve(workers=1),
+            metric="loss",
+            soft_errors=True,
+            real_checkpoints=False,
+            failures=RETRY,
+        )
+        cls = make_trainable(spec)
+        head: Any = cls.__new__(cls)
+        head.__dict__.update(_iteration=0, _storage=None, folder=tmp_path / name)
+        head.folder.mkdir()
+        head.setup({"lr": 1.0, "start": 0.0, **config})
+        made.append(head)
+        return head  # type: ignore[no-any-return]
+
+    yield build
+    for head in made:
+        head.cleanup()
+
+
+def offered(head: Any) -> Any:
+    (reference,) = head.offer()
+    return reference
+
+
+def test_what_one_offers_another_adopts_in_place(make: Make) -> None:
+    parent, child = make("a", start=100.0), make("b")
+    parent.step()
+    child.step()
+    config = {"lr": 2.0, "start": 0.0}
+    child.decide(Adopt(offered(parent), config, "a", str(parent.folder), until=2))  # type: ignore[attr-defined]
+    result = child.step()
+    assert result["loss"] == 103.0
+    assert result[RESULT_KEY]["adopted"] == "memory"
+    assert parent.step()["loss"] == 102.0
+    assert child.step()[RESULT_KEY]["adopted"] is None
+
+
+def test_who_is_paused_after_adopting_leaves_what_it_became(make: Make, tmp_path: Path) -> None:
+    parent, child = make("a", start=100.0), make("b")
+    parent.step()
+    child.step()
+    child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0}, "a", until=1))
+    child.save_checkpoint(str(tmp_path))
+    info = checkpoints.read_pointer(tmp_path)
+    assert info is not None
+    assert (Path(info.path).read_text(), info.value, info.number) == ("101.0", None, 1)
+
+
+@pytest.mark.parametrize("config", [{"odd": 1}, {"lightning": False}])
+def test_what_does_not_fit_comes_by_way_of_the_disk(make: Make, config: dict[str, Any]) -> None:
+    parent, child = make("a", start=100.0), make("b", **config)
+    parent.step()
+    parent.step()
+    child.step()
+    order = Adopt(offered(parent), {"lr": 2.0, "start": 0.0, **config}, "a", str(parent.folder), until=2)  # type: ignore[attr-defined]
+    child.decide(order)
+    result = child.step()
+    assert (result["loss"], result["training_iteration"]) == (104.0, 2)
+    assert result[RESULT_KEY]["adopted"] == "disk"
+    assert "starts anew from a checkpoint of a" in result[RESULT_KEY]["log"][0]
+
+
+def test_who_is_paused_after_that_leaves_it_too(make: Make, tmp_path: Path) -> None:
+    parent, child = make("a", start=100.0), make("b")
+    parent.step()
+    child.step()
+    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(parent.folder), until=1))  # type: ignore[attr-defined]
+    child.save_checkpoint(str(tmp_path))
+    info = checkpoints.read_pointer(tmp_path)
+    assert info is not None
+    assert Path(info.path).read_text() == "101.0"
+    assert Path(info.path).parents[1] == child.folder  # type: ignore[attr-defined]
+
+
+def test_where_nothing_can_be_had_training_goes_on_as_it_was(make: Make) -> None:
+    child = make("b")
+    child.step()
+    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", "nowhere", until=2))
+    result = child.step()
+    assert result["loss"] == 2.0
+    assert result[RESULT_KEY]["adopted"] == "none"
+    assert "goes on as it was" in result[RESULT_KEY]["log"][0]
+
+
+def test_a_fault_before_the_next_checkpoint_loses_what_was_adopted_but_not_the_configuration(make: Make) -> None:
+    parent, child = make("a", start=100.0), make("b", fails_after=1)
+    parent.step()
+    child.step()
+    config = {"lr": 2.0, "start": 0.0, "fails_after": 1}
+    child.decide(Adopt(offered(parent), config, "a", str(parent.folder), until=2))  # type: ignore[attr-defined]
+    result = child.step()
+    assert result["loss"] == 3.0
+    assert "what it adopted after report 1 is in no checkpoint, and lost" in result[RESULT_KEY]["log"]
+
+
+def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_neither(make: Make) -> None:
+    head = make("a", lightning=False)
+    assert head.offer() == ()
+    head.step()
+    assert head.offer() == ()
+
+
+def test_a_torn_checkpoint_is_not_adopted(make: Make) -> None:
+    parent, child = make("a", start=100.0), make("b")
+    parent.step()
+    child.step()
+    for info in checkpoints.find(parent.folder):  # type: ignore[attr-defined]
+        Path(info.path).write_text("torn")
+    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(parent.folder), until=2))  # type: ignore[attr-defined]
+    assert child.step()["loss"] == 2.0

@@ -1,0 +1,73 @@
+"""What is mutated, and how: within bounds, of its own kind, by one of two factors or drawn anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from ray import tune
+
+from tunelight.errors import SettingsError
+from tunelight.schedulers import GangPBT
+from tunelight.schedulers.mutation import default_mutations, explore, mutations_of
+
+
+def test_values_stay_within_their_domains_and_keep_their_kind() -> None:
+    mutations = mutations_of(
+        {
+            "lr": tune.loguniform(1e-3, 1e-1),
+            "layers": tune.randint(1, 4),
+            "q": tune.quniform(0, 1, 0.25),
+            "kind": ["a", "b", "c"],
+            "nested": {"wd": tune.uniform(0, 1)},
+            "drawn": lambda: 5,
+        }
+    )
+    rng = np.random.RandomState(0)
+    config: dict[str, Any] = {"lr": 0.05, "layers": 2, "q": 0.5, "kind": "b", "nested": {"wd": 0.5}, "drawn": 1}
+    kinds = set()
+    for _ in range(300):
+        config = explore(config, mutations, rng, 0.25, (1.2, 0.8))
+        assert 1e-3 <= config["lr"] <= 1e-1
+        assert isinstance(config["layers"], int)
+        assert 1 <= config["layers"] <= 3
+        assert config["q"] in (0, 0.25, 0.5, 0.75, 1.0)
+        assert 0 <= config["nested"]["wd"] <= 1
+        assert all(type(value) in (int, float, str, dict) for value in config.values())
+        kinds.add(config["kind"])
+    assert kinds == {"a", "b", "c"}
+
+
+def test_perturbing_multiplies_and_a_whole_number_moves() -> None:
+    rng = np.random.RandomState(0)
+    mutations = {"lr": tune.uniform(0, 10), "n": tune.randint(1, 100)}
+    seen = [explore({"lr": 1.0, "n": 2}, mutations, rng, 0.0, (1.2, 0.8)) for _ in range(50)]
+    assert {one["lr"] for one in seen} == {1.2, 0.8}
+    assert {one["n"] for one in seen} == {1, 3}
+
+
+def test_what_a_configuration_lacks_is_not_added_and_its_parent_is_left_alone() -> None:
+    parent = {"model.lr": 0.1}
+    mutated = explore(
+        parent, {"model.lr": tune.uniform(0, 1), "wd": tune.uniform(0, 1)}, np.random.RandomState(0), 1, (2,)
+    )
+    assert mutated.keys() == {"model.lr"}
+    assert parent == {"model.lr": 0.1}
+
+
+def test_by_default_the_real_numbers_that_training_can_follow_are_mutated() -> None:
+    domains = {
+        "model.lr": tune.loguniform(1e-4, 1),
+        "model.hidden": tune.choice([32, 64]),
+        "model.wd": tune.choice([0.1, 0.2]),
+        "data.scale": tune.uniform(0, 1),
+        "layers": tune.randint(1, 3),
+    }
+    assert list(default_mutations(domains)) == ["model.lr", "model.wd"]
+    pbt = GangPBT("loss", "min")
+    pbt.set_space(domains)
+    with pytest.raises(SettingsError, match="no real number"):
+        GangPBT("loss", "min").set_space({"layers": tune.randint(1, 3)})
+    with pytest.raises(SettingsError, match="Did you mean"):
+        GangPBT("loss", "min", hyperparam_mutations={"lrr": [1, 2]}).set_space({"lr": tune.uniform(0, 1)})

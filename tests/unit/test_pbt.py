@@ -1,0 +1,385 @@
+"""GangPBT: who offers, who adopts, what is mutated, who takes turns; the same reports, the same decisions."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers.trial_scheduler import TrialScheduler
+
+from tunelight.errors import SettingsError
+from tunelight.messages import Adopt, Continue
+from tunelight.schedulers import GangPBT
+
+CONTINUE, PAUSE = TrialScheduler.CONTINUE, TrialScheduler.PAUSE
+LR = {"lr": tune.loguniform(1e-4, 1.0)}
+
+
+class Handle:
+    """A trial's actor: keeps what it is told, and answers an offer with a word."""
+
+    def __init__(self, name: str) -> None:
+        self.told: list[Any] = []
+        self.offers = 0
+        self.name = name
+        self.decide = SimpleNamespace(remote=self.told.append)
+        self.offer = SimpleNamespace(remote=self._offer)
+
+    def _offer(self) -> str:
+        self.offers += 1
+        return f"{self.name}/{self.offers}"
+
+
+class Controller:
+    """Tune's controller, as far as a scheduler asks it."""
+
+    def __init__(self, cpus: float = 100) -> None:
+        self.trials: list[Any] = []
+        self._resource_updater = SimpleNamespace(get_num_cpus=lambda: cpus, get_num_gpus=lambda: 0)
+
+    def get_trials(self) -> list[Any]:
+        return list(self.trials)
+
+    def get_live_trials(self) -> list[Any]:
+        return [trial for trial in self.trials if not trial.is_finished()]
+
+
+def as_tunes(controller: Any) -> Any:
+    return controller
+
+
+class Population:
+    """Trials of one GangPBT that report what a test says."""
+
+    def __init__(self, size: int = 4, cpus: float = 100, **settings: Any) -> None:
+        settings = {"metric": "loss", "mode": "min", "perturbation_interval": 2, "hyperparam_mutations": LR, **settings}
+        self.pbt = GangPBT(**settings)
+        self.changes: list[tuple[Any, ...]] = []
+        self.pbt.on_change = lambda *change: self.changes.append(change)
+        self.controller = as_tunes(Controller(cpus))
+        self.trials: list[Any] = []
+        for index in range(size):
+            trial: Any = Trial("made", stub=True, trial_id=f"{index:05d}", config={"lr": 0.01 * (index + 1)})
+            trial.temporary_state.ray_actor = Handle(trial.trial_id)
+            trial.placement_group_factory = tune.PlacementGroupFactory([{"CPU": 2}])
+            trial.status = Trial.RUNNING
+            self.trials.append(trial)
+            self.controller.trials.append(trial)
+            self.pbt.on_trial_add(self.controller, trial)
+
+    def report(self, index: int, number: int, loss: Any, **more: Any) -> str:
+        result = {"training_iteration": number, "loss": loss, **more}
+        return self.pbt.on_trial_result(self.controller, self.trials[index], result)
+
+    def round(self, number: int, losses: list[Any]) -> list[str]:
+        return [self.report(index, number, loss) for index, loss in enumerate(losses)]
+
+    def chosen(self) -> Any:
+        return self.pbt.choose_trial_to_run(self.controller)
+
+    def adopted(self, index: int) -> list[Adopt]:
+        return [one for one in self.trials[index].temporary_state.ray_actor.told if isinstance(one, Adopt)]
+
+    def offers(self) -> list[int]:
+        return [trial.temporary_state.ray_actor.offers for trial in self.trials]
+
+
+def test_the_worst_adopts_the_best_and_both_go_on() -> None:
+    population = Population()
+    population.round(1, [0.1, 0.2, 0.3, 0.4])
+    assert population.round(2, [0.1, 0.2, 0.3, 0.4]) == [CONTINUE] * 4
+    assert population.offers() == [1, 0, 0, 0]
+    (adopt,) = population.adopted(3)
+    assert (adopt.weights, adopt.parent, adopt.until) == ("00000/1", "00000", 4)
+    assert adopt.config == population.trials[3].config
+    assert adopt.config["lr"] in (pytest.approx(0.012), pytest.approx(0.008)) or 1e-4 <= adopt.config["lr"] <= 1
+    assert population.pbt.num_exploits == 1
+    assert population.changes == [("00003", 2, adopt.config, "00000", 2)]
+
+
+def test_it_is_asked_at_its_interval_only() -> None:
+    population = Population()
+    assert population.pbt.initial_decision() == Continue(until=2)
+    population.report(0, 1, 0.5)
+    assert population.trials[0].temporary_state.ray_actor.told == [Continue(until=2)]
+    population.report(0, 2, 0.5)
+    population.report(0, 3, 0.5)
+    assert population.trials[0].temporary_state.ray_actor.told[1:] == [Continue(until=4)]
+    assert population.offers()[0] == 1
+
+
+def test_nobody_adopts_from_its_equal() -> None:
+    population = Population()
+    for number in range(1, 9):
+        population.round(number, [0.5] * 4)
+    assert population.pbt.num_exploits == 0
+
+
+def test_more_is_better_where_the_mode_says_so() -> None:
+    population = Population(mode="max")
+    population.round(2, [0.9, 0.8, 0.7, 0.1])
+    assert len(population.adopted(3)) == 1
+    assert population.offers()[0] == 1
+
+
+def test_nan_is_the_worst_and_no_one_learns_from_it() -> None:
+    population = Population()
+    population.round(2, [0.5, 0.2, 0.3, math.nan])
+    assert len(population.adopted(3)) == 1
+    lost = Population()
+    lost.round(2, [math.nan, math.inf, -math.inf, math.nan])
+    assert (lost.pbt.num_exploits, lost.offers()) == (0, [0] * 4)
+
+
+def test_a_report_without_the_metric_compares_nobody_and_the_gang_still_hears_how_far_it_may_run() -> None:
+    population = Population()
+    population.round(2, [0.1, 0.2, 0.3, None])
+    assert population.pbt.num_exploits == 0
+    assert population.trials[3].temporary_state.ray_actor.told == [Continue(until=4)]
+
+
+def test_skipped_reports_are_compared_when_they_come() -> None:
+    population = Population(max_lead=10)
+    population.round(2, [0.3] * 4)
+    assert population.adopted(3) == []
+    population.report(0, 5, 0.1)
+    population.report(3, 7, 0.9)
+    assert population.adopted(3)[-1].until == 9
+
+
+def test_one_trial_alone_trains_to_its_end() -> None:
+    population = Population(1)
+    assert [population.report(0, number, 1.0) for number in range(1, 9)] == [CONTINUE] * 8
+    assert population.pbt.num_exploits == 0
+
+
+def test_a_member_that_adopted_offers_nothing_of_its_own_until_it_is_compared_again() -> None:
+    population = Population(2)
+    population.report(0, 2, 0.1)
+    population.report(1, 2, 0.2)
+    assert population.adopted(1)[0].weights == "00000/1"
+    population.report(0, 4, 0.9)  # worse than what 1 took over, which has offered nothing
+    assert population.adopted(0) == []
+
+
+def test_who_ended_or_failed_is_learned_from_no_more() -> None:
+    for end in ("on_trial_complete", "on_trial_error"):
+        population = Population()
+        population.round(2, [0.1, 0.2, 0.3, 0.3])
+        arguments = [population.controller, population.trials[0]] + ([{}] if end == "on_trial_complete" else [])
+        getattr(population.pbt, end)(*arguments)
+        population.report(3, 3, 0.9)
+        population.report(1, 4, 0.2)
+        population.report(3, 4, 0.9)
+        assert population.adopted(3)[-1].parent == "00001"
+
+
+def test_a_hundred_errors_leave_a_population_that_trains() -> None:
+    population = Population(101)
+    for trial in population.trials[:100]:
+        population.pbt.on_trial_error(population.controller, trial)
+    assert population.report(100, 2, 0.5) == CONTINUE
+    for trial in population.trials[:100]:
+        population.pbt.on_trial_add(population.controller, trial)
+    population.round(2, [0.1] * 100)
+    assert population.report(100, 4, 0.9) == CONTINUE
+    assert len(population.adopted(100)) == 1
+
+
+def test_a_trial_without_an_actor_or_with_a_dead_one_ends_nothing() -> None:
+    population = Population()
+
+    class Dead:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("gone")
+
+    for trial in population.trials:
+        trial.temporary_state.ray_actor = None
+    population.trials[0].temporary_state.ray_actor = Dead()
+    population.round(2, [0.1, 0.2, 0.3, 0.4])
+    assert population.changes[0][3] == "00000"
+
+
+def test_at_the_last_report_nobody_learns_anything() -> None:
+    population = Population(max_t=4)
+    population.round(2, [0.4, 0.3, 0.2, 0.2])
+    before = population.pbt.num_exploits
+    population.round(4, [0.1, 0.2, 0.3, 0.4])
+    assert population.pbt.num_exploits == before
+    assert population.trials[0].temporary_state.ray_actor.told[-1] == Continue(until=None)
+
+
+def test_a_change_that_could_not_be_made_is_taken_back() -> None:
+    population = Population()
+    before = copy.deepcopy(population.trials[3].config)
+    population.round(2, [0.1, 0.2, 0.3, 0.4])
+    population.report(3, 3, 0.4, **{"_tunelight/adopted": "none"})
+    assert population.trials[3].config == before
+    assert population.changes[-1] == ("00003", 2, before, None, None)
+    assert population.pbt.num_exploits == 0
+
+
+def test_a_change_that_was_made_stays() -> None:
+    population = Population()
+    population.round(2, [0.1, 0.2, 0.3, 0.4])
+    new = copy.deepcopy(population.trials[3].config)
+    population.report(3, 3, 0.4, **{"_tunelight/adopted": "memory"})
+    assert population.trials[3].config == new
+    assert population.pbt.num_exploits == 1
+
+
+# --- turns --------------------------------------------------------------------------------------------------
+
+
+def test_a_population_that_fits_never_pauses() -> None:
+    population = Population(4, cpus=8)
+    population.trials[3].status = Trial.PENDING  # its gang is starting
+    assert population.round(2, [0.1, 0.2, 0.3, 0.4])[:3] == [CONTINUE] * 3
+
+
+def test_a_larger_one_takes_turns_and_who_had_less_comes_first() -> None:
+    population = Population(4, cpus=4)
+    population.trials[2].status = population.trials[3].status = Trial.PENDING
+    assert population.report(0, 1, 0.1) == CONTINUE
+    assert population.report(0, 2, 0.1) == PAUSE
+    told = population.trials[0].temporary_state.ray_actor.told
+    assert Continue(until=4) not in told  # it is not to run ahead while it is put to rest
+    population.trials[0].status = Trial.PAUSED
+    assert population.chosen() is population.trials[2]
+    population.trials[2].status = population.trials[3].status = Trial.RUNNING
+    assert population.chosen() is population.trials[0]
+    population.trials[0].status = Trial.RUNNING
+    assert population.chosen() is None
+
+
+def test_who_adopts_and_is_paused_adopts_first_and_does_not_run_on() -> None:
+    population = Population(2, cpus=2)
+    population.trials[1].status = Trial.PENDING
+    population.report(0, 2, 0.1)
+    population.trials[0].status, population.trials[1].status = Trial.PAUSED, Trial.RUNNING
+    assert population.report(1, 2, 0.9) == PAUSE
+    assert population.adopted(1)[0].until == 2
+
+
+def test_a_member_far_behind_does_not_give_way_to_one_ahead() -> None:
+    population = Population(2, cpus=2)
+    population.report(1, 8, 0.1)
+    population.trials[1].status = Trial.PAUSED
+    assert population.report(0, 2, 0.1) == CONTINUE
+
+
+def test_nobody_runs_far_ahead_of_who_has_not_begun_also_where_there_is_room() -> None:
+    population = Population(2, cpus=100)
+    assert [population.report(0, number, 0.1) for number in range(1, 7)] == [CONTINUE] * 5 + [PAUSE]
+    population.trials[0].status = Trial.PAUSED
+    assert population.chosen() is None
+    population.report(1, 2, 0.1)
+    assert population.chosen() is population.trials[0]
+
+
+def test_who_waits_for_one_that_ended_waits_no_more() -> None:
+    population = Population(2, cpus=100)
+    population.report(0, 6, 0.1)
+    population.trials[0].status = Trial.PAUSED
+    population.pbt.on_trial_error(population.controller, population.trials[1])
+    assert population.chosen() is population.trials[0]
+
+
+def test_turns_are_fair_over_a_whole_sweep() -> None:
+    population = Population(5, cpus=4)
+    at = dict.fromkeys(range(5), 0)
+    running: list[int] = []
+    for trial in population.trials:
+        trial.status = Trial.PENDING
+    for _ in range(400):
+        while len(running) < 2 and (chosen := population.chosen()) is not None:
+            chosen.status = Trial.RUNNING
+            running.append(population.trials.index(chosen))
+        index = running.pop(0)
+        at[index] += 1
+        if population.report(index, at[index], random.Random(at[index]).random()) == PAUSE:
+            population.trials[index].status = Trial.PAUSED
+        else:
+            running.append(index)
+        assert max(at.values()) - min(at.values()) <= 2 * 2
+
+
+# --- the same again -----------------------------------------------------------------------------------------
+
+
+def run_random(population: Population, seed: int, steps: int = 300, start: int = 0) -> list[Any]:
+    rng = random.Random(seed)
+    at = dict.fromkeys(range(len(population.trials)), 0)
+    for _ in range(steps):
+        index = rng.randrange(len(at))
+        at[index] += 1
+        loss = rng.choice([rng.random(), rng.random(), math.nan])
+        population.report(index, at[index], loss)
+    return population.changes
+
+
+def test_the_same_reports_give_the_same_decisions_and_another_seed_others() -> None:
+    first, again, other = (run_random(Population(8, seed=seed), 1) for seed in (5, 5, 6))
+    assert first == again
+    assert len(first) > 5
+    assert first != other
+
+
+def test_it_knows_where_it_was_after_save_and_restore(tmp_path: Path) -> None:
+    whole = Population(6, seed=3)
+    half = Population(6, seed=3)
+    reports = [
+        (index, number, random.Random(number * 7 + index).random()) for number in range(1, 21) for index in range(6)
+    ]
+    for one in reports:
+        whole.report(*one)
+    for one in reports[:60]:
+        half.report(*one)
+    half.pbt.save(str(tmp_path / "state"))
+    rest = Population(6, seed=3)
+    rest.pbt.restore(str(tmp_path / "state"))
+    for trial, old in zip(rest.trials, half.trials, strict=True):
+        trial.config = old.config
+        rest.pbt.on_trial_add(rest.controller, trial)
+    for one in reports[60:]:
+        rest.report(*one)
+    assert half.changes + rest.changes == whole.changes
+    assert json.loads((tmp_path / "state").read_text())["members"]
+
+
+def test_it_refuses_a_state_of_other_settings(tmp_path: Path) -> None:
+    Population().pbt.save(str(tmp_path / "state"))
+    with pytest.raises(SettingsError, match="perturbation_interval=3 \\(saved: 2\\)"):
+        Population(perturbation_interval=3).pbt.restore(str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"mode": "up"}, "mode"),
+        ({"perturbation_interval": 0}, "perturbation_interval"),
+        ({"quantile_fraction": 0.6}, "quantile_fraction"),
+        ({"resample_probability": 2}, "resample_probability"),
+        ({"perturbation_factors": ()}, "perturbation_factors"),
+        ({"max_lead": 0}, "max_lead"),
+    ],
+)
+def test_values_out_of_range_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        GangPBT(**settings)
+
+
+def test_it_says_what_it_needs_before_a_trial_starts() -> None:
+    trial: Any = Trial("made", stub=True, config={})
+    with pytest.raises(SettingsError, match="metric"):
+        GangPBT().on_trial_add(None, trial)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="what to mutate"):
+        GangPBT("loss", "min").on_trial_add(None, trial)  # type: ignore[arg-type]

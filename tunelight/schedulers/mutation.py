@@ -1,0 +1,135 @@
+"""Explore: how a member of a population gets other hyperparameters than the one that it learns from.
+
+The two ways of Jaderberg et al., "Population Based Training of Neural Networks" (https://arxiv.org/abs/1711.09846):
+a value is drawn anew from its domain, or multiplied by one of two factors. Bounds, steps and whole numbers are kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ray import tune
+from ray.tune.search.sample import Categorical, Float, Integer, Quantized
+
+from tunelight.errors import SettingsError, guess
+from tunelight.space import SearchSpace
+
+_BUILT_ONCE = ("data", "trainer")
+"""Parts of a model= sweep's space that no running training can exchange."""
+_NOTHING = object()
+
+
+def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return domains by dotted key from what a user wrote: domains, lists of values, or functions without arguments."""
+    return dict(SearchSpace(_as_domains(given)).domains)
+
+
+def default_mutations(domains: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the domains of a space that a running training can mostly follow: its real numbers.
+
+    Whole numbers and other choices mostly say how a model is built, and ``data.*`` and ``trainer.*`` are built once.
+    """
+    return {
+        key: domain
+        for key, domain in domains.items()
+        if key.partition(".")[0] not in _BUILT_ONCE
+        and (isinstance(domain, Float) or (_values(domain) and all(type(one) is float for one in _values(domain))))
+    }
+
+
+def check_known(mutations: Mapping[str, Any], domains: Mapping[str, Any]) -> None:
+    """Raise SettingsError for a mutation of what the space does not hold."""
+    for key in mutations:
+        if key not in domains:
+            raise SettingsError(
+                f"hyperparam_mutations holds {key!r}, which is not in the search space.{guess(key, domains)} The space "
+                f"has: {', '.join(domains)}."
+            )
+
+
+def explore(
+    config: Mapping[str, Any],
+    mutations: Mapping[str, Any],
+    rng: np.random.RandomState,
+    resample_probability: float,
+    factors: Sequence[float],
+) -> dict[str, Any]:
+    """Return a copy of ``config`` with each of ``mutations`` drawn anew or perturbed; what it lacks stays away."""
+    mutated = copy.deepcopy(dict(config))
+    for key, domain in mutations.items():
+        holder, last = _holder(mutated, key)
+        value = holder.get(last, _NOTHING)
+        if value is not _NOTHING:
+            holder[last] = _mutate(value, domain, rng, resample_probability, factors)
+    return mutated
+
+
+def _mutate(
+    value: Any, domain: Any, rng: np.random.RandomState, resample_probability: float, factors: Sequence[float]
+) -> Any:
+    resample = rng.random_sample() < resample_probability
+    values = _values(domain)
+    if values:
+        place = next((index for index, one in enumerate(values) if one == value), None)
+        if resample or place is None:
+            return values[rng.randint(len(values))]
+        beside = [index for index in (place - 1, place + 1) if 0 <= index < len(values)]
+        return values[beside[rng.randint(len(beside))]] if beside else value
+    if resample or isinstance(value, bool) or not isinstance(value, int | float):
+        drawn = domain.sample(random_state=rng)
+        return drawn.item() if hasattr(drawn, "item") else drawn
+    return _perturbed(value, domain, factors[rng.randint(len(factors))])
+
+
+def _perturbed(value: float, domain: Any, factor: float) -> float:
+    """Return ``value`` times ``factor``, as near to it as the domain allows; a whole number moves by one at least."""
+    lower, upper = (getattr(domain, name, None) for name in ("lower", "upper"))
+    new: float = value * factor
+    whole = isinstance(value, int) or isinstance(domain, Integer)
+    if whole:
+        new = round(new) if round(new) != value else value + (1 if factor > 1 else -1)
+        upper = upper - 1 if upper is not None and math.isfinite(upper) else upper  # exclusive, as Tune's are
+    sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
+    if isinstance(sampler, Quantized):
+        new = round(new / sampler.q) * sampler.q
+    new = new if lower is None else max(new, lower)
+    new = new if upper is None else min(new, upper)
+    return int(new) if whole else float(new)
+
+
+def _as_domains(given: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in given.items():
+        if isinstance(value, list | tuple):
+            made[key] = tune.choice(list(value))
+        elif isinstance(value, Mapping):
+            made[key] = (
+                _as_domains(value) if any(not isinstance(one, list | tuple) for one in value.values()) else value
+            )
+        else:
+            made[key] = tune.sample_from(_called(value)) if callable(value) else value
+    return made
+
+
+def _called(function: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda _: function()
+
+
+def _values(domain: Any) -> list[Any]:
+    """Return what a domain chooses from; nothing where it is no list of values."""
+    if isinstance(domain, Mapping):
+        return list(domain["grid_search"])
+    return list(domain.categories) if isinstance(domain, Categorical) else []
+
+
+def _holder(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Return the part of a configuration that a dotted key lies in, and its name there."""
+    if key in config or "." not in key:
+        return config, key
+    first, _, rest = key.partition(".")
+    inner = config.get(first)
+    return _holder(inner, rest) if isinstance(inner, dict) else (config, key)

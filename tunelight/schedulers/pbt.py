@@ -1,0 +1,377 @@
+"""GangPBT: population-based training whose members hand over weights from gang to gang, through memory.
+
+Jaderberg et al., "Population Based Training of Neural Networks" (https://arxiv.org/abs/1711.09846), in its
+asynchronous form with truncation selection: every ``perturbation_interval`` reports a member is compared with the
+others' last reports. One of the best quarter offers its state, a copy in Ray's object store; one of the worst takes
+over what one of the best has offered last, and goes on with a mutation of its configuration. Both gangs train on.
+
+Knows Ray Tune's scheduler interface and ``messages`` only; reads no clock and draws from a generator of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ray.tune.experiment import Trial
+from ray.tune.result import DEFAULT_METRIC
+from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
+
+from tunelight.errors import SettingsError
+from tunelight.messages import RESULT_KEY, Adopt, Continue
+from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
+from tunelight.schedulers.telling import ask_offer, check_door, folder_of, send
+from tunelight.schedulers.turns import next_in_turn, others_wait
+
+if TYPE_CHECKING:
+    from ray.tune.execution.tune_controller import TuneController
+
+TRAINING_ITERATION = "training_iteration"
+_ADOPTED = f"{RESULT_KEY}/adopted"
+MODES = ("min", "max")
+
+
+@dataclass
+class _Member:
+    """One trial of the population, as its reports showed it."""
+
+    index: int
+    loss: float | None = None
+    """The metric of its last report, negated where more is better; infinite for NaN, None before there is one."""
+    reports: int = 0
+    due: int = 0
+    """The report at which it is next compared."""
+    offered: int | None = None
+    """The report whose state it offered last; None while there is nothing of its own to be had."""
+    told: bool = False
+    """Whether its gang knows that it may run on to ``due``."""
+    ended: bool = False
+
+
+class GangPBT(FIFOScheduler):
+    """Train a population: the worst take over the best ones' weights and a mutation of their settings.
+
+    Every member is asked at each ``perturbation_interval``-th report. Among the best quarter it offers its state: one
+    copy in memory. Among the worst, and worse than the member drawn from the best, it adopts what that one offered
+    last, weights and optimizer states, and goes on where it is with a mutation of that one's configuration. Where what
+    was offered is gone, or does not fit into the training as it is built, the trial starts anew on its warm gang from
+    the other's last checkpoint, also with its epochs and steps; where there is none, it goes on as it was.
+
+    A population larger than the cluster takes turns of ``perturbation_interval`` reports, and no member runs far ahead
+    of the slowest, or it would find nobody to be compared with. A pause costs a checkpoint, and a start on a warm gang.
+
+    Args:
+        metric: reported name to compare; None takes what Tune is told.
+        mode: "min" or "max"; None takes what Tune is told.
+        perturbation_interval: reports from one comparison to the next (4).
+        hyperparam_mutations: what is mutated: {dotted key: domain, list of values, or function that draws one}. None:
+            the real numbers of the sweep's search space that are not of ``data.*`` or ``trainer.*``.
+        quantile_fraction: how many are the best, and the worst, of all (0.25; at most 0.5).
+        resample_probability: how often a value is drawn anew from its domain (0.25); else it is perturbed.
+        perturbation_factors: what it is multiplied by then, one of them; a choice moves to a neighbour in its list.
+        max_t: the last report; nobody learns anything at it (None: unknown).
+        seed: of parents and mutations (0): the same order of reports gives the same decisions.
+        max_lead: how many reports a member may be ahead of the slowest before it is paused (None: two intervals).
+
+    Raises: SettingsError. Runs on: driver.
+    """
+
+    _supports_buffered_results = False
+
+    def __init__(  # noqa: PLR0917 - the order follows Ray's PopulationBasedTraining
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        perturbation_interval: int = 4,
+        hyperparam_mutations: Mapping[str, Any] | None = None,
+        quantile_fraction: float = 0.25,
+        resample_probability: float = 0.25,
+        perturbation_factors: Sequence[float] = (1.2, 0.8),
+        max_t: float | None = None,
+        seed: int = 0,
+        max_lead: int | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        _check(mode, perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead)
+        self._metric, self._mode = metric, mode
+        self._interval = perturbation_interval
+        self._mutations = None if hyperparam_mutations is None else mutations_of(hyperparam_mutations)
+        self._quantile = quantile_fraction
+        self._resample = resample_probability
+        self._factors = tuple(perturbation_factors)
+        self._max_t = math.inf if max_t is None else max_t
+        self._seed = seed
+        self._lead = 2 * perturbation_interval if max_lead is None else max_lead
+        self._rng = np.random.RandomState(seed)
+        self._members: dict[str, _Member] = {}
+        self._trials: dict[str, Any] = {}
+        self._offers: dict[str, Any] = {}
+        self._before: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._exploits = 0
+        self.on_change: Callable[[str, int, Mapping[str, Any], str | None, int | None], object] | None = None
+        """Told of each change: trial, its report, its configuration from then on, whose it is and of which report."""
+
+    @property
+    def mode(self) -> str | None:
+        """Return "min", "max", or None where Tune has yet to say."""
+        return self._mode
+
+    @property
+    def num_exploits(self) -> int:
+        """Return how often a member took over another's weights."""
+        return self._exploits
+
+    def initial_decision(self) -> Continue:
+        """Return how far a new trial may run before its first report needs an answer."""
+        return Continue(until=self._interval)
+
+    def set_space(self, domains: Mapping[str, Any]) -> None:
+        """Take the sweep's search space, by dotted key. Raises: SettingsError where nothing of it can be mutated."""
+        if self._mutations is None:
+            self._mutations = default_mutations(domains)
+        check_known(self._mutations, domains)
+        if not self._mutations:
+            raise SettingsError(
+                "GangPBT finds no real number in the search space to mutate by itself. Name what a running training "
+                f"can follow with hyperparam_mutations; the space has: {', '.join(domains)}."
+            )
+
+    # -- Tune's interface ---------------------------------------------------------------------------
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
+        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
+            return False
+        self._metric = metric or self._metric
+        self._mode = mode or self._mode
+        if self._metric is None and self._mode:
+            self._metric = DEFAULT_METRIC
+        return True
+
+    def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Take a trial into the population, or back after an error."""
+        if not self._metric or not self._mode:
+            raise SettingsError(
+                f"GangPBT needs a metric and a mode to compare trials by, and has metric={self._metric!r}, "
+                f"mode={self._mode!r}. Give both to GangPBT(metric=..., mode='min') or to the sweep."
+            )
+        if not self._mutations:
+            raise SettingsError(
+                "GangPBT needs to know what to mutate: GangPBT(hyperparam_mutations={'lr': tune.loguniform(1e-4, 1)}). "
+                "In tunelight.run it takes the search space's own domains."
+            )
+        member = self._members.setdefault(trial.trial_id, _Member(len(self._members), due=self._interval))
+        member.ended = member.told = False
+        self._trials[trial.trial_id] = trial
+
+    def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
+        """Compare a member that is due: it offers, or adopts, and lets another have its gang if one waits."""
+        member, number = self._members.get(trial.trial_id), result.get(TRAINING_ITERATION)
+        if member is None or not isinstance(number, int):
+            return str(TrialScheduler.CONTINUE)
+        self._heed(trial, result)
+        member.reports, loss = number, self._loss(result)
+        if loss is not None:
+            member.loss = loss
+        if number < member.due:
+            if not member.told:
+                self._tell(trial, member, member.due)
+            return str(TrialScheduler.CONTINUE)
+        member.due = number + self._interval
+        if number >= self._max_t:
+            self._tell(trial, member, None)
+            return str(TrialScheduler.CONTINUE)
+        pause = self._ahead(member) or others_wait(tune_controller, trial, self._reports)
+        until = number if pause else member.due  # one that is paused is not to run ahead
+        adopts = loss is not None and self._judge(trial, member, until)
+        if pause:
+            member.told = False
+            return str(TrialScheduler.PAUSE)
+        if not adopts:
+            self._tell(trial, member, until)
+        return str(TrialScheduler.CONTINUE)
+
+    def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
+        """Leave a member that ended out of all comparisons."""
+        self._leave(trial)
+
+    def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Leave out a member that failed; it may be added again."""
+        self._leave(trial)
+
+    def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Leave out a member that was ended while it waited."""
+        self._leave(trial)
+
+    def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
+        """Return the waiting member with the fewest reports."""
+        chosen: Trial | None = next_in_turn(tune_controller, self._reports)
+        member = None if chosen is None else self._members.get(chosen.trial_id)
+        return None if member is not None and self._ahead(member) else chosen
+
+    def debug_string(self) -> str:
+        """Return one line: how many members there are, and how many took over another's weights."""
+        alive = sum(not member.ended for member in self._members.values())
+        return f"Using GangPBT: {alive} of {len(self._members)} members train, {self._exploits} exploits"
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write the population and the generator as JSON; configurations are Tune's to keep."""
+        kind, keys, *rest = self._rng.get_state(legacy=True)
+        state = {
+            "settings": self._settings(),
+            "members": {key: asdict(member) for key, member in self._members.items()},
+            "rng": [kind, np.asarray(keys).tolist(), *rest],
+            "exploits": self._exploits,
+        }
+        part = Path(f"{checkpoint_path}.part")
+        part.write_text(json.dumps(state), encoding="utf-8")
+        part.replace(checkpoint_path)
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Take up what ``save`` wrote; offers are gone, so that the next are taken from checkpoints.
+
+        Raises: SettingsError, if it was written under other settings.
+        """
+        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        saved, own = state["settings"], self._settings()
+        differ = [f"{name}={own[name]!r} (saved: {saved.get(name)!r})" for name in own if own[name] != saved.get(name)]
+        if differ:
+            raise SettingsError(
+                f"{checkpoint_path} was saved by a GangPBT with other settings than this one: {', '.join(differ)}. "
+                "Restore it with the settings it was saved under."
+            )
+        self._members = {key: _Member(**member) for key, member in state["members"].items()}
+        kind, keys, *rest = state["rng"]
+        self._rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
+        self._exploits = state["exploits"]
+
+    # -- the rule -----------------------------------------------------------------------------------
+
+    def _tell(self, trial: Trial, member: _Member, until: int | None) -> None:
+        """Tell a member's gang up to which report it need not ask."""
+        if not member.told:
+            check_door(trial)
+        member.told = True
+        send(trial, Continue(until))
+
+    def _judge(self, trial: Trial, member: _Member, until: int) -> bool:
+        """Let a member offer or adopt; return whether it adopts, and so is told how far it may run."""
+        worst, best = self._quantiles()
+        if trial.trial_id in worst:
+            parents = [key for key in best if self._members[key].offered is not None]
+            parent = parents[self._rng.randint(len(parents))] if parents else None
+            if parent is not None and _of(self._members[parent]) < _of(member):
+                self._exploit(trial, member, parent, until)
+                return True
+        elif trial.trial_id in best:
+            member.offered = member.reports
+            self._offers[trial.trial_id] = ask_offer(trial)
+        return False
+
+    def _exploit(self, trial: Trial, member: _Member, parent_id: str, until: int) -> None:
+        parent, theirs = self._trials[parent_id], self._members[parent_id]
+        mutations = self._mutations or {}
+        config = explore(parent.config, mutations, self._rng, self._resample, self._factors)
+        self._before[trial.trial_id] = (member.reports, copy.deepcopy(trial.config))
+        trial.set_config(config)
+        member.loss, member.offered, member.told = theirs.loss, None, True
+        self._offers.pop(trial.trial_id, None)
+        self._exploits += 1
+        weights = self._offers.get(parent_id)
+        send(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder_of(parent), until))
+        if self.on_change is not None:
+            self.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
+
+    def _heed(self, trial: Trial, result: Mapping[str, Any]) -> None:
+        """Take a change back that could not be made: the other's state was gone, and it had no checkpoint."""
+        told = self._before.pop(trial.trial_id, None)
+        if told is None or result.get(_ADOPTED) != "none":
+            return
+        number, config = told
+        trial.set_config(config)
+        self._exploits -= 1
+        if self.on_change is not None:
+            self.on_change(trial.trial_id, number, config, None, None)
+
+    def _quantiles(self) -> tuple[set[str], list[str]]:
+        """Return the worst and the best of those that train, the best first.
+
+        Who has not reported yet takes a place among the worst, so that the first to report are not judged by so few.
+        """
+        alive = {key: one for key, one in self._members.items() if not one.ended}
+        order = sorted(alive, key=lambda key: (alive[key].loss is None, _of(alive[key]), alive[key].index))
+        count = min(math.ceil(len(order) * self._quantile), len(order) // 2)
+        best = [key for key in order[: max(1, count)] if math.isfinite(_of(alive[key]))]
+        return set(order[len(order) - count :]), best
+
+    def _loss(self, result: Mapping[str, Any]) -> float | None:
+        value = result.get(self._metric or DEFAULT_METRIC)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            return None
+        if not math.isfinite(value):
+            return math.inf
+        return -float(value) if self._mode == "max" else float(value)
+
+    def _leave(self, trial: Trial) -> None:
+        if (member := self._members.get(trial.trial_id)) is not None:
+            member.ended, member.offered = True, None
+        self._offers.pop(trial.trial_id, None)
+
+    def _ahead(self, member: _Member) -> bool:
+        """Tell whether a member is to wait for the slowest."""
+        slowest = min((one.reports for one in self._members.values() if not one.ended), default=member.reports)
+        return member.reports - slowest > self._lead
+
+    def _reports(self, trial: Any) -> tuple[int, int]:
+        """Return how much a trial has had of the cluster: whoever has had less comes first."""
+        member = self._members.get(trial.trial_id)
+        return (member.reports, member.index) if member is not None else (0, len(self._members))
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "perturbation_interval": self._interval,
+            "quantile_fraction": self._quantile,
+            "resample_probability": self._resample,
+            "perturbation_factors": list(self._factors),
+            "seed": self._seed,
+            "max_lead": self._lead,
+        }
+
+
+def _of(member: _Member) -> float:
+    return math.inf if member.loss is None else member.loss
+
+
+def _check(  # noqa: PLR0917 - its caller's order
+    mode: Any, interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any
+) -> None:
+    """Raise SettingsError for a value out of range."""
+    if mode not in (None, *MODES):
+        raise SettingsError(f"GangPBT's mode must be 'min' or 'max', not {mode!r}.")
+    if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
+        raise SettingsError(
+            f"GangPBT's perturbation_interval must be a whole number of reports, 1 or more, not {interval!r}."
+        )
+    if lead is not None and (not _is_number(lead) or lead < 1):
+        raise SettingsError(f"GangPBT's max_lead must be 1 report or more, not {lead!r}.")
+    if not _is_number(quantile) or not 0 < quantile <= 0.5:
+        raise SettingsError(
+            f"GangPBT's quantile_fraction must be more than 0 and at most 0.5, not {quantile!r}: the best and the "
+            "worst are two parts of the population."
+        )
+    if not _is_number(resample) or not 0 <= resample <= 1:
+        raise SettingsError(f"GangPBT's resample_probability must be between 0 and 1, not {resample!r}.")
+    if not factors or not all(_is_number(one) and one > 0 for one in factors):
+        raise SettingsError(
+            f"GangPBT's perturbation_factors must be numbers above 0, such as (1.2, 0.8), not {factors!r}."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
