@@ -114,8 +114,8 @@ class Members:
         member.state = state
         member.target = member.target if target is None else target
         self._count(member, 1)
-        if state is State.WAITING and member not in self.waiting:
-            self.waiting.append(member)
+        if state is State.WAITING:
+            self.waiting.append(member)  # one that is there twice is dropped when it is looked at again
         elif state is State.PAUSING:
             self._pausing.append(member)
 
