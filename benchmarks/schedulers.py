@@ -28,12 +28,13 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from benchmarks.drawing import scatter, slots_over_time
-from benchmarks.iqm import interval, iqm, shown
-from benchmarks.peers import scheduling as peers
-from benchmarks.scheduling_targets import judge
+import scheduling as peers
+from drawing import scatter, slots_over_time
+from iqm import interval, iqm, shown
+from scheduling_targets import judge
+
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.simulation import Costs, Simulation, simulate
 from tunelight.simulation.sources import TableCurves, _read, table_path
@@ -144,7 +145,7 @@ def curves(task: str) -> TableCurves:
         {"accuracy": table[f"{task}/accuracy"]},
         seconds * EPOCH_S / np.median(seconds),
         table[f"{task}/configs"],
-        **peers.JUDGED,  # type: ignore[arg-type]
+        **peers.JUDGED,
     )
 
 
@@ -160,7 +161,7 @@ def run_one(workload: Workload, row: str, seed: int) -> Simulation:
         seed=seed,
         time_budget=workload.deadline_s,
         costs=Costs(efficiency=workload.efficiency, noise=0.05, checkpoint_mb=100, node_failures=workload.failures),
-        **peers.JUDGED,  # type: ignore[arg-type]
+        **peers.JUDGED,
     )
 
 
@@ -247,12 +248,18 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="two seeds of a few rows; judges nothing")
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--only", default="", help="workloads with this in their name")
+    parser.add_argument("--read", type=Path, help="judge what an earlier run wrote with --out, and simulate nothing")
     parser.add_argument("--out", type=Path, help="where to write all outcomes as JSON lines")
     told = parser.parse_args()
     plan, seeds = (SHORT, 2) if told.short else (WORKLOADS, told.seeds)
     plan = [one for one in plan if told.only in one[0].name]
     began = time.perf_counter()
-    found = run_all(plan, seeds)
+    if told.read:
+        found = [Outcome(**json.loads(line)) for line in told.read.read_text(encoding="utf-8").splitlines()]
+        for workload, rows in plan:
+            print_table(workload, rows, [one for one in found if one.workload == workload.name], seeds)
+    else:
+        found = run_all(plan, seeds)
     if told.out:
         told.out.write_text("".join(json.dumps(asdict(one)) + "\n" for one in found), encoding="utf-8")
     if told.short or told.only:

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.iqm import iqm, shown
+from iqm import iqm, shown
+
 from tunelight.schedulers import ElasticASHA
 
 Verdict = tuple[str, bool]
@@ -20,7 +21,7 @@ EQUAL = 0.01
 """Regrets that differ by less than one point of accuracy count as equal."""
 SCALE = """
 import resource, time
-from benchmarks.schedulers import curves, peers
+from schedulers import curves, peers
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.simulation import simulate
 import sys
@@ -36,11 +37,25 @@ print(time.perf_counter() - began, peak, ran.scheduler_cpu_s, len(ran.trials))
 
 def judge(found: Sequence[Any]) -> int:
     """Print each target with what came, MET or MISSED; return how many were missed."""
+    _break_even(found)
     verdicts = [*_ratios(found), *_deadline(found), *_auto(found), *_scale(), _latency()]
     print("\nTargets")
     for text, met in verdicts:
         print(f"  {'MET   ' if met else 'MISSED'} {text}")
     return sum(not met for _, met in verdicts)
+
+
+def _break_even(found: Sequence[Any]) -> None:
+    """Print what growing gains by efficiency, on the workload that has a row without it."""
+    flat = [one.makespan_s for one in found if one.row == "ElasticASHA, no growth"]
+    print(
+        "\nMakespan of ElasticASHA in that of ElasticASHA without growth (64 slots, sum), by efficiency of a doubling"
+    )
+    for percent in (50, 60, 70, 80, 100):
+        name = f"64 slots, sum, {percent}%"
+        grown = [one.makespan_s for one in found if (one.workload, one.row) == (name, "ElasticASHA")]
+        if flat and grown:
+            print(f"  {percent} %: {iqm(grown) / iqm(flat):.2f}")
 
 
 def _pairs(
@@ -106,8 +121,7 @@ def _scale() -> list[Verdict]:
     verdicts = []
     for name in ("ASHA", "ElasticASHA"):
         command = [sys.executable, "-c", SCALE, name]
-        root = Path(__file__).resolve().parent.parent
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
         if ran.returncode:
             verdicts.append((f"10,000 trials under {name}: {ran.stderr[-200:]}", False))
             continue
@@ -127,7 +141,7 @@ def _latency() -> Verdict:
         trial = SimpleNamespace(trial_id=str(number), status="PENDING", temporary_state=None)
         elastic.on_trial_add(None, trial)  # type: ignore[arg-type]
         trial.status = "RUNNING"
-        elastic.choose_trial_to_run(None)  # type: ignore[arg-type] - as in each of Tune's steps, it sees who has started
+        elastic.choose_trial_to_run(None)  # type: ignore[arg-type]  # as in each of Tune's steps: it sees who has started
         result = {"loss": rng.random(), "training_iteration": 1, "time_total_s": 1.0}
         began = time.perf_counter()
         elastic.on_trial_result(None, trial, result)  # type: ignore[arg-type]
