@@ -77,7 +77,7 @@ class Growth:
         member.since += 1
         waited = member.pace.second - member.asked_at
         if workers < member.asked and member.since >= self._cooldown and waited > 2 * self.speed.longest_start_s:
-            member.refused += 1  # what was free is taken: ask for it no more, and less often from now on
+            member.refused += 1  # what was free is taken: ask for less, and less often from now on
             self._ask(member, workers)
         self._note(member, workers)
 
@@ -89,7 +89,7 @@ class Growth:
         need = member.need
         if need is None or self.most is None or self.most <= need.workers:
             return
-        patience = self._cooldown * 2**member.refused
+        patience = self._cooldown * (1 + member.refused)
         have = max(member.pace.workers, need.workers)
         each = member.pace.each.get(have) or self.speed.each(have)
         self._expect(
@@ -103,6 +103,7 @@ class Growth:
             self._ask(member, need.workers)
             return
         limit = min(have + self.ledger.free(need), self._share(member, need)) if alone else have
+        limit = max(limit // 2**member.refused, min(limit, 2 * have))  # what was not to be had may be, of half the size
         for size in reversed(sizes(need.workers, self.most)):
             if have < size <= limit and self._saves(have, size, left):
                 _release_idle(tune_controller)
