@@ -28,12 +28,13 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from benchmarks.drawing import scatter, slots_over_time
-from benchmarks.iqm import interval, iqm, shown
-from benchmarks.peers import scheduling as peers
-from benchmarks.scheduling_targets import judge
+import scheduling as peers
+from drawing import scatter, slots_over_time
+from iqm import interval, iqm, shown
+from scheduling_targets import judge
+
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.simulation import Costs, Simulation, simulate
 from tunelight.simulation.sources import TableCurves, _read, table_path
@@ -144,7 +145,7 @@ def curves(task: str) -> TableCurves:
         {"accuracy": table[f"{task}/accuracy"]},
         seconds * EPOCH_S / np.median(seconds),
         table[f"{task}/configs"],
-        **peers.JUDGED,  # type: ignore[arg-type]
+        **peers.JUDGED,
     )
 
 
@@ -160,7 +161,7 @@ def run_one(workload: Workload, row: str, seed: int) -> Simulation:
         seed=seed,
         time_budget=workload.deadline_s,
         costs=Costs(efficiency=workload.efficiency, noise=0.05, checkpoint_mb=100, node_failures=workload.failures),
-        **peers.JUDGED,  # type: ignore[arg-type]
+        **peers.JUDGED,
     )
 
 
