@@ -245,6 +245,7 @@ class Bench:
                 backend=self._backend,
                 max_concurrent=1,
                 scheduler=Resizer() if elastic else "fifo",
+                checkpoints=tl.Checkpoints(share=1),  # at most one report is lost where each has its checkpoint
                 seed=self._seed,
                 storage=self._folder,
                 name=name,

@@ -266,7 +266,8 @@ def main() -> int:
         return 0
     draw(plan, found)
     missed = judge(found)
-    print(f"\n{len(found)} simulations in {(time.perf_counter() - began) / 60:.0f} minutes.")
+    if not told.read:
+        print(f"\n{len(found)} simulations in {(time.perf_counter() - began) / 60:.0f} minutes.")
     return 1 if missed else 0
 
 

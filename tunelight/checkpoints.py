@@ -231,12 +231,16 @@ def adopt(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str]) -> 
     return replace(kept, name=info.name)
 
 
-def take_over(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str], number: int) -> CheckpointInfo | None:
-    """Make the last whole checkpoint of the trial in ``folder`` that of report ``number`` of another trial.
+def take_over(
+    folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str], number: int, upto: int | None = None
+) -> CheckpointInfo | None:
+    """Make a whole checkpoint of the trial in ``folder`` that of report ``number`` of another trial.
+
+    The last up to report ``upto``; where that is pruned, the last of all.
 
     Returns: None where there is none. It has no value there: what was reported with it was the other trial's.
     """
-    info, _ = last_whole(folder)
+    info = last_whole(folder, upto)[0] or last_whole(folder)[0]
     if info is None:
         return None
     home = Path(trial_dir, FOLDER)

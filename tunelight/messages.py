@@ -114,6 +114,8 @@ class Adopt:
     """The other trial's id."""
     folder: str | None = None
     """The other trial's folder, with its checkpoints, for when what it offered is gone or does not fit."""
+    number: int | None = None
+    """The other trial's report that is meant: its last checkpoint up to there is taken, if it is still kept."""
     until: int | None = None
     """As in :class:`Continue`, once it is done; a training that stays what it was waits for the next decision."""
 

@@ -41,7 +41,7 @@ class Script(FIFOScheduler):
                 self.stage = "one"
                 return str(TrialScheduler.PAUSE)
             return str(TrialScheduler.STOP if self.stage == "again" and number >= 5 else TrialScheduler.CONTINUE)
-        if self.stage == "one":
+        if self.stage == "one" and any(one.status == "PAUSED" for one in tune_controller.get_trials()):
             tune_controller._cleanup_cached_actors(force_all=True)
             resize(trial, 4)
             self.stage = "grow"

@@ -34,12 +34,18 @@ def test_a_gang_grows_by_a_reservation_of_its_own_and_gives_it_back(ray4: Any) -
         assert len(groups(ray4)) == 1
         gang.heal()
         assert gang.size == 2
+        gang.heal(1)
+        assert gang.size == 1
+        wait_for(lambda: not groups(ray4))
+
+
+def test_what_a_gang_was_given_stays_warm_when_it_shrinks(ray4: Any) -> None:
+    with Gang.form(replace(spec(), least=1), None) as gang:
         pids = {location.pid for location in gang.locations}
-        for size in (1, 2):  # warm workers, that meet again
+        for size in (1, 2):
             gang.heal(size)
             assert gang.size == size
         assert {location.pid for location in gang.locations} == pids
-    wait_for(lambda: not groups(ray4))
 
 
 def test_what_a_killed_head_had_reserved_is_swept(ray4: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,6 @@ class Doomed(Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         import os
         import signal
-        import time
 
         context = tl.get_context()
         died, back = (Path(context.trial_dir).parent / name for name in ("died", "back"))
@@ -62,8 +62,17 @@ class Doomed(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
         if context.trial_id == "00000" and context.number == 2 and died.exists() and context.reports == 0:
             back.touch()
-        end = time.monotonic() + 90
-        while context.trial_id != "00000" and context.number == 1 and not back.exists() and time.monotonic() < end:
+            learned = Path(context.trial_dir).parent / "trial_00001" / "seen-0.jsonl"
+            self._wait(lambda: learned.exists() and '"reports": 2' in learned.read_text())
+        if context.trial_id != "00000" and context.number == 1:
+            self._wait(back.exists)
+
+    @staticmethod
+    def _wait(what: Callable[[], bool]) -> None:
+        import time
+
+        end = time.monotonic() + 60
+        while not what() and time.monotonic() < end:
             time.sleep(0.05)
 
 

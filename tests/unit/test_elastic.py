@@ -98,13 +98,14 @@ def test_a_growth_that_is_not_granted_is_withdrawn_and_asked_for_less_often():
 def test_no_gang_grows_for_less_than_a_resize_costs():
     growth = Growth(Members(), 8, 5)
     growth.speed.heard(Pace(), 1, 10.0, 1)
-    pace = Pace()
-    for at, second in ((1, 100.0), (2, 110.0), (3, 120.0)):
-        growth.speed.heard(pace, at, second, 1)
+    for start in (90.0, 20.0):  # a cold one, then a warm one
+        pace = Pace()
+        for at in (1, 2, 3):
+            growth.speed.heard(pace, at, start + 10.0 * at, 1)
     assert growth.speed.each(1) == 10.0
-    assert growth.speed.resize_s == 90.0  # until one is measured, what a start cost beyond its report
-    assert not growth._saves(1, 2, 19)  # 19 x 5 s are less than 1.1 x 90 s
-    assert growth._saves(1, 2, 20)
+    assert growth.speed.resize_s == 20.0  # until one is measured, what the warm start cost beyond its report
+    assert not growth._saves(1, 2, 13)  # the new workers start for 90 s; half of the 40 s after it is less than 22 s
+    assert growth._saves(1, 2, 14)
 
 
 def test_speeds_and_the_cost_of_a_resize_are_learned_from_reports():

@@ -245,13 +245,20 @@ def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: M
     assert (target / "report-000003.ckpt").read_text() == "weights"
 
 
+def wait_for_checkpoint(trial_dir: Path, number: int) -> None:
+    """Wait until the checkpoint of a report, which a thread writes, is whole."""
+    end = time.monotonic() + 10
+    while number not in [one.number for one in checkpoints.find(trial_dir)]:
+        assert time.monotonic() < end, f"waited 10 s for the checkpoint of report {number}"
+        time.sleep(0.005)
+
+
 def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, tmp_path: Path) -> None:
     config = {"fail_at": 2, "error": ValueError("no")}
     one = make(background, config, soft_errors=True, real_checkpoints=False, failures=RETRY)
     one.step()
     one.step()
-    assert isinstance(one._gang, FakeGang)
-    one._gang.thread.join(10)
+    wait_for_checkpoint(tmp_path, 2)
     (tmp_path / checkpoints.FOLDER / "report-000002.ckpt").write_text("weig")
     again = one.step()
     assert again["resumed"].endswith("report-000001.ckpt")

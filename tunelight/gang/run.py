@@ -190,7 +190,7 @@ class Run:
         """Start anew from another trial's checkpoint; from the own one, if that cannot be had after all."""
         self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
         try:
-            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen)
+            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number)
         except OSError as error:
             info, why = None, f"it could not be copied ({error})"
         if info is None:

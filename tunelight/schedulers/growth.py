@@ -141,7 +141,8 @@ class Growth:
             self._all_work = 0.0  # what rounding left
 
     def _saves(self, have: int, size: int, left: float) -> bool:
-        saved = left * self.speed.each(have) * (1.0 - self.speed.factor(have, size))
+        waits = self.speed.longest_start_s  # for the new workers, while it trains on as it is
+        saved = (left * self.speed.each(have) - waits) * (1.0 - self.speed.factor(have, size))
         return saved > max(_WORTH * self.speed.resize_s, 0.0)
 
     def _ask(self, member: Member, size: int) -> None:

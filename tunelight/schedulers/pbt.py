@@ -283,8 +283,8 @@ class GangPBT(FIFOScheduler):
         member.loss, member.offered, member.told = theirs.loss, None, True
         self._offers.pop(trial.trial_id, None)
         self._exploits += 1
-        weights = self._offers.get(parent_id)
-        send(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder_of(parent), until))
+        weights, folder = self._offers.get(parent_id), folder_of(parent)
+        send(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder, theirs.offered, until))
         if self.on_change is not None:
             self.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
 

@@ -40,7 +40,8 @@ class _Recent:
 class Speed:
     """Learns seconds a unit of progress by size of gang, what doubling a gang gains, and what a resize costs.
 
-    Until it is measured, doubling is taken to halve the time, and a resize to cost what a start did (or nothing).
+    Until it is measured, doubling is taken to halve the time, and a resize to cost what the fastest start did (or
+    nothing): warm workers meet anew in both. What a growth waits for, the start of new workers, is no cost of it.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class Speed:
         self._gain: dict[int, _Recent] = {}
         self._resize = _Recent()
         self._start = _Recent()
+        self._shortest_start_s = math.inf
         self.longest_start_s = 0.0
         """What the slowest start so far has cost, in seconds: a cold one, as a rule."""
 
@@ -91,8 +93,8 @@ class Speed:
     @property
     def resize_s(self) -> float:
         """What a resize costs, in seconds."""
-        known = self._resize if self._resize.values else self._start
-        return max(known.middle, 0.0) if known.values else 0.0
+        known = self._resize.middle if self._resize.values else self._shortest_start_s
+        return max(known, 0.0) if math.isfinite(known) else 0.0
 
     @property
     def start_s(self) -> float:
@@ -105,7 +107,9 @@ class Speed:
             seconds, units, start = pace.burden
             cost = seconds - units * each
             (self._start if start else self._resize).add(cost)
-            self.longest_start_s = max(self.longest_start_s, cost if start else 0.0)
+            if start:
+                self.longest_start_s = max(self.longest_start_s, cost)
+                self._shortest_start_s = min(self._shortest_start_s, cost)
             pace.burden = None
         known = [size for size in pace.each if size != workers]
         if known and workers not in pace.each:

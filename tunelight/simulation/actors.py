@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ class Actors:
         self._task_errors: dict[SimGang, Callable[[Any, Exception], None] | None] = {}
         self._starting: dict[SimGang, Event] = {}
         self._asked = False
+        self.patient = False
         self._serials = itertools.count()
 
     # -- what TuneController asks
@@ -69,9 +71,13 @@ class Actors:
         """Leave nothing behind; there is nothing to leave."""
 
     def next(self, timeout: float | None = None) -> bool:
-        """Let the next event happen, and start who now has room; return False if there is none."""
+        """Let the next event happen, and start who now has room; return False if there is none.
+
+        While no trial runs or waits for a gang (``patient``), it has to come within the timeout: Tune's next step may
+        end what is paused, long before the next node fails.
+        """
         self.start_waiting()
-        happened = self.world.events.step()
+        happened = self.world.events.step(timeout if self.patient and timeout is not None else math.inf)
         if happened:
             self.start_waiting()
         return happened

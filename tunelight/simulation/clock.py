@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -54,10 +55,13 @@ class Events:
         heapq.heappush(self._queue, (self.clock.now + max(0.0, delay_s), kind, next(self._serial), event))
         return event
 
-    def step(self) -> bool:
-        """Move the clock to the next event and let it happen; return False if there is none."""
+    def step(self, within_s: float = math.inf) -> bool:
+        """Move the clock to the next event and let it happen; return False if there is none within so many seconds."""
         while self._queue:
-            time, _, _, event = heapq.heappop(self._queue)
+            time, _, _, event = self._queue[0]
+            if event.call is not None and time > self.clock.now + within_s:
+                return False
+            heapq.heappop(self._queue)
             if event.call is None:
                 continue
             call, event.call = event.call, None

@@ -235,6 +235,7 @@ class SimController(_Controller):  # type: ignore[misc]
             most = _MOST_EVENTS * (self._search_alg.total_samples + 1) * (world.max_epochs or 1)
         while not self.is_finished():
             before = self.world.events.happened
+            self._actor_manager.patient = idle < _PATIENCE // 2 and not (self._running_trials or self._pending_trials)
             self.step()
             if self.world.events.happened >= most:
                 raise TunelightError(

@@ -16,8 +16,9 @@ _MASK = (1 << 64) - 1
 class Costs:
     """What things cost, in seconds unless said otherwise.
 
-    Defaults are of 2 CPU workers that train scikit-learn's digits on one 2-core machine, where they were measured
-    (``benchmarks/fidelity.py`` measures yours); where nothing was, nothing is charged.
+    Starts and resizes default to what 2 CPU workers took on one 2-core machine (``benchmarks/turnaround.py`` and
+    ``recovery.py``); ``reserve_s``, ``disk_mb_s`` and ``node_repair_s`` are assumed, and the rest is not charged.
+    ``benchmarks/fidelity.py`` measures yours.
 
     Args:
         reserve_s: a placement group and the trial's head, until Tune calls the trial running.
