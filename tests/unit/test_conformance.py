@@ -140,6 +140,9 @@ class PlainManager:
             self.now += timeout or 0.0
             return False
         first = min(self.coming, key=lambda one: one[:3])
+        if timeout is not None and first[0] > self.now + timeout:
+            self.now += timeout  # as Ray's: it comes back without an event, and Tune takes its next step
+            return False
         self.coming.remove(first)
         self.now, _, _, actor, what, call = first
         if what == "start":

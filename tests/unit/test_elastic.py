@@ -85,14 +85,14 @@ def test_the_last_size_is_the_most_also_where_that_is_no_double():
     assert sizes(1, 8) == [1, 2, 4, 8]
 
 
-def test_a_growth_that_is_not_granted_is_withdrawn_and_asked_for_less_often():
+def test_a_growth_that_is_not_granted_is_withdrawn_and_asked_for_smaller_and_less_often():
     cluster, heard = told(make(max_workers=8, cooldown=1, max_t=27))
     cluster.grants = False
     cluster.run(curves(1))
     (gang,) = heard["00000"]
     asked = [one.workers for one in gang.told if isinstance(one, Resize)]
-    assert asked[:4] == [8, 1, 8, 1]
-    assert len(asked) < 10
+    assert asked[:6] == [8, 1, 4, 1, 2, 1]
+    assert len(asked) < 14  # of 26 reports
 
 
 def test_no_gang_grows_for_less_than_a_resize_costs():

@@ -79,6 +79,8 @@ class Growth:
         if workers < member.asked and member.since >= self._cooldown and waited > 2 * self.speed.longest_start_s:
             member.refused += 1  # what was free is taken: ask for less, and less often from now on
             self._ask(member, workers)
+        elif member.trial_id in self._grown and workers >= member.asked:
+            member.refused = 0
         self._note(member, workers)
 
     def adjust(self, tune_controller: Any, member: Member, left: float, expected: float, *, alone: bool) -> None:
