@@ -11,7 +11,10 @@ from PIL import Image, ImageDraw, ImageFont
 SIZE = (900, 520)
 BOX = (80, 50, 660, 460)
 """Left, top, right and bottom of what lies between the axes."""
-COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#e09f3e", "#7b5ea7", "#555555", "#00a6a6", "#a65628", "#c51b8a")
+COLOURS = (
+    "#d1495b", "#1b6ca8", "#3a7d44", "#e09f3e", "#7b5ea7", "#555555", "#00a6a6", "#a65628", "#c51b8a", "#9dc209",
+    "#85b7e2", "#f4a6b8", "#000000",
+)  # fmt: skip
 Range = tuple[float, float]
 
 
@@ -61,9 +64,10 @@ class Chart:
         if name not in self._names:
             self._names.append(name)
             row = BOX[1] + 24 * len(self._names)
-            self._draw.rectangle((BOX[2] + 16, row, BOX[2] + 30, row + 12), COLOURS[len(self._names) % len(COLOURS)])
+            colour = COLOURS[(len(self._names) - 1) % len(COLOURS)]
+            self._draw.rectangle((BOX[2] + 16, row, BOX[2] + 30, row + 12), colour)
             self._draw.text((BOX[2] + 38, row - 2), name, "black", self._small)
-        return COLOURS[(self._names.index(name) + 1) % len(COLOURS)]
+        return COLOURS[self._names.index(name) % len(COLOURS)]
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
         low, high, x = (math.log(max(one, 1e-9)) if self._log else one for one in (*self._x, x))
@@ -75,7 +79,7 @@ class Chart:
     def _ticks(span: Range, log: bool) -> list[float]:
         if log:
             powers = range(math.floor(math.log10(span[0])), math.ceil(math.log10(span[1])) + 1)
-            return [n * 10.0**p for p in powers for n in (1, 2, 5) if span[0] <= n * 10.0**p <= span[1]]
+            return [n * 10.0**p for p in powers for n in (1, 2, 3, 5, 7) if span[0] <= n * 10.0**p <= span[1]]
         step = 10 ** math.floor(math.log10((span[1] - span[0]) / 3))
         step = next(step * n for n in (1, 2, 5, 10) if (span[1] - span[0]) / (step * n) <= 8)
         first = math.ceil(span[0] / step)
