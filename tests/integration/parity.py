@@ -17,7 +17,9 @@ import tunelight as tl
 
 KINDS: dict[str, Any] = {"ddp": tl.RayStrategy, "horovod": tl.HorovodRayStrategy, "sharded": tl.RayShardedStrategy}
 BACKENDS = pytest.mark.parametrize("backend", ["ddp", "horovod"])
-EVERY_BACKEND = pytest.mark.parametrize("backend", list(KINDS))
+EVERY_BACKEND = pytest.mark.parametrize(
+    "backend", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "sharded")) for kind in KINDS]
+)
 
 
 class Numbered(Dataset[Any]):

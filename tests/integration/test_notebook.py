@@ -67,6 +67,7 @@ def test_the_example_is_stored_without_outputs_and_machine_paths() -> None:
     assert str(Path.home()) not in EXAMPLE.read_text()
 
 
+@pytest.mark.slow
 def test_the_example_runs_and_leaves_no_process(environment: dict[str, str], tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLE, as_version=4)
     runner = NotebookClient(

@@ -173,6 +173,7 @@ def test_two_gangs_hand_over_in_place_and_keep_their_processes(ray4: Any, tmp_pa
     assert "goes on as it was" not in notes(results)
 
 
+@pytest.mark.slow
 def test_where_the_parents_worker_has_died_its_checkpoint_is_taken(ray4: Any, tmp_path: Path) -> None:
     results = sweep(tmp_path, "doomed", doomed, rates=(1e-2, 1e-6), epochs=4)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[0].error
