@@ -85,7 +85,8 @@ def test_the_last_size_is_the_most_also_where_that_is_no_double():
     assert sizes(1, 8) == [1, 2, 4, 8]
 
 
-def test_a_growth_that_is_not_granted_is_withdrawn_and_asked_for_smaller_and_less_often():
+def test_a_growth_that_is_not_granted_is_withdrawn_and_asked_for_smaller_and_less_often(monkeypatch):
+    monkeypatch.setattr("tunelight.schedulers.growth._PATIENCE_S", 0.0)  # an epoch is a second here
     cluster, heard = told(make(max_workers=8, cooldown=1, max_t=27))
     cluster.grants = False
     cluster.run(curves(1))

@@ -20,6 +20,8 @@ _NO_GAIN: Final = 0.1
 """What doubling a gang must gain at least, as log2 of how much faster it is, for it to be kept."""
 _ROUND: Final = 2.0
 """By how much a gang may be larger than its share, while there is room: a share is hardly ever a power of two."""
+_PATIENCE_S: Final = 60.0
+"""How long new workers may take to start and import, at least, before they count as not to be had."""
 _WORTH: Final = 1.1
 """How many times its cost a growth must save."""
 
@@ -76,7 +78,8 @@ class Growth:
             return
         member.since += 1
         waited = member.pace.second - member.asked_at
-        if workers < member.asked and member.since >= self._cooldown and waited > 2 * self.speed.longest_start_s:
+        patience_s = max(2 * self.speed.longest_start_s, _PATIENCE_S)
+        if workers < member.asked and member.since >= self._cooldown and waited > patience_s:
             member.refused += 1  # what was free is taken: ask for less, and less often from now on
             self._ask(member, workers)
         elif member.trial_id in self._grown and workers >= member.asked:
