@@ -16,10 +16,12 @@ from torch.utils.data import DataLoader, Dataset
 import tunelight as tl
 
 KINDS: dict[str, Any] = {"ddp": tl.RayStrategy, "horovod": tl.HorovodRayStrategy, "sharded": tl.RayShardedStrategy}
-BACKENDS = pytest.mark.parametrize("backend", ["ddp", "horovod"])
+_SLOW = pytest.mark.slow
+BACKENDS = pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=_SLOW)])
 EVERY_BACKEND = pytest.mark.parametrize(
-    "backend", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "sharded")) for kind in KINDS]
+    "backend", ["ddp", *(pytest.param(kind, marks=_SLOW) for kind in KINDS if kind != "ddp")]
 )
+"""CI runs the themes on DDP; make test-full, and pytest without -m, on all of them."""
 
 
 class Numbered(Dataset[Any]):
