@@ -25,6 +25,7 @@ from tunelight.errors import SettingsError, guess
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
+    Judged,
     agreed,
     check_judged,
     check_mode,
@@ -35,6 +36,7 @@ from tunelight.schedulers.common import (
     places,
     tell,
     whole,
+    write_state,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class _Rung:
         return bool(ahead < max(1, places(len(self.losses), eta)))
 
 
-class ASHA(FIFOScheduler):
+class ASHA(Judged, FIFOScheduler):
     """Stop trials that are not among the best at their rung (Ray Tune ``TrialScheduler``).
 
     Rungs lie at ``grace_period * reduction_factor ** (k + s)`` below ``max_t``, for bracket ``s``, in ``unit``. The
@@ -120,11 +122,6 @@ class ASHA(FIFOScheduler):
         self._num_stopped = 0
 
     @property
-    def mode(self) -> str | None:
-        """Return "min", "max", or None where Tune has yet to say."""
-        return self._mode
-
-    @property
     def num_stopped(self) -> int:
         """Return how many trials this scheduler has stopped."""
         return self._num_stopped
@@ -144,17 +141,6 @@ class ASHA(FIFOScheduler):
         return Continue(until=_bound(self._brackets[0]))
 
     # -- Tune's interface ---------------------------------------------------------------------------
-
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
-        check_mode(mode, "ASHA")
-        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
-            return False
-        self._metric = metric or self._metric
-        self._mode = mode or self._mode
-        if self._metric is None and self._mode:
-            self._metric = DEFAULT_METRIC
-        return True
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Deal a trial to a bracket; one that comes back after an error keeps its own and its filings."""
@@ -203,9 +189,7 @@ class ASHA(FIFOScheduler):
             "bracket_of": self._bracket_of,
             "num_stopped": self._num_stopped,
         }
-        part = Path(f"{checkpoint_path}.part")
-        part.write_text(json.dumps(state), encoding="utf-8")
-        part.replace(checkpoint_path)
+        write_state(checkpoint_path, state)
 
     def restore(self, checkpoint_path: str) -> None:
         """Take up what ``save`` wrote.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ray.tune.result import DEFAULT_METRIC
+
 from tunelight.errors import SettingsError, guess
-from tunelight.messages import Continue, Resize, Stop
+from tunelight.messages import Adopt, Continue, Resize, Stop
 
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
@@ -21,7 +25,35 @@ WORST: Final = math.inf
 """How NaN and both infinities are filed: they count in a rung, behind everything else."""
 
 
-def tell(trial: Trial, decision: Continue | Stop | Resize) -> None:
+class Judged:
+    """What compares trials by a metric that Tune may be the one to name: a part of a scheduler."""
+
+    _metric: str | None
+    _mode: str | None
+
+    @property
+    def mode(self) -> str | None:
+        """Return "min", "max", or None where Tune has yet to say."""
+        return self._mode
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
+        check_mode(mode, type(self).__name__)
+        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
+            return False
+        self._mode = mode or self._mode
+        self._metric = metric or self._metric or (DEFAULT_METRIC if self._mode else None)
+        return True
+
+
+def write_state(path: str, state: Mapping[str, Any]) -> None:
+    """Write a scheduler's state as JSON, whole or not at all."""
+    part = Path(f"{path}.part")
+    part.write_text(json.dumps(state), encoding="utf-8")
+    part.replace(path)
+
+
+def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
     """Send a decision to the trial's actor, if it has the door for it; never raise.
 
     The call arrives before the trial's next ``step()``. An actor that is gone needs no decision.
@@ -93,11 +125,12 @@ def check_judged(who: str, metric: str | None, mode: str | None) -> None:
 
 
 def agreed(own: dict[str, Any], saved: Mapping[str, Any], who: str, path: str) -> dict[str, Any]:
-    """Return a scheduler's settings with the metric and mode that were saved, where it has none.
+    """Return a scheduler's settings with the metric and mode that were saved, where it lacks them.
 
     Raises: SettingsError where the others differ: state saved under them would mean something else.
     """
-    both = {**own, **{name: own[name] or saved[name] for name in ("metric", "mode")}}
+    judged: dict[str, Any] = {name: own[name] or saved[name] for name in ("metric", "mode") if name in own}
+    both = {**own, **judged}
     differ = [f"{name}={both[name]!r} (saved: {saved.get(name)!r})" for name in both if both[name] != saved.get(name)]
     if differ:
         raise SettingsError(

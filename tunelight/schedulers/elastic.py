@@ -24,6 +24,7 @@ from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
+    Judged,
     agreed,
     check_judged,
     check_mode,
@@ -33,6 +34,7 @@ from tunelight.schedulers.common import (
     number,
     tell,
     whole,
+    write_state,
 )
 from tunelight.schedulers.growth import Growth
 from tunelight.schedulers.ledger import Need
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
 
 
-class ElasticASHA(TrialScheduler):
+class ElasticASHA(Judged, TrialScheduler):
     """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
 
     Rungs lie at ``grace * eta ** k`` below ``max_t``. A trial that comes to a rung among the best ``floor(n / eta)``
@@ -118,11 +120,6 @@ class ElasticASHA(TrialScheduler):
     # -- what tunelight asks ------------------------------------------------------------------------
 
     @property
-    def mode(self) -> str | None:
-        """Return "min", "max", or None where Tune has yet to say."""
-        return self._mode
-
-    @property
     def max_workers(self) -> int | None:
         """How far a gang may grow; None: not at all."""
         return self._growth.most
@@ -144,15 +141,6 @@ class ElasticASHA(TrialScheduler):
         return self._in_time(self._promotion.front())
 
     # -- Tune's interface ---------------------------------------------------------------------------
-
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
-        check_mode(mode, "ElasticASHA")
-        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
-            return False
-        self._mode = mode or self._mode
-        self._metric = metric or self._metric or (DEFAULT_METRIC if self._mode else None)
-        return True
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Take in a trial that is to start, or one that comes back: it keeps what it filed."""
@@ -237,9 +225,7 @@ class ElasticASHA(TrialScheduler):
     def save(self, checkpoint_path: str) -> None:
         """Write settings and rungs as JSON."""
         state = {"settings": self._settings(), "rungs": self._promotion.state()}
-        part = Path(f"{checkpoint_path}.part")
-        part.write_text(json.dumps(state), encoding="utf-8")
-        part.replace(checkpoint_path)
+        write_state(checkpoint_path, state)
 
     def restore(self, checkpoint_path: str) -> None:
         """Take up what ``save`` wrote.

@@ -25,16 +25,24 @@ from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY, Adopt, Continue
+from tunelight.schedulers.common import (
+    TRAINING_ITERATION,
+    Judged,
+    agreed,
+    check_judged,
+    is_number,
+    loss_of,
+    tell,
+    write_state,
+)
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
-from tunelight.schedulers.telling import ask_offer, check_door, folder_of, send
+from tunelight.schedulers.telling import ask_offer, check_door, folder_of
 from tunelight.schedulers.turns import next_in_turn, others_wait
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
 
-TRAINING_ITERATION = "training_iteration"
 _ADOPTED = f"{RESULT_KEY}/adopted"
-MODES = ("min", "max")
 
 
 @dataclass
@@ -54,7 +62,7 @@ class _Member:
     ended: bool = False
 
 
-class GangPBT(FIFOScheduler):
+class GangPBT(Judged, FIFOScheduler):
     """Train a population: the worst take over the best ones' weights and a mutation of their settings.
 
     Every member is asked at each ``perturbation_interval``-th report. Among the best quarter it offers its state: one
@@ -118,11 +126,6 @@ class GangPBT(FIFOScheduler):
         """Told of each change: trial, its report, its configuration from then on, whose it is and of which report."""
 
     @property
-    def mode(self) -> str | None:
-        """Return "min", "max", or None where Tune has yet to say."""
-        return self._mode
-
-    @property
     def num_exploits(self) -> int:
         """Return how often a member took over another's weights."""
         return self._exploits
@@ -144,23 +147,9 @@ class GangPBT(FIFOScheduler):
 
     # -- Tune's interface ---------------------------------------------------------------------------
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
-        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
-            return False
-        self._metric = metric or self._metric
-        self._mode = mode or self._mode
-        if self._metric is None and self._mode:
-            self._metric = DEFAULT_METRIC
-        return True
-
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Take a trial into the population, or back after an error."""
-        if not self._metric or not self._mode:
-            raise SettingsError(
-                f"GangPBT needs a metric and a mode to compare trials by, and has metric={self._metric!r}, "
-                f"mode={self._mode!r}. Give both to GangPBT(metric=..., mode='min') or to the sweep."
-            )
+        check_judged("GangPBT", self._metric, self._mode)
         if not self._mutations:
             raise SettingsError(
                 "GangPBT needs to know what to mutate: GangPBT(hyperparam_mutations={'lr': tune.loguniform(1e-4, 1)}). "
@@ -229,9 +218,7 @@ class GangPBT(FIFOScheduler):
             "rng": [kind, np.asarray(keys).tolist(), *rest],
             "exploits": self._exploits,
         }
-        part = Path(f"{checkpoint_path}.part")
-        part.write_text(json.dumps(state), encoding="utf-8")
-        part.replace(checkpoint_path)
+        write_state(checkpoint_path, state)
 
     def restore(self, checkpoint_path: str) -> None:
         """Take up what ``save`` wrote; offers are gone, so that the next are taken from checkpoints.
@@ -239,13 +226,7 @@ class GangPBT(FIFOScheduler):
         Raises: SettingsError, if it was written under other settings.
         """
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        saved, own = state["settings"], self._settings()
-        differ = [f"{name}={own[name]!r} (saved: {saved.get(name)!r})" for name in own if own[name] != saved.get(name)]
-        if differ:
-            raise SettingsError(
-                f"{checkpoint_path} was saved by a GangPBT with other settings than this one: {', '.join(differ)}. "
-                "Restore it with the settings it was saved under."
-            )
+        agreed(self._settings(), state["settings"], "a GangPBT", checkpoint_path)
         self._members = {key: _Member(**member) for key, member in state["members"].items()}
         kind, keys, *rest = state["rng"]
         self._rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
@@ -258,7 +239,7 @@ class GangPBT(FIFOScheduler):
         if not member.told:
             check_door(trial)
         member.told = True
-        send(trial, Continue(until))
+        tell(trial, Continue(until))
 
     def _judge(self, trial: Trial, member: _Member, until: int) -> bool:
         """Let a member offer or adopt; return whether it adopts, and so is told how far it may run."""
@@ -284,7 +265,7 @@ class GangPBT(FIFOScheduler):
         self._offers.pop(trial.trial_id, None)
         self._exploits += 1
         weights, folder = self._offers.get(parent_id), folder_of(parent)
-        send(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder, theirs.offered, until))
+        tell(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder, theirs.offered, until))
         if self.on_change is not None:
             self.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
 
@@ -314,9 +295,7 @@ class GangPBT(FIFOScheduler):
         value = result.get(self._metric or DEFAULT_METRIC)
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             return None
-        if not math.isfinite(value):
-            return math.inf
-        return -float(value) if self._mode == "max" else float(value)
+        return loss_of(float(value), self._mode)
 
     def _leave(self, trial: Trial) -> None:
         if (member := self._members.get(trial.trial_id)) is not None:
@@ -352,26 +331,22 @@ def _check(  # noqa: PLR0917 - its caller's order
     mode: Any, interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any
 ) -> None:
     """Raise SettingsError for a value out of range."""
-    if mode not in (None, *MODES):
+    if mode not in (None, "min", "max"):
         raise SettingsError(f"GangPBT's mode must be 'min' or 'max', not {mode!r}.")
     if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
         raise SettingsError(
             f"GangPBT's perturbation_interval must be a whole number of reports, 1 or more, not {interval!r}."
         )
-    if lead is not None and (not _is_number(lead) or lead < 1):
+    if lead is not None and (not is_number(lead) or lead < 1):
         raise SettingsError(f"GangPBT's max_lead must be 1 report or more, not {lead!r}.")
-    if not _is_number(quantile) or not 0 < quantile <= 0.5:
+    if not is_number(quantile) or not 0 < quantile <= 0.5:
         raise SettingsError(
             f"GangPBT's quantile_fraction must be more than 0 and at most 0.5, not {quantile!r}: the best and the "
             "worst are two parts of the population."
         )
-    if not _is_number(resample) or not 0 <= resample <= 1:
+    if not is_number(resample) or not 0 <= resample <= 1:
         raise SettingsError(f"GangPBT's resample_probability must be between 0 and 1, not {resample!r}.")
-    if not factors or not all(_is_number(one) and one > 0 for one in factors):
+    if not factors or not all(is_number(one) and one > 0 for one in factors):
         raise SettingsError(
             f"GangPBT's perturbation_factors must be numbers above 0, such as (1.2, 0.8), not {factors!r}."
         )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""What a scheduler says to a trial's actor beside its answers to Tune. An actor that is gone hears nothing."""
+"""What a population asks of a trial: whether it is a gang, what it offers, where its checkpoints are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from ray.actor import ActorHandle
 
 from tunelight.errors import SettingsError
-from tunelight.messages import Adopt, Continue
 
 logger = logging.getLogger(__name__)
 
@@ -31,16 +30,6 @@ def ask_offer(trial: Any) -> Any:
     except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
         logger.debug("no offer asked of trial %s: %s", trial.trial_id, error)
         return None
-
-
-def send(trial: Any, decision: Continue | Adopt) -> None:
-    """Send a decision to the trial's actor, if it has the door for it; never raise."""
-    try:
-        decide = getattr(trial.temporary_state.ray_actor, "decide", None)
-        if decide is not None:
-            decide.remote(decision)
-    except Exception as error:  # noqa: BLE001 - as above
-        logger.debug("no decision sent to trial %s: %s", trial.trial_id, error)
 
 
 def folder_of(trial: Any) -> str | None:
