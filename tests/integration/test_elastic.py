@@ -243,6 +243,7 @@ def test_a_sweep_that_is_cut_off_with_paused_trials_goes_on_with_them_paused(ray
         assert len(trial.history) == 4 or starts.count("2") == 0  # a paused one was not trained again
 
 
+@pytest.mark.slow
 def test_a_paused_trial_whose_checkpoint_is_gone_is_an_error_and_the_sweep_goes_on(ray4: Any, tmp_path: Path) -> None:
     class Losing(Halve):
         def choose_trial_to_run(self, tune_controller: Any, *_: Any) -> Any:
@@ -261,7 +262,8 @@ def test_a_paused_trial_whose_checkpoint_is_gone_is_an_error_and_the_sweep_goes_
     assert "was paused at report 2, but the checkpoint" in str(failed.error)
 
 
-@pytest.mark.parametrize("name", ["hyperband", pytest.param("medianstopping", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hyperband", "medianstopping"])
 def test_rays_own_schedulers_run_gangs_unchanged(ray4: Any, tmp_path: Path, name: str) -> None:
     options = (
         {"max_t": 9, "reduction_factor": 3} if name == "hyperband" else {"grace_period": 1, "min_samples_required": 2}

@@ -162,9 +162,8 @@ def notes(results: tl.SweepResults) -> str:
     return " ".join(text for _, text in read_record(results.folder).notes)
 
 
-@pytest.mark.parametrize(
-    "backend", ["ddp", *(pytest.param(one, marks=pytest.mark.slow) for one in ("horovod", "sharded"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
 def test_two_gangs_hand_over_in_place_and_keep_their_processes(ray4: Any, tmp_path: Path, backend: Any) -> None:
     results = sweep(tmp_path, backend, rates=(1e-2, 1e-6), backend=backend)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[0].error
