@@ -129,7 +129,7 @@ DOORS: dict[str, Door] = {
         why="it runs schedulers and searchers on virtual time, and reads what sweeps left",
     ),
     "storage": Door(
-        names("messages errors settings space"),
+        names("messages errors checkpoints settings space"),
         names("numpy yaml ray.tune.Callback"),
         why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
     ),
