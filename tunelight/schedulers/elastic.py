@@ -111,7 +111,7 @@ class ElasticASHA(Judged, TrialScheduler):
         self._deadline_s = deadline_s
         self.clock = clock
         self._members = Members()
-        self._promotion = Promotion(self._members, whole(eta), grace, None if max_t == "auto" else max_t)
+        self._promotion = Promotion(self._members, whole(eta), grace, None if max_t == "auto" else max_t, self._worth)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
         self._some_need: Need | None = None
@@ -200,7 +200,7 @@ class ElasticASHA(Judged, TrialScheduler):
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
         """Return the paused trial to promote now, if any; make room, and end what nobody will promote."""
         self._members.settle(self._growth.started, lambda member: self._adjust(tune_controller, member), self._paused)
-        while (member := self._promotion.promotable(worth=self._worth)) is not None:
+        while (member := self._promotion.promotable()) is not None:
             self._growth.ledger.look(tune_controller)
             if not self._growth.ledger.fits(member.need) and self._members.going:
                 self._growth.make_room(member.need)
@@ -258,7 +258,7 @@ class ElasticASHA(Judged, TrialScheduler):
 
     def _adjust(self, tune_controller: TuneController, member: Member) -> None:
         self._growth.ledger.look(tune_controller)
-        alone = not self._members.waiting and self._promotion.promotable(worth=self._worth) is None
+        alone = not self._members.waiting and self._promotion.promotable() is None
         left = self._promotion.end_of(member.target) - member.progress
         self._growth.adjust(tune_controller, member, left, self._promotion.expected(member), alone=alone)
 
@@ -285,7 +285,7 @@ class ElasticASHA(Judged, TrialScheduler):
         Whether the search has more to give, nobody says: it was asked just now, and gave nothing. It may count
         paused trials as live, so they are ended in growing numbers, worst first.
         """
-        member = self._promotion.promotable(closed=True, worth=self._worth)
+        member = self._promotion.promotable(idle=True)
         if member is not None and self._promotion.promote(member):
             return self._start_again(member)
         for trial_id in self._promotion.worst_first()[: self._ending]:
