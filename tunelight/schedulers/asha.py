@@ -16,20 +16,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
+    WORST,
     Judged,
     agreed,
     check_judged,
     check_mode,
     check_positive,
     is_number,
-    loss_of,
     number,
     tell,
     whole,
@@ -192,16 +191,11 @@ class ASHA(Judged, FIFOScheduler):
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """File a report at every rung that it passes first; return whether its trial goes on."""
-        time, value = (
-            number(result.get(self._time_attr)),
-            number(result.get(self._metric or DEFAULT_METRIC)),
-        )
+        time, loss = number(result.get(self._time_attr)), self._loss(result)
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
-        if time is None or value is None or math.isnan(time) or not rungs:
+        if time is None or loss is None or math.isnan(time) or not rungs:
             return True
-        finite = math.isfinite(value)
-        loss = loss_of(value, self._mode)
-        keep = finite or time < rungs[0].milestone
+        keep = loss != WORST or time < rungs[0].milestone
         for rung in rungs:
             if time < rung.milestone:
                 break

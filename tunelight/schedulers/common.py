@@ -45,6 +45,11 @@ class Judged:
         self._metric = metric or self._metric or (DEFAULT_METRIC if self._mode else None)
         return True
 
+    def _loss(self, result: Mapping[str, Any]) -> float | None:
+        """Return what a report's metric is filed as; None where there is none, or it is no number."""
+        value = number(result.get(self._metric or DEFAULT_METRIC))
+        return None if value is None else loss_of(value, self._mode)
+
 
 def write_state(path: str, state: Mapping[str, Any]) -> None:
     """Write a scheduler's state as JSON, whole or not at all."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ray.tune.experiment import Trial
-from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
 from tunelight.errors import SettingsError
@@ -30,7 +29,6 @@ from tunelight.schedulers.common import (
     check_mode,
     check_positive,
     is_number,
-    loss_of,
     number,
     tell,
     whole,
@@ -241,12 +239,12 @@ class ElasticASHA(Judged, TrialScheduler):
 
     def _judge(self, member: Member, result: Mapping[str, Any], *, ended: bool = False) -> Verdict:
         """Learn from a report and file it; one without progress or metric decides nothing."""
-        at, value = number(result.get(TRAINING_ITERATION)), number(result.get(self._metric or DEFAULT_METRIC))
+        at, loss = number(result.get(TRAINING_ITERATION)), self._loss(result)
         if at is None or math.isnan(at):
             return "go on"
         member.progress = at
         self._growth.heard(member, result)
-        return "go on" if value is None else self._promotion.judge(member, loss_of(value, self._mode), ended=ended)
+        return "go on" if loss is None else self._promotion.judge(member, loss, ended=ended)
 
     def _going(self, member: Member) -> None:
         """Note that a trial trains, which Tune does not tell."""
