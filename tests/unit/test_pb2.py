@@ -48,10 +48,11 @@ def test_it_goes_where_intervals_gained_most() -> None:
 
 
 def test_as_long_as_little_is_known_nothing_is_chosen_and_values_are_perturbed() -> None:
-    assert chosen(taught(7)) == {}
-    assert chosen(taught(8)) != {}
-    population = Population(explore="pb2")
-    plain = Population()
+    assert chosen(taught(3)) == {}
+    assert chosen(taught(4)) != {}
+    two = {**LR, "wd": tune.uniform(0, 1)}
+    population = Population(explore="pb2", hyperparam_mutations=two)
+    plain = Population(hyperparam_mutations=two)
     for one in (population, plain):
         one.round(1, [0.1, 0.2, 0.3, 0.4])
         one.round(2, [0.1, 0.2, 0.3, 0.4])
@@ -166,5 +167,5 @@ def lowest_loss(seed: int, **settings: Any) -> float:
 
 
 def test_from_bad_learning_rates_it_comes_further_than_chance() -> None:
-    better = [lowest_loss(seed, explore="pb2") < lowest_loss(seed) for seed in range(8)]
-    assert sum(better) >= 7
+    better = [lowest_loss(seed, explore="pb2") < lowest_loss(seed) for seed in range(6)]
+    assert sum(better) >= 5

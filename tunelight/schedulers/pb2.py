@@ -26,13 +26,13 @@ from tunelight.space.domains import spell
 _KINDS: Final = ("uniform", "quniform", "loguniform", "qloguniform")
 _REMEMBERED: Final = 200
 """How many intervals are learned from: a Gaussian process costs the cube of that."""
-_LEAST: Final = 4
+_LEAST: Final = 2
 """How many intervals are needed before anything is learned from them, for each dimension."""
 _DRAWN: Final = 500
 """How many configurations are tried all over the domains, and as many near the parent's."""
 _NEAR: Final = 0.1
 """How far those lie apart from it: a standard deviation, in widths of a domain."""
-_BOLD: Final = 1.0
+_BOLD: Final = 2.0
 """How many standard deviations above the mean the upper confidence bound lies."""
 
 
@@ -139,6 +139,7 @@ def _promise(
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - an extra, and it takes a second
     from sklearn.gaussian_process import GaussianProcessRegressor  # noqa: PLC0415
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel  # noqa: PLC0415
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
 
     first, last = seen[0][0].number, max(number, seen[-1][0].number)
 
@@ -150,15 +151,15 @@ def _promise(
     gains = (ranks - ranks.mean()) / (ranks.std() or 1.0)
     scales = RBF(np.full(known.shape[1], 0.5), (0.1, 10.0))
     kernel = ConstantKernel(1.0, (0.1, 10.0)) * scales + WhiteKernel(0.3, (0.01, 2.0))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):  # more threads take as long, and cores that train
         warnings.simplefilter("ignore", ConvergenceWarning)  # a scale at its bound says that it does not matter
         process = GaussianProcessRegressor(kernel).fit(known, gains)
-    if others:
-        pending = np.array([at(number, where) for where in others])
-        expected = process.predict(pending)
-        process = GaussianProcessRegressor(process.kernel_, optimizer=None)
-        process.fit(np.vstack([known, pending]), np.concatenate([gains, expected]))
-    mean, deviation = process.predict(np.array([at(number, where) for where in points]), return_std=True)
+        if others:
+            pending = np.array([at(number, where) for where in others])
+            expected = process.predict(pending)
+            process = GaussianProcessRegressor(process.kernel_, optimizer=None)
+            process.fit(np.vstack([known, pending]), np.concatenate([gains, expected]))
+        mean, deviation = process.predict(np.array([at(number, where) for where in points]), return_std=True)
     noise = process.kernel_.k2.noise_level
     bound: np.ndarray[Any, Any] = mean + _BOLD * np.sqrt(np.maximum(deviation**2 - noise, 0.0))
     return bound
