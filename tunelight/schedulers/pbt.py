@@ -31,12 +31,13 @@ from tunelight.schedulers.common import (
     check_judged,
     check_mode,
     is_number,
+    reach,
     tell,
     write_state,
 )
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of, put
 from tunelight.schedulers.pb2 import Gains, Interval, check_installed
-from tunelight.schedulers.telling import ask_offer, check_door, folder_of
+from tunelight.schedulers.telling import check_door, folder_of
 from tunelight.schedulers.turns import next_in_turn, others_wait
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ class GangPBT(Judged, FIFOScheduler):
                 return True
         elif trial.trial_id in best:
             member.offered, member.worth = member.reports, member.loss if member.loss is not None else math.inf
-            self._offers[trial.trial_id] = ask_offer(trial)
+            self._offers[trial.trial_id] = reach(trial, "offer")
         return False
 
     def _exploit(self, trial: Trial, member: _Member, parent_id: str, until: int) -> None:
