@@ -59,7 +59,7 @@ DOORS: dict[str, Door] = {
     ),
     # What is declared before anything runs, and plain deciders.
     "settings": Door(names("messages errors policies"), names("cloudpickle yaml")),
-    "space": Door(names("messages errors settings"), names("numpy yaml", TUNE)),
+    "space": Door(names("messages errors settings"), names("numpy pydantic yaml", TUNE)),
     "resources": Door(names("messages errors settings"), late=names(TUNE)),
     "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
     "cluster": Door(
