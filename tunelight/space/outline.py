@@ -193,7 +193,8 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
     try:
         read = SpaceFile.model_validate(dict(file.data))
     except ValidationError as error:
-        found = [_told(file, one["type"], one["loc"], one.get("ctx", {}).get("error")) for one in error.errors()]
+        mistakes = sorted(error.errors(), key=lambda one: one["type"] == "missing")  # a misspelt key says more
+        found = [_told(file, one["type"], one["loc"], one.get("ctx", {}).get("error")) for one in mistakes]
         raise type(found[0])("\n".join(map(str, found))) from error
     given = {name: getattr(read, name) for name in file.data}
     settings = {name: value for name, value in given.items() if name in NAMES}

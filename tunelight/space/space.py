@@ -16,7 +16,7 @@ from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
 from tunelight.space.formats import read_format, write_format
-from tunelight.space.grid import Grid
+from tunelight.space.points import Grid
 from tunelight.space.named import find
 from tunelight.space.parts import check_part
 

@@ -108,7 +108,7 @@ def _text(clause: Mapping[str, Any]) -> str:
     if kind == "EQUALS":
         return f"{_named(clause['name'])} == {clause['value']!r}"
     if kind == "IN":
-        return " or ".join(f"{_named(clause['name'])} == {value!r}" for value in clause["values"])
+        return " or ".join(f"{_named(clause['name'])} == {value!r}" for value in clause["values"]) or "false"
     raise unknown(_CS, "forbiddens", kind, f"EQUALS, IN, AND, OR, CLAUSE_ and RELATION_ {', '.join(_SIGNS)}")
 
 
@@ -187,7 +187,7 @@ class _Forbidden:
     def of(self, tree: ast.expr) -> list[dict[str, Any]]:
         """Return the clauses that are forbidden, each by itself, where ``tree`` has to hold."""
         told = self._clause(tree, held=False)
-        return told["clauses"] if told["type"] == "OR" else [told]
+        return [] if _never(told) else told["clauses"] if told["type"] == "OR" else [told]
 
     def _clause(self, node: ast.expr, held: bool) -> dict[str, Any]:
         """Return the clause for an expression that holds, or for one that does not."""
@@ -224,8 +224,17 @@ class _Forbidden:
         return {"type": f"CLAUSE_{_WORDS[op]}", "name": name, "value": constant[0]}
 
 
+def _never(clause: Mapping[str, Any]) -> bool:
+    """Tell whether a clause holds of nothing: that a key is one of no values."""
+    return clause["type"] == "IN" and not clause["values"]
+
+
 def _joined(every: bool, clauses: list[dict[str, Any]]) -> dict[str, Any]:
     """Return clauses that hold all, or of which one holds; those of the same kind are put into one."""
+    never = [clause for clause in clauses if _never(clause)]
+    if never and (every or len(never) == len(clauses)):
+        return never[0]
+    clauses = [clause for clause in clauses if not _never(clause)]
     if len(clauses) == 1:
         return clauses[0]
     kind = "AND" if every else "OR"
