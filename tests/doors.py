@@ -116,6 +116,11 @@ DOORS: dict[str, Door] = {
         late=names("sklearn"),
         why="it is what a user could have written: a model and its data",
     ),
+    "zoo": Door(
+        names("errors digits"),
+        names("numpy", LIGHTNING),
+        why="as digits: the models and data that the search spaces name",
+    ),
     # The driver's side: Tune, the trial's head, and what becomes of results.
     "trial": Door(names(FIRST, "gang"), why=HEAD),
     "exchanging": Door(names(FIRST, "gang"), why=HEAD),

@@ -88,7 +88,7 @@ def run(
     What is not given here is taken from the search space, else from the default named below.
 
     Args:
-        search_space: a SearchSpace, a dict of domains, the path of a YAML file, or the name of a space that comes along.
+        search_space: a SearchSpace, a dict of domains, a YAML file's path, or the name of a space that comes along.
         train: the train function; runs on every worker of a trial with its configuration.
         model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's
             classes and further Trainer arguments; keys of the space are then ``model.lr``, ``data.batch_size``,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ KEYS = {
     "model.act": tune.choice(["relu", "tanh"]),
     "model.bias": tune.choice([True, False]),
     "model.clip": tune.choice([None, 0.5]),
-    "f": tune.sample_from(lambda: 1),
+    "f": tune.sample_from(lambda _: 1),
 }
 
 
@@ -41,7 +42,7 @@ def rng(seed: int = 0) -> np.random.RandomState:
     return np.random.RandomState(seed)
 
 
-def draws(space: tl.SearchSpace, count: int = 50) -> list[dict]:
+def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
     generator = rng()
     return [space.sample(generator, index % space.grid_size) for index in range(count)]
 
@@ -61,7 +62,7 @@ def test_a_key_of_a_key_that_is_left_out_is_left_out():
         "a": tune.choice([1, 2]),
         "b": {"choice": ["x"], "when": {"a": 1}},
         "c": {"choice": [0], "when": {"b": "x"}},
-        "d": {"sample_from": lambda config: sorted(config), "when": {"c": 0}},
+        "d": {"sample_from": sorted, "when": {"c": 0}},
     }
     for config in draws(tl.SearchSpace(chained)):
         assert list(config) == (["a", "b", "c", "d"] if config["a"] == 1 else ["a"])
@@ -77,7 +78,7 @@ def test_a_condition_takes_one_of_several_values_and_true_is_not_one():
 def test_drawing_asks_for_what_counts_in_order_and_for_nothing_fixed():
     asked = []
 
-    def choose(key, domain):
+    def choose(key: str, domain: Any) -> Any:
         asked.append(key)
         return domain.sample(random_state=rng(1))
 
@@ -102,7 +103,7 @@ def test_nested_keys_name_others_by_their_whole_path():
         ({"a": {"fixed": 1, "when": {"a": 1}}}, "a: its `when` names a, which does not stand above it"),
         ({"a": tune.choice(["sgd"]), "b": {"fixed": 1, "when": {"a": "sdg"}}}, "never is. Did you mean 'sgd'.*: sgd"),
         ({"a": tune.uniform(0, 1), "b": {"fixed": 1, "when": {"a": 2}}}, "never is. It lies between 0 and 1"),
-        ({"a": tune.sample_from(lambda: 2), "b": {"fixed": 1, "when": {"a": 2}}}, "which a function gives"),
+        ({"a": tune.sample_from(lambda _: 2), "b": {"fixed": 1, "when": {"a": 2}}}, "which a function gives"),
         ({"a": tune.choice([1]), "b": {"grid": [1], "when": {"a": 1}}}, "points of the grid would be missed"),
         ({"a": {"fixed": 1, "when": "a"}}, "a: `when` maps other keys"),
         ({"a": {"fixed": 1, "when": {}}}, "a: `when` maps other keys"),
@@ -129,9 +130,10 @@ def test_grid_points_that_conditions_and_constraints_leave_out_are_not_counted()
 
 
 def test_what_is_described_is_read_back_with_its_conditions():
-    space = tl.SearchSpace({**SGD, "x": {"uniform": [0, 1], "around": 0.5}, "o": {"ordinal": [1, 2]}, "t": "f(x)"})
+    told = {**SGD, "x": {"uniform": [0, 1], "around": 0.5}, "o": {"ordinal": [1, 2]}, "t": "f(x)"}
+    space = tl.SearchSpace(told)
     again = tl.SearchSpace(space.describe())
-    assert again.describe() == space.describe() == {**SGD, "x": {"uniform": [0, 1], "around": 0.5}, "o": {"ordinal": [1, 2]}, "t": "f(x)"}
+    assert again.describe() == space.describe() == told
     assert again.when == space.when
     assert draws(again) == draws(space)
     kept = tl.SearchSpace({"a": tune.choice([[1, 2], 3]), "b": {"fixed": "choice(1)", "when": {"a": [[1, 2]]}}})
@@ -173,14 +175,24 @@ def test_every_draw_meets_the_constraints(seed):
     ],
 )
 def test_the_language_of_constraints(text, met):
-    values = {"model.hidden": 64, "model.layers": 2, "model.act": "relu", "model.bias": True, "model.clip": None, "f": 1}
+    values = {
+        "model.hidden": 64,
+        "model.layers": 2,
+        "model.act": "relu",
+        "model.bias": True,
+        "model.clip": None,
+        "f": 1,
+    }
     assert read_constraint(text, KEYS).met(values) is met
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model.hiden < 3", r"character 1: model.hiden is no key of the space. Did you mean 'model.hidden'.*has: model"),
+        (
+            "model.hiden < 3",
+            r"character 1: model.hiden is no key of the space. Did you mean 'model.hidden'.*has: m",
+        ),
         ("model.layers < hidden", "character 16: hidden is no key"),
         ("model.layers * 3", "is a number, and no condition"),
         ("model.act", "is text, and no condition"),
@@ -271,7 +283,14 @@ def test_plain_values_are_fixed_and_draw_nothing():
     space = tl.SearchSpace({"a": 3, "b": None, "c": "text", "d": {"fixed": [1, 2]}, "x": tune.uniform(0, 1), "e": True})
     config = space.sample(rng())
     assert config == {"a": 3, "b": None, "c": "text", "d": [1, 2], "x": rng().uniform(0, 1), "e": True}
-    assert space.describe() == {"a": 3, "b": None, "c": "text", "d": {"fixed": [1, 2]}, "x": {"uniform": [0, 1]}, "e": True}
+    assert space.describe() == {
+        "a": 3,
+        "b": None,
+        "c": "text",
+        "d": {"fixed": [1, 2]},
+        "x": {"uniform": [0, 1]},
+        "e": True,
+    }
     assert isinstance(space.domains["a"], Categorical), "searchers of Ray's know it as a choice of one"
     assert tl.SearchSpace({"model": {"hidden": 64}}).sample(rng()) == {"model": {"hidden": 64}}
 
@@ -281,7 +300,7 @@ def test_keys_can_be_fixed_afterwards():
     fixed = space.fixed({"model.lr": 0.5, "n": 3, "data.root": "/data"})
     assert fixed.sample(rng()) == {"model": {"lr": 0.5}, "n": 3, "data.root": "/data"}
     assert (fixed.grid_size, space.grid_size, fixed.settings) == (1, 2, {"metric": "loss"})
-    with pytest.raises(SpaceError, match="'modle.lr' is not in the search space.* Did you mean 'model.lr'"):
+    with pytest.raises(SpaceError, match=r"'modle.lr' is not in the search space.* Did you mean 'model.lr'"):
         space.fixed({"modle.lr": 0.5})
 
 

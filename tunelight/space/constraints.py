@@ -78,7 +78,9 @@ def read_constraint(text: Any, domains: Mapping[str, Any]) -> Constraint:
         raise SpaceError(f"`require` holds text such as 'model.hidden * model.layers <= 4096', not {text!r}.")
     text = " ".join(text.split())
     if len(text) > _LONGEST:
-        raise SpaceError(f"`require` holds {len(text)} characters, and {_LONGEST} are the most. Split it: all must hold.")
+        raise SpaceError(
+            f"`require` holds {len(text)} characters, and {_LONGEST} are the most. Split it: all must hold."
+        )
     try:
         tree = ast.parse(text, mode="eval").body
         reader = _Reader(text, domains)
@@ -92,7 +94,9 @@ def read_constraint(text: Any, domains: Mapping[str, Any]) -> Constraint:
             raise
         raise SpaceError(f"`require: {text}` cannot be read: {error}. {_ALLOWED}") from error
     if not kinds <= {TRUTH} and kinds != _UNKNOWN:
-        raise SpaceError(f"`require: {text}` is {_or(kinds)}, and no condition. Compare it with something: {text} <= 10.")
+        raise SpaceError(
+            f"`require: {text}` is {_or(kinds)}, and no condition. Compare it with something: {text} <= 10."
+        )
     if not reader.names:
         raise SpaceError(f"`require: {text}` names no key of the space, so it says nothing of a configuration.")
     return Constraint(text, frozenset(reader.names), tree)
@@ -178,19 +182,22 @@ class _Reader:
                 return self._all(NUMBER, (operand,))
             case ast.BoolOp(_, parts):
                 return self._all(TRUTH, parts)
-            case ast.Call(ast.Name(function), arguments, keywords) if function in _FUNCTIONS and not keywords:
-                _, least, most = _FUNCTIONS[function]
-                if not least <= len(arguments) <= most:
-                    wanted = f"{least} or more values" if most > least else "1 value"
-                    raise self._error(node, f"is wrong: {function} takes {wanted}, not {len(arguments)}.")
-                return self._all(NUMBER, arguments)
-            case ast.Call(ast.Name(function)):
-                raise self._error(node, f"is no function that there is.{guess(function, _FUNCTIONS)} {_ALLOWED}")
-            case ast.Compare(left, ops, rights):
-                for op, before, after in zip(ops, (left, *rights), rights, strict=False):
-                    self._compare(op, before, after)
+            case ast.Call(ast.Name(function), arguments, []):
+                return self._call(node, function, arguments)
+            case ast.Compare(left, comparisons, rights):
+                for comparison, before, after in zip(comparisons, (left, *rights), rights, strict=False):
+                    self._compare(comparison, before, after)
                 return frozenset((TRUTH,))
         raise self._error(node, f"is nothing that a constraint can hold. {_ALLOWED}")
+
+    def _call(self, node: ast.expr, function: str, arguments: list[ast.expr]) -> frozenset[str]:
+        if function not in _FUNCTIONS:
+            raise self._error(node, f"is no function that there is.{guess(function, _FUNCTIONS)} {_ALLOWED}")
+        _, least, most = _FUNCTIONS[function]
+        if not least <= len(arguments) <= most:
+            wanted = f"{least} or more values" if most > least else "1 value"
+            raise self._error(node, f"is wrong: {function} takes {wanted}, not {len(arguments)}.")
+        return self._all(NUMBER, arguments)
 
     def _keys(self) -> str:
         return f"The space has: {', '.join(self._domains)}."
@@ -198,7 +205,7 @@ class _Reader:
     def _all(self, wanted: str, parts: Iterable[ast.expr]) -> frozenset[str]:
         for part in parts:
             kinds = self.kinds(part)
-            if kinds != _UNKNOWN and kinds != {wanted}:
+            if kinds not in (_UNKNOWN, {wanted}):
                 raise self._error(part, f"must be {wanted} here, and can be {_or(kinds - {wanted})}.")
         return frozenset((wanted,))
 
@@ -216,7 +223,9 @@ class _Reader:
             if constant is None or choices is None or constant[0] in choices:
                 continue
             texts = [str(choice) for choice in choices]
-            raise self._error(key, f"is never {constant[0]!r}.{guess(constant[0], texts)} It is one of: {', '.join(texts)}.")
+            raise self._error(
+                key, f"is never {constant[0]!r}.{guess(constant[0], texts)} It is one of: {', '.join(texts)}."
+            )
 
 
 def _kinds_of(domain: Any) -> frozenset[str]:

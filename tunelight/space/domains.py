@@ -124,7 +124,7 @@ class DomainReader:
                 f"{value!r} is a value that is no domain. To choose from a list, write {{choice: [...]}} (in Python: "
                 f"tl.choice([...])); to keep it fixed, {{fixed: ...}}; other domains are {', '.join(ARGUMENTS)}.",
             )
-        if _calls(value):
+        if isinstance(value, str) and _calls(value):
             name = value.partition("(")[0]
             raise self._error(
                 path,

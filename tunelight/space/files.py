@@ -67,7 +67,7 @@ class YamlFile:
             loader.dispose()
 
     def where(self, keys: tuple[str, ...]) -> str:
-        """Return "file:line:column: " of a key, by the path of keys that leads to it; an item of a list by its number."""
+        """Return "file:line:column: " of a key, by the path of keys that leads to it; items are numbered from 0."""
         while keys and keys not in self._places:
             keys = keys[:-1]
         return f"{self.path}:{self._places.get(keys, '1:1')}: "

@@ -7,7 +7,7 @@ A model's types are for the schema. What is right is decided where it is for Pyt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, Union
 
 from pydantic import (
     BaseModel,
@@ -92,14 +92,12 @@ def _domain(name: str) -> type[BaseModel]:
 class Group(RootModel[dict[str, "Domain"]]):
     """Keys that stand nested: {model: {lr: ...}} is model.lr."""
 
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": list(ARGUMENTS)}}})
+    model_config = ConfigDict(
+        json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": list(ARGUMENTS)}}}
+    )
 
 
-Description: Any = _domain("choice")
-for _name in ARGUMENTS:
-    if _name != "choice":
-        Description = Description | _domain(_name)
-Domain = Scalar | Description | Group
+Domain: TypeAlias = Union[Scalar, *(_domain(name) for name in ARGUMENTS), Group]  # type: ignore[valid-type]
 Group.model_rebuild()
 
 # --- settings ---------------------------------------------------------------------------------------------
@@ -140,9 +138,9 @@ class SpaceFile(_Closed):
         [], description="Constraints that every configuration meets: model.hidden * model.layers <= 4096."
     )
     train: Annotated[Code | None, Checked] = Field(None, description="The train function, package.module:function.")
-    model: Annotated[Code | None, Checked] = Field(None, description="The LightningModule's class, package.module:Class.")
+    model: Annotated[Code | None, Checked] = Field(None, description="The LightningModule's class.")
     data: Annotated[Code | None, Checked] = Field(None, description="The LightningDataModule's class.")
-    trainer_args: Annotated[Options | None, Checked] = Field(None, description="Further arguments of Lightning's Trainer.")
+    trainer_args: Annotated[Options | None, Checked] = Field(None, description="More arguments of Lightning's Trainer.")
     metric: Annotated[str | None, Checked] = Field(None, description="The logged metric that is judged.")
     mode: Annotated[Literal["min", "max"], Checked] = Field("min", description="Whether less or more is better.")
     num_samples: Annotated[PositiveInt, Checked] = Field(10, description="Trials in all; rounds through a grid.")
@@ -165,7 +163,9 @@ class SpaceFile(_Closed):
     storage: Annotated[str, Checked] = Field("tunelight_runs", description="The folder that sweeps lie in.")
     name: Annotated[str | None, Checked] = Field(None, description="The sweep's name, and its folder's.")
     resume: Annotated[bool | Literal["force"], Checked] = Field(False, description="Go on with the sweep of that name.")
-    seed: Annotated[Annotated[int, Field(ge=0)] | None, Checked] = Field(None, description="What configurations and trials follow from.")
+    seed: Annotated[Annotated[int, Field(ge=0)] | None, Checked] = Field(
+        None, description="What configurations and trials follow from."
+    )
     baselines: Annotated[list[Options], Checked] = Field([], description="Configurations to try first.")
     callbacks: Annotated[list[Code], Checked] = Field([], description="Ray Tune callbacks, package.module:Class.")
     failures: Annotated[int | Options, Checked] = Field(3, description="Lost workers and hangs that a trial survives.")

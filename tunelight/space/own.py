@@ -97,7 +97,7 @@ def prior(domain: Any) -> Any:
     """Return the value that a domain's prior lies around; None without one."""
     if not isinstance(domain, sample.Domain):
         return None
-    sampler: Any = domain.get_sampler()  # type: ignore[no-untyped-call]
+    sampler: Any = domain.get_sampler()
     if isinstance(sampler, sample.Quantized):
-        sampler = sampler.get_sampler()  # type: ignore[no-untyped-call]
+        sampler = sampler.get_sampler()
     return sampler.around if isinstance(sampler, _Near) else None

@@ -22,9 +22,7 @@ class Grid:
     have become the same are one. Raises: SpaceError where there are too many combinations to go through.
     """
 
-    def __init__(
-        self, axes: Mapping[str, Sequence[Any]], kept: Callable[[Point], Point | None] | None = None
-    ) -> None:
+    def __init__(self, axes: Mapping[str, Sequence[Any]], kept: Callable[[Point], Point | None] | None = None) -> None:
         self._axes = {key: list(values) for key, values in axes.items()}
         self.size = math.prod(len(values) for values in self._axes.values())
         self._points: list[Point] | None = None

@@ -16,9 +16,9 @@ from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
 from tunelight.space.formats import read_format, write_format
-from tunelight.space.points import Grid
 from tunelight.space.named import find
 from tunelight.space.parts import check_part
+from tunelight.space.points import Grid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -211,11 +211,7 @@ class SearchSpace:
                 functions.append(key)
             elif holds(self._when.get(key, {}), values):
                 values[key] = (
-                    point[key]
-                    if key in point
-                    else domain.categories[0]
-                    if _is_fixed(domain)
-                    else choose(key, domain)
+                    point[key] if key in point else domain.categories[0] if _is_fixed(domain) else choose(key, domain)
                 )
         for key in functions:
             if holds(self._when.get(key, {}), values):
@@ -240,13 +236,13 @@ class SearchSpace:
         if never is not None:
             where = self._at("require", str(never)) if len(tally) > 1 else self._at("require")
             return SpaceError(
-                f"{where}None of {_TRIES:,} draws from the space{point} meets `require: {self.require[never]}`. Widen a "
-                "domain, or loosen the constraint."
+                f"{where}None of {_TRIES:,} draws from the space{point} meets `require: {self.require[never]}`. Widen "
+                "a domain, or loosen the constraint."
             )
         each = "; ".join(f"{text} (met by {met})" for text, met in zip(self.require, tally, strict=True))
         return SpaceError(
-            f"{self._at('require')}None of {_TRIES:,} draws from the space{point} meets all of `require`: {each}. Widen "
-            "a domain, or loosen a constraint."
+            f"{self._at('require')}None of {_TRIES:,} draws from the space{point} meets all of `require`: {each}. "
+            "Widen a domain, or loosen a constraint."
         )
 
     def fixed(self, values: Mapping[str, Any]) -> SearchSpace:
@@ -310,7 +306,9 @@ class SearchSpace:
             if not counts[key]:
                 return f"holds {key}, which only counts when {dict(self._when[key])}. Leave it out."
             if _is_fixed(self.domains[key]) and not same(values[key], self.domains[key].categories[0]):
-                return f"holds {key}={values[key]!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
+                return (
+                    f"holds {key}={values[key]!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
+                )
         broken = self.broken(values)
         return broken and f"breaks `require: {broken}`: it has {dict(values)}."
 

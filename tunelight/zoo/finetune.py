@@ -45,11 +45,11 @@ class DigitsFineTuner(Classifier):
             body.load_state_dict(weights)
         except (OSError, RuntimeError, KeyError) as error:
             raise CheckpointError(
-                f"checkpoint={checkpoint!r} gives no DigitsCNN of {channels} channels: {error}. Name a checkpoint of one."
+                f"checkpoint={checkpoint!r} gives no DigitsCNN of {channels} channels: {error}. Name a checkpoint of "
+                "one."
             ) from error
-        *parts, last = body.net.children()
-        self.body = nn.Sequential(*parts).requires_grad_(not frozen)
-        self.head = nn.Linear(last.in_features, 10)
+        self.body = nn.Sequential(*list(body.net.children())[:-1]).requires_grad_(not frozen)
+        self.head = nn.Linear(2 * channels * 4, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, shape [B, 10]."""
@@ -75,12 +75,12 @@ def _learned(channels: int) -> dict[str, Tensor]:
     """Return the weights of a DigitsCNN that has learned the digits 0 to 4; the same in every process."""
     images, labels = load_digits()[0].tensors
     known = labels < _KNOWN
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.device("cpu"):
         torch.manual_seed(0)
         model = DigitsCNN(lr=1e-2, channels=channels)
         optimizer = model.configure_optimizers()
         for _ in range(_STEPS):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images[known]), labels[known]).backward()  # type: ignore[no-untyped-call]
+            nn.functional.cross_entropy(model(images[known]), labels[known]).backward()
             optimizer.step()
     return {name: value.detach().clone() for name, value in model.state_dict().items()}

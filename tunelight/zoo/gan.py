@@ -34,7 +34,8 @@ class DigitsGAN(pl.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.generator = nn.Sequential(
-            nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, _PIXELS), nn.Sigmoid()
+            nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
+            nn.Linear(hidden, _PIXELS), nn.Sigmoid(),
         )  # fmt: skip
         self.discriminator = nn.Sequential(nn.Linear(_PIXELS, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1))
 

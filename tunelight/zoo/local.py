@@ -8,7 +8,7 @@ import io
 import os
 import pickle
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,7 +39,7 @@ class LocalImages(pl.LightningDataModule):
     Raises: ImagesMissingError at once where a file is missing; in ``setup`` where one is damaged.
     """
 
-    name: ClassVar[str]
+    title: ClassVar[str]
     source: ClassVar[str]
 
     def __init__(self, root: str | os.PathLike[str], batch_size: int = 128, num_workers: int = 0) -> None:
@@ -64,17 +64,17 @@ class LocalImages(pl.LightningDataModule):
     def missing(cls, root: Path, wanted: str) -> ImagesMissingError:
         """Return the error for a file that is not in a folder."""
         return ImagesMissingError(
-            f"{cls.name} is not in {root}: there is no {wanted}. Fetch it from {cls.source} and unpack it there, or name "
-            "the folder that it lies in on every node: data.root."
+            f"{cls.title} is not in {root}: there is no {wanted}. Fetch it from {cls.source} and unpack it there, or "
+            "name the folder that it lies in on every node: data.root."
         )
 
     def setup(self, stage: str | None = None) -> None:
         """Read the images, or take those that this process has already."""
-        images, labels = _read(type(self), self.root, True)
+        images, labels = _read(self.read, tuple(self.find(self.root, True)))
         kept = min(_VALIDATION, len(labels) // 10)
         self.train = TensorDataset(images[:-kept], labels[:-kept])
         self.val = TensorDataset(images[-kept:], labels[-kept:])
-        self.test = TensorDataset(*_read(type(self), self.root, False))
+        self.test = TensorDataset(*_read(self.read, tuple(self.find(self.root, False))))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Turn a batch's images into numbers in 0..1."""
@@ -108,21 +108,20 @@ class LocalImages(pl.LightningDataModule):
 
 
 @functools.lru_cache(maxsize=4)
-def _read(kind: type[LocalImages], root: Path, train: bool) -> tuple[Tensor, Tensor]:
-    files = kind.find(root, train)
+def _read(read: Callable[[Sequence[Path]], Images], files: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
     try:
-        images, labels = kind.read(files)
+        images, labels = read(files)
     except (OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise ImagesMissingError(
-            f"{kind.name} in {root} cannot be read: {error}. Fetch it again from {kind.source}."
+            f"The images in {files[0].parent} cannot be read: {error}. Fetch and unpack them again."
         ) from error
-    return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
+    return torch.from_numpy(np.array(images)), torch.from_numpy(labels)  # a copy: what was read cannot be written to
 
 
 class MnistData(LocalImages):
     """Serve MNIST, 28 x 28, from its four IDX files, packed or not, in ``root`` or in MNIST/raw below it."""
 
-    name = "MNIST"
+    title = "MNIST"
     source = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
     @classmethod
@@ -159,7 +158,7 @@ def _idx(path: Path) -> NDArray[np.uint8]:
 class Cifar10Data(LocalImages):
     """Serve CIFAR-10, 32 x 32 in colour, in its binary or its Python version, from ``root`` or its folder below it."""
 
-    name = "CIFAR-10"
+    title = "CIFAR-10"
     source = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
     @classmethod

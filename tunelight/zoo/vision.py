@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,7 @@ class ImageMLP(Classifier):
     def __init__(
         self,
         lr: float = 1e-3,
+        *,
         size: int = 28,
         channels: int = 1,
         hidden: int = 256,
@@ -25,7 +28,7 @@ class ImageMLP(Classifier):
         self.save_hyperparameters()
         widths = [channels * size * size, *[hidden] * layers]
         parts: list[nn.Module] = [nn.Flatten()]
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in itertools.pairwise(widths):
             parts += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
         self.net = nn.Sequential(*parts, nn.Linear(widths[-1], classes))
 
@@ -60,6 +63,7 @@ class VisionTransformer(Classifier):
     def __init__(
         self,
         lr: float = 1e-3,
+        *,
         weight_decay: float = 0.05,
         size: int = 32,
         channels: int = 3,
@@ -89,6 +93,4 @@ class VisionTransformer(Classifier):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return AdamW with the configuration's learning rate and weight decay."""
-        return torch.optim.AdamW(
-            self.parameters(), lr=self.hparams["lr"], weight_decay=self.hparams["weight_decay"]
-        )
+        return torch.optim.AdamW(self.parameters(), lr=self.hparams["lr"], weight_decay=self.hparams["weight_decay"])

@@ -39,12 +39,14 @@ def read_format(given: Any, name: str) -> Read:
         given = _load(Path(given))
     if not isinstance(given, Mapping):
         raise SpaceError(f"A search space of {name!r} is a mapping, or the path of a YAML or JSON file, not {given!r}.")
-    return read(given)
+    found: Read = read(given)
+    return found
 
 
 def write_format(space: SearchSpace, name: str) -> dict[str, Any]:
     """Return a space in the format ``name``. Raises: SpaceError."""
-    return _known(_WRITE, name)(space)
+    written: dict[str, Any] = _known(_WRITE, name)(space)
+    return written
 
 
 def _known(table: Mapping[str, Any], name: Any) -> Any:

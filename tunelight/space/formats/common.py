@@ -56,6 +56,8 @@ def unknown(program: str, key: str, what: str, valid: str) -> SpaceError:
 def refuse_constraints(program: str, space: SearchSpace) -> None:
     """Raise SpaceError where a space has conditions or constraints."""
     for key, when in space.when.items():
-        raise refuse(program, key, f"its condition, when: {dict(when)}", "Leave that out, or give the key a domain of its own.")
+        raise refuse(
+            program, key, f"its condition, when: {dict(when)}", "Leave that out, or give the key a domain of its own."
+        )
     for text in space.require:
         raise refuse(program, "require", f"the constraint {text!r}")

@@ -82,14 +82,14 @@ def _conditions(told: Mapping[str, Any], domains: Mapping[str, Any]) -> Iterator
         for part in told["conditions"]:
             yield from _conditions(part, domains)
         return
-    choices = next((values for values in domains.get(str(told.get("parent")), {}).values() if isinstance(values, list)), [])
-    wanted = {"EQ": lambda: [told["value"]], "IN": lambda: list(told["values"])}
-    if kind == "NEQ" and not domains[told["parent"]].keys() & {"choice", "ordinal"}:
-        raise unknown(_CS, child, "condition NEQ on a number", "NEQ on categorical and ordinal, EQ, IN, AND")
-    wanted["NEQ"] = lambda: [choice for choice in choices if choice != told["value"]]
-    if kind not in wanted:
-        raise unknown(_CS, child, f"condition {kind}", ", ".join([*wanted, "AND"]))
-    yield child, str(told["parent"]), wanted[kind]()
+    parent = str(told.get("parent"))
+    choices = next((values for name, values in domains.get(parent, {}).items() if name in ("choice", "ordinal")), None)
+    if kind in ("EQ", "IN"):
+        yield child, parent, list(told["values"]) if kind == "IN" else [told["value"]]
+    elif kind == "NEQ" and choices is not None:
+        yield child, parent, [choice for choice in choices if choice != told["value"]]
+    else:
+        raise unknown(_CS, child, f"condition {kind} on {parent}", "EQ, IN, AND; NEQ on categorical and ordinal")
 
 
 _SIGNS = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=="}
@@ -212,7 +212,9 @@ class _Forbidden:
             raise refuse(_CS, "require", f"{ast.unparse(node)!r}", "It compares keys with values and each other.")
         if constant is None:
             if op is ast.NotEq:
-                return _joined(False, [{"type": f"RELATION_{end}", "left": name, "right": other} for end in ("LT", "GT")])
+                return _joined(
+                    False, [{"type": f"RELATION_{end}", "left": name, "right": other} for end in ("LT", "GT")]
+                )
             return {"type": f"RELATION_{_WORDS[op]}", "left": name, "right": other}
         if op is ast.Eq:
             return {"type": "EQUALS", "name": name, "value": constant[0]}
@@ -220,7 +222,9 @@ class _Forbidden:
             choices = values_of(self._domains[name])
             if choices is not None:
                 return {"type": "IN", "name": name, "values": [one for one in choices if one != constant[0]]}
-            return _joined(False, [{"type": f"CLAUSE_{end}", "name": name, "value": constant[0]} for end in ("LT", "GT")])
+            return _joined(
+                False, [{"type": f"CLAUSE_{end}", "name": name, "value": constant[0]} for end in ("LT", "GT")]
+            )
         return {"type": f"CLAUSE_{_WORDS[op]}", "name": name, "value": constant[0]}
 
 

@@ -26,8 +26,32 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _read(key: str, told: Any) -> Any:
+    kind, attributes = _taken_apart(key, told)
+    if kind not in (_FLOAT, _INT, _CHOICE):
+        raise unknown(_OPTUNA, key, str(kind), f"{_FLOAT}, {_INT}, {_CHOICE}")
+    try:
+        if kind == _CHOICE:
+            choices = list(attributes["choices"])
+            return {"fixed": choices[0]} if len(choices) == 1 else {"choice": choices}
+        low, high, log = attributes["low"], attributes["high"], "log" if attributes.get("log") else ""
+    except KeyError as error:
+        raise SpaceError(f"{key}: {kind} lacks its attribute {error}.") from error
+    step = attributes.get("step")
+    if low == high:
+        return {"fixed": low}
+    if kind == _INT and step in (None, 1):
+        return {f"{log}randint": [low, high + 1]}
+    if step is None:
+        return {f"{log}uniform": [low, high]}
+    if not _divides(step, low, high):
+        raise unknown(_OPTUNA, key, f"step {step} from {low} to {high}", "steps whose multiples the bounds are")
+    return {"qrandint" if kind == _INT else "quniform": [low, high, step]}
+
+
+def _taken_apart(key: str, told: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the name and the attributes of a distribution: of an object, of JSON, or of its text."""
     if type(told).__module__ == "optuna.distributions":
-        told = {"name": type(told).__name__, "attributes": told._asdict()}
+        return type(told).__name__, told._asdict()
     if isinstance(told, str):
         try:
             told = json.loads(told)
@@ -38,36 +62,11 @@ def _read(key: str, told: Any) -> Any:
             f"{key}: a distribution is written {{name: ..., attributes: ...}}, as optuna.distributions."
             f"distribution_to_json does, not {told!r}."
         )
-    kind, attributes = told.get("name"), told["attributes"]
-    if kind not in (_FLOAT, _INT, _CHOICE):
-        raise unknown(_OPTUNA, key, str(kind), f"{_FLOAT}, {_INT}, {_CHOICE}")
-    try:
-        if kind == _CHOICE:
-            choices = list(attributes["choices"])
-            return {"fixed": choices[0]} if len(choices) == 1 else {"choice": choices}
-        low, high, log = attributes["low"], attributes["high"], bool(attributes.get("log"))
-    except KeyError as error:
-        raise SpaceError(f"{key}: {kind} lacks its attribute {error}.") from error
-    step = attributes.get("step")
-    if low == high:
-        return {"fixed": low}
-    if kind == _FLOAT:
-        if step is not None and not _divides(step, low, high):
-            raise unknown(_OPTUNA, key, f"step {step} from {low} to {high}", "steps whose multiples the bounds are")
-        return {"quniform": [low, high, step]} if step is not None else {_log("uniform", log): [low, high]}
-    if step in (None, 1):
-        return {_log("randint", log): [low, high + 1]}
-    if low % step or high % step:
-        raise unknown(_OPTUNA, key, f"step {step} from {low} to {high}", "steps whose multiples the bounds are")
-    return {"qrandint": [low, high, step]}
+    return told.get("name"), told["attributes"]
 
 
 def _divides(step: float, *bounds: float) -> bool:
     return all(abs(bound / step - round(bound / step)) < 1e-9 for bound in bounds)
-
-
-def _log(name: str, log: bool) -> str:
-    return {"uniform": "loguniform", "randint": "lograndint"}[name] if log else name
 
 
 def write(space: SearchSpace) -> dict[str, Any]:

@@ -81,10 +81,8 @@ def _early(told: Any) -> dict[str, Any]:
         return {}
     known = ("type", "min_iter", "eta")
     if not isinstance(told, Mapping) or told.get("type") != "hyperband" or not told.keys() <= set(known):
-        raise unknown(
-            _WANDB, "early_terminate", repr(told), "{type: hyperband, min_iter: ..., eta: ...}; else leave it out, and say"
-            " scheduler='asha'"
-        )  # fmt: skip
+        readable = "{type: hyperband, min_iter: ..., eta: ...}; else leave it out, and say scheduler='asha'"
+        raise unknown(_WANDB, "early_terminate", repr(told), readable)
     return {
         "scheduler": {
             "name": "asha",
@@ -156,7 +154,9 @@ def write(space: SearchSpace) -> dict[str, Any]:
     grids = [key for key, entry in found.items() if entry.name == "grid_search"]
     drawn = [key for key, entry in found.items() if entry.name not in ("grid_search", "fixed")]
     if grids and drawn:
-        raise refuse(_WANDB, grids[0], f"a grid beside what is drawn ({drawn[0]})", "Make it a choice, or the others grids.")
+        raise refuse(
+            _WANDB, grids[0], f"a grid beside what is drawn ({drawn[0]})", "Make it a choice, or the others grids."
+        )
     told: dict[str, Any] = {"method": "grid" if grids else "random"}
     if metric := space.settings.get("metric"):
         goal = next(goal for goal, mode in _MODES.items() if mode == space.settings.get("mode", "min"))
