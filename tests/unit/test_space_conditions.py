@@ -107,6 +107,7 @@ def test_nested_keys_name_others_by_their_whole_path():
         ({"a": tune.choice([1]), "b": {"grid": [1], "when": {"a": 1}}}, "points of the grid would be missed"),
         ({"a": {"fixed": 1, "when": "a"}}, "a: `when` maps other keys"),
         ({"a": {"fixed": 1, "when": {}}}, "a: `when` maps other keys"),
+        ({"o": 1, "a": {"domain": tune.uniform(0, 1), "when": {"o": 1}}}, "a.when: `when` stands beside the name of"),
     ],
 )
 def test_a_condition_that_cannot_be_right_is_refused(domains, message):
@@ -276,6 +277,17 @@ def test_a_searcher_of_rays_is_not_given_what_it_cannot_know():
     build_searcher(tl.SearchSpace({"a": tune.uniform(0, 1), "b": 3}), settings)
 
 
+def test_a_sweep_that_goes_on_finds_its_conditions_and_constraints(tmp_path):
+    from tunelight.reopen import _space
+    from tunelight.storage import read_sweep_file, write_sweep_file
+
+    space = tl.SearchSpace({**SGD, "z": 3}, require=["lr < 1e-2", "momentum > 0.1"])
+    write_sweep_file(tmp_path, {"space": space.describe(), "require": space.require})
+    again = _space(tmp_path, read_sweep_file(tmp_path))
+    assert (again.describe(), again.require) == (space.describe(), space.require)
+    assert draws(again) == draws(space)
+
+
 # --- fixed, ordinal, around -------------------------------------------------------------------------------
 
 
@@ -300,6 +312,8 @@ def test_keys_can_be_fixed_afterwards():
     fixed = space.fixed({"model.lr": 0.5, "n": 3, "data.root": "/data"})
     assert fixed.sample(rng()) == {"model": {"lr": 0.5}, "n": 3, "data.root": "/data"}
     assert (fixed.grid_size, space.grid_size, fixed.settings) == (1, 2, {"metric": "loss"})
+    told = tl.SearchSpace({"a": tune.uniform(0, 1), "b": 1}, baselines=[{"a": 0.5}, {"a": 0.1, "b": 1}]).fixed({"a": 0})
+    assert told.settings["baselines"] == ({"a": 0}, {"a": 0, "b": 1})
     with pytest.raises(SpaceError, match=r"'modle.lr' is not in the search space.* Did you mean 'model.lr'"):
         space.fixed({"modle.lr": 0.5})
 

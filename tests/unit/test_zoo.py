@@ -53,6 +53,9 @@ def test_a_transformer_sees_where_a_patch_lies():
     model = VisionTransformer(size=8, channels=1, patch=4, **SMALL).eval()
     x = torch.rand(1, 1, 8, 8)
     assert not torch.allclose(model(x), model(x.roll(4, dims=3)), atol=1e-4)
+    with torch.no_grad():
+        evaluated = model(x)
+    assert torch.allclose(model.train()(x), evaluated, atol=1e-5), "torch evaluates by other kernels than it trains"
 
 
 @pytest.mark.parametrize(("given", "message"), [({"patch": 5}, "patch=5 must divide size=32"), ({"heads": 7}, "heads")])
@@ -112,6 +115,16 @@ def test_one_backward_pass_gives_both_networks_their_own_gradients(monkeypatch):
     (fooled / 2).backward()
     for name, part in model.discriminator.named_parameters():
         assert torch.allclose(together[f"discriminator.{name}"], gradient(part), atol=1e-6)
+
+
+def test_a_gan_is_judged_by_the_same_noise_each_time(monkeypatch):
+    model = gan(monkeypatch)
+    logged = []
+    monkeypatch.setattr(model, "log", lambda name, value, **_: logged.append((name, value.item())))
+    for number in (0, 0, 1):
+        model.validation_step(images(32), number)
+    assert logged[0] == logged[1] != logged[2]
+    assert {name for name, _ in logged} == {"val_loss"}
 
 
 def test_each_network_has_its_learning_rate():

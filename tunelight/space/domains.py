@@ -72,6 +72,10 @@ class DomainReader:
             here = (*path, str(key))
             if not isinstance(key, str) or not key:
                 raise self._error(here, "a key of a search space must be text.")
+            if path and key in MODIFIERS:
+                raise self._error(
+                    here, f"`{key}` stands beside the name of a domain: {{uniform: [0, 1], {key}: ...}}, in Python too."
+                )
             if _is_group(value):
                 self._read(value, here)
                 continue

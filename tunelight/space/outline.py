@@ -25,7 +25,7 @@ from pydantic import (
 
 from tunelight.errors import SettingsError, SpaceError, TunelightError, guess
 from tunelight.settings import BACKENDS, NAMES, Settings, check_setting
-from tunelight.space.domains import ARGUMENTS, AROUND, OPTIONAL
+from tunelight.space.domains import ARGUMENTS, AROUND, MODIFIERS, OPTIONAL
 from tunelight.space.files import YamlFile
 
 # --- domains ----------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Group(RootModel[dict[str, "Domain"]]):
     """Keys that stand nested: {model: {lr: ...}} is model.lr."""
 
     model_config = ConfigDict(
-        json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": list(ARGUMENTS)}}}
+        json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": [*ARGUMENTS, *MODIFIERS]}}}
     )
 
 

@@ -246,7 +246,7 @@ class SearchSpace:
         )
 
     def fixed(self, values: Mapping[str, Any]) -> SearchSpace:
-        """Return a copy in which these values, by dotted key, are fixed.
+        """Return a copy in which these values, by dotted key, are fixed; in its baselines too.
 
         A key that is new to the space must be one of ``model.``, ``data.`` or ``trainer.``. Raises: SpaceError.
         """
@@ -263,6 +263,10 @@ class SearchSpace:
         new._paths = {**{key: (key,) for key in values}, **self._paths}
         new._paths = {key: new._paths[key] for key in new.domains}
         new._grid = new._make_grid()
+        if "baselines" in self.settings:
+            told = [self.dotted(config) for config in self.settings["baselines"]]
+            told = [config | {key: value for key, value in values.items() if key in config} for config in told]
+            new.settings = {**self.settings, "baselines": tuple(self.written(config) for config in told)}
         return new
 
     def describe(self) -> dict[str, Any]:

@@ -159,6 +159,8 @@ def write(space: SearchSpace) -> dict[str, Any]:
         )
     told: dict[str, Any] = {"method": "grid" if grids else "random"}
     if metric := space.settings.get("metric"):
+        if not isinstance(metric, str):
+            raise refuse(_WANDB, "metric", "several metrics", "Give one.")
         goal = next(goal for goal, mode in _MODES.items() if mode == space.settings.get("mode", "min"))
         told["metric"] = {"name": metric, "goal": goal}
     told["parameters"] = _nested(space.written({key: _Leaf(_write(entry)) for key, entry in found.items()}))
