@@ -117,12 +117,16 @@ def test_one_backward_pass_gives_both_networks_their_own_gradients(monkeypatch):
         assert torch.allclose(together[f"discriminator.{name}"], gradient(part), atol=1e-6)
 
 
-def test_a_gan_is_judged_by_the_same_noise_each_time(monkeypatch):
+def test_a_gan_is_judged_by_noise_that_depends_on_the_images_alone(monkeypatch):
     model = gan(monkeypatch)
     logged = []
     monkeypatch.setattr(model, "log", lambda name, value, **_: logged.append((name, value.item())))
-    for number in (0, 0, 1):
-        model.validation_step(images(32), number)
+    drawn: list[torch.Tensor] = []
+    model.generator.register_forward_pre_hook(lambda _, given: drawn.append(given[0]))
+    for count, number in ((32, 0), (32, 1), (31, 0)):
+        model.validation_step(images(count), number)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0][:31], drawn[2])
     assert logged[0] == logged[1] != logged[2]
     assert {name for name, _ in logged} == {"val_loss"}
 
