@@ -142,7 +142,7 @@ def test_a_mistake_is_told_with_line_and_column(write, text, place, message):
 def test_what_only_shows_in_the_whole_sweep_is_told_with_its_place(write):
     text = "space: {a: {uniform: [0, 1]}}\nmetric: loss\n"
     told = Settings(train=print, metric="loss")
-    with pytest.raises(SpaceError, match=r"space\.yaml:3:1: None of 10,000 draws"):
+    with pytest.raises(SpaceError, match=r"space\.yaml:3:1: None of 2,000 draws"):
         told.check(tl.SearchSpace.load(write(f"{text}require: a > 2")))
     space = tl.SearchSpace.load(write(f"{text}baselines:\n- {{a: 1}}\n- {{b: 1}}"))
     with pytest.raises(SettingsError, match=r"space\.yaml:5:3: baselines\[1\] holds 'b'"):

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 _MISSING: Any = object()
-_TRIES = 10_000
-"""How many configurations are drawn, before it is said that none meets the constraints."""
+_CHECKED, _TRIES = 2_000, 100_000
+"""How many configurations are drawn until one meets the constraints: when a space is checked, and in a sweep, which is
+not to die of a rare one."""
 
 
 class SearchSpace:
@@ -186,16 +187,19 @@ class SearchSpace:
 
         It depends on ``rng`` and ``grid_index`` alone; the grid's last axis moves first. Functions given to
         ``sample_from`` are called last, with what was drawn so far, and answer for their own randomness.
-        Raises: SpaceError when 10,000 draws break a constraint each.
+        Raises: SpaceError when 100,000 draws break a constraint each.
         """
+        return self._sample(rng, grid_index, _TRIES)
+
+    def _sample(self, rng: np.random.RandomState, grid_index: int, tries: int) -> dict[str, Any]:
         tally = [0] * len(self._constraints)
-        for _ in range(_TRIES):
+        for _ in range(tries):
             values = self.draw(lambda _, domain: domain.sample(random_state=rng), grid_index)
             if not self.broken(values):
                 return self.written(values)
             for index, constraint in enumerate(self._constraints):
                 tally[index] += constraint.met(values)
-        raise self._nothing_left(tally, grid_index)
+        raise self._nothing_left(tally, grid_index, tries)
 
     def draw(self, choose: Callable[[str, Any], Any], grid_index: int = 0) -> dict[str, Any]:
         """Return one value for each dotted key that is not left out by its condition; constraints do not count here.
@@ -227,21 +231,21 @@ class SearchSpace:
         import numpy as np  # noqa: PLC0415
 
         for index in range(self.grid_size if self._constraints else 0):
-            self.sample(np.random.RandomState(0), index)
+            self._sample(np.random.RandomState(0), index, _CHECKED)
 
-    def _nothing_left(self, tally: Sequence[int], grid_index: int) -> SpaceError:
+    def _nothing_left(self, tally: Sequence[int], grid_index: int, tries: int) -> SpaceError:
         """Say which constraint no draw met, or that together they leave nothing."""
         never = next((index for index, met in enumerate(tally) if not met), None)
         point = f" (with {self._grid.point(grid_index)})" if self._grid.point(grid_index) else ""
         if never is not None:
             where = self._at("require", str(never)) if len(tally) > 1 else self._at("require")
             return SpaceError(
-                f"{where}None of {_TRIES:,} draws from the space{point} meets `require: {self.require[never]}`. Widen "
+                f"{where}None of {tries:,} draws from the space{point} meets `require: {self.require[never]}`. Widen "
                 "a domain, or loosen the constraint."
             )
         each = "; ".join(f"{text} (met by {met})" for text, met in zip(self.require, tally, strict=True))
         return SpaceError(
-            f"{self._at('require')}None of {_TRIES:,} draws from the space{point} meets all of `require`: {each}. "
+            f"{self._at('require')}None of {tries:,} draws from the space{point} meets all of `require`: {each}. "
             "Widen a domain, or loosen a constraint."
         )
 
