@@ -59,7 +59,7 @@ DOORS: dict[str, Door] = {
     ),
     # What is declared before anything runs, and plain deciders.
     "settings": Door(names("messages errors policies"), names("cloudpickle yaml")),
-    "space": Door(names("messages errors settings"), names("numpy yaml", TUNE)),
+    "space": Door(names("messages errors settings"), names("numpy pydantic yaml", TUNE)),
     "resources": Door(names("messages errors settings"), late=names(TUNE)),
     "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
     "cluster": Door(
@@ -115,6 +115,11 @@ DOORS: dict[str, Door] = {
         names("numpy", LIGHTNING),
         late=names("sklearn"),
         why="it is what a user could have written: a model and its data",
+    ),
+    "zoo": Door(
+        names("errors digits"),
+        names("numpy", LIGHTNING),
+        why="as digits: the models and data that the search spaces name",
     ),
     # The driver's side: Tune, the trial's head, and what becomes of results.
     "trial": Door(names(FIRST, "gang"), why=HEAD),

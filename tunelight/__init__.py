@@ -37,7 +37,7 @@ _WHERE = {
     "simulate": "tunelight.simulation",
     **dict.fromkeys(
         (
-            "choice", "grid", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform",
+            "choice", "grid", "grid_search", "lograndint", "loguniform", "ordinal", "qlograndint", "qloguniform",
             "qrandint", "qrandn", "quniform", "randint", "randn", "sample_from", "uniform",
         ),
         "tunelight.space",
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate
     from tunelight.space import SearchSpace
+    from tunelight.space.own import ordinal
     from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.sweep import run
     from tunelight.tuner import gang_trainable

@@ -91,13 +91,13 @@ class DigitsData(pl.LightningDataModule):
         )
 
 
-class _Classifier(pl.LightningModule):
-    """Cross entropy and Adam around ``self.net``, which maps [B, 1, 8, 8] to [B, 10]."""
+class Classifier(pl.LightningModule):
+    """Cross entropy and Adam around ``self.net``, which maps images [B, C, H, W] to [B, classes]."""
 
     net: nn.Module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits, shape [B, 10]."""
+        """Return the logits, shape [B, classes]."""
         logits: Tensor = self.net(x)
         return logits
 
@@ -117,7 +117,7 @@ class _Classifier(pl.LightningModule):
         self._evaluate(batch, "test")
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the digits that the model sees in a batch, shape [B]."""
+        """Return the class that the model sees in each image of a batch, shape [B]."""
         logits: Tensor = self(batch[0])
         return logits.argmax(dim=-1)
 
@@ -135,7 +135,7 @@ class _Classifier(pl.LightningModule):
         self.log_dict(metrics, sync_dist=True, batch_size=len(y))
 
 
-class DigitsClassifier(_Classifier):
+class DigitsClassifier(Classifier):
     """Classify the digits with one hidden layer; a learning rate near 1e-2 passes 0.95 in 8 epochs."""
 
     def __init__(self, lr: float = 1e-3, hidden: int = 64, dropout: float = 0.0) -> None:
@@ -146,7 +146,7 @@ class DigitsClassifier(_Classifier):
         )
 
 
-class DigitsCNN(_Classifier):
+class DigitsCNN(Classifier):
     """Classify the digits with two 3 x 3 convolutions of ``channels`` and twice as many channels."""
 
     def __init__(self, lr: float = 1e-3, channels: int = 16, dropout: float = 0.0) -> None:

@@ -97,7 +97,7 @@ def _space(folder: Path, told: Mapping[str, Any]) -> SearchSpace:
             f"run(..., name={folder.name!r}, resume=True) from the sweep's script."
         )
     try:
-        return SearchSpace(told.get("space") or {})
+        return SearchSpace(told.get("space") or {}, require=told.get("require") or ())
     except TunelightError as error:
         raise SpaceError(
             f"The search space in {folder / SWEEP_FILE} cannot be read back: {error} Call run(..., "

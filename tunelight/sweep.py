@@ -88,7 +88,7 @@ def run(
     What is not given here is taken from the search space, else from the default named below.
 
     Args:
-        search_space: a SearchSpace, a dict of Ray Tune domains, or the path of a YAML file.
+        search_space: a SearchSpace, a dict of domains, a YAML file's path, or the name of a space that comes along.
         train: the train function; runs on every worker of a trial with its configuration.
         model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's
             classes and further Trainer arguments; keys of the space are then ``model.lr``, ``data.batch_size``,
@@ -264,7 +264,7 @@ def _default_name(settings: Settings) -> str:
 
 def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation) -> dict[str, Any]:
     """Return all that ``run`` was told, as plain data for sweep.yaml."""
-    told: dict[str, Any] = {"space": space.describe()}
+    told: dict[str, Any] = {"space": space.describe(), "require": space.require}
     for entry in fields(settings):
         told[entry.name] = plain_setting(getattr(settings, entry.name))
     told["workers"] = reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
@@ -321,7 +321,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
             search_alg=SweepSearch(
                 searcher,
                 sweep.total,
-                settings.baselines,
+                [space.filled(config) for config in settings.baselines],
                 settings.max_concurrent,
                 written=space.written if foreign else dict,
                 start=sweep.start,

@@ -23,6 +23,12 @@ def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
     if given == "random":
         return RandomSearcher(space, settings.seed or 0, settings.metric, settings.mode)
     if isinstance(given, Searcher):
+        if space.when or space.require:
+            raise SettingsError(
+                f"The searcher {type(given).__name__} knows neither conditions nor constraints, and the search space "
+                f"has {'`when` of ' + ', '.join(space.when) if space.when else '`require`'}. Use one of tunelight's "
+                "own, searcher='random', or leave them out."
+            )
         given.set_search_properties(settings.metric, settings.mode, dict(space.domains))
         return given
     raise SettingsError(

@@ -1,9 +1,10 @@
 """What a sweep is told: its settings, each checked, and checks of the code that it trains."""
 
 from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object
-from tunelight.settings.values import NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
+from tunelight.settings.values import BACKENDS, NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
 
 __all__ = [
+    "BACKENDS",
     "NAMES",
     "PARTS",
     "Checkpoints",

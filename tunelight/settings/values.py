@@ -134,6 +134,7 @@ class Settings:
             )
         if self.model is not None:
             space.check_parts(self.model, self.data)
+        space.check_constraints()
         space.check_baselines(self.baselines)
 
 

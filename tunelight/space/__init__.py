@@ -1,4 +1,4 @@
-"""Search spaces: declare, validate, load, sample. The domains are Ray Tune's own, under its names."""
+"""Search spaces: declare, validate, load, sample. The domains are Ray Tune's own, under its names, and ``ordinal``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,29 @@ from typing import Any
 
 from tunelight.errors import guess
 from tunelight.space.domains import ARGUMENTS
+from tunelight.space.named import names
 from tunelight.space.space import SearchSpace
 
-__all__ = ["SearchSpace", *ARGUMENTS]  # noqa: PLE0604 - ARGUMENTS holds names
+_DOMAINS = tuple(name for name in ARGUMENTS if name != "fixed")
+
+__all__ = ["SearchSpace", "names", "schema", *_DOMAINS]  # noqa: PLE0604 - _DOMAINS holds names
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a search space file, for editors and other programs."""
+    from tunelight.space.outline import schema as made  # noqa: PLC0415 - imports pydantic
+
+    return made()
 
 
 def __getattr__(name: str) -> Any:
-    """Hand on a domain of Ray Tune when it is first asked for: importing Ray costs a second."""
-    if name not in ARGUMENTS:
+    """Hand on a domain when it is first asked for: importing Ray costs a second."""
+    if name not in _DOMAINS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{guess(name, __all__)}")
+    if name == "ordinal":
+        from tunelight.space.own import ordinal  # noqa: PLC0415 - see above
+
+        return ordinal
     from ray import tune  # noqa: PLC0415 - see above
 
     return getattr(tune, "grid_search" if name == "grid" else name)

@@ -1,7 +1,7 @@
 """Domains as a person writes them, read into Ray Tune's own, checked, and written down again.
 
 A space holds Ray Tune's domains (``tune.loguniform(1e-4, 1e-1)``), descriptions of them
-(``{"loguniform": [1e-4, 1e-1]}``, as in YAML), or nested mappings of both.
+(``{"loguniform": [1e-4, 1e-1]}``, as in YAML), fixed values (``3``), or nested mappings of these.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from numbers import Integral, Real
 from typing import Any
 
 from tunelight.errors import SpaceError, TunelightError, guess
-from tunelight.settings import import_path, load_object
+from tunelight.settings import load_object
+from tunelight.space.conditions import When, check_when, read_when
+from tunelight.space.plain import plain
 
 Path = tuple[str, ...]
 
 _BOUNDS = ("lower", "upper")
+_VALUES = ("values",)
 ARGUMENTS: dict[str, Path] = {
-    "choice": ("values",),
+    "choice": _VALUES,
+    "ordinal": _VALUES,
     "uniform": _BOUNDS,
     "quniform": (*_BOUNDS, "q"),
     "loguniform": _BOUNDS,
@@ -29,40 +33,59 @@ ARGUMENTS: dict[str, Path] = {
     "randn": ("mean", "sd"),
     "qrandn": ("mean", "sd", "q"),
     "sample_from": ("function",),
-    "grid_search": ("values",),
-    "grid": ("values",),
+    "grid_search": _VALUES,
+    "grid": _VALUES,
+    "fixed": ("value",),
 }
-"""Ray Tune's domains by name, and what each takes."""
+"""The domains by name, and what each takes: Ray Tune's own, ``ordinal`` and ``fixed``."""
 
-_OPTIONAL = {"qrandint": 1, "randn": 2}
+MODIFIERS = ("when", "around")
+"""What may stand beside a domain's name: a condition, and the value that a prior lies around."""
+
+OPTIONAL = {"qrandint": 1, "randn": 2}
+AROUND = tuple(name for name, taken in ARGUMENTS.items() if "lower" in taken or name == "ordinal")
+"""The domains that have a scale, so that a value can be near another."""
 
 
 class DomainReader:
     """Reads a mapping of domains; ``where`` says in which file and line a path stands, for the errors.
 
-    ``found`` holds what was read: a Ray Tune Domain, or {"grid_search": [...]}, by the path of its keys.
+    ``found`` holds what was read: a Ray Tune Domain, or {"grid_search": [...]}, by the path of its keys, and ``when``
+    the conditions, by dotted key.
     """
 
     def __init__(self, where: Callable[[Path], str]) -> None:
         self._where = where
         self.found: dict[Path, Any] = {}
+        self.when: dict[str, When] = {}
 
-    def read(self, given: Mapping[Any, Any], path: Path = ()) -> None:
+    def read(self, given: Mapping[Any, Any]) -> None:
         """Read every entry of ``given``, and of mappings inside it. Raises: SpaceError."""
+        self._read(given, ())
+        domains = {".".join(path): domain for path, domain in self.found.items()}
+        paths = {".".join(path): path for path in self.found}
+        for key, when in self.when.items():
+            check_when(key, when, domains, lambda key, name: self._where((*paths[key], "when", name)))
+
+    def _read(self, given: Mapping[Any, Any], path: Path) -> None:
         for key, value in given.items():
             here = (*path, str(key))
             if not isinstance(key, str) or not key:
                 raise self._error(here, "a key of a search space must be text.")
+            if path and key in MODIFIERS:
+                raise self._error(
+                    here, f"`{key}` stands beside the name of a domain: {{uniform: [0, 1], {key}: ...}}, in Python too."
+                )
             if _is_group(value):
-                self.read(value, here)
+                self._read(value, here)
                 continue
             taken = {".".join(other) for other in self.found}
             if ".".join(here) in taken:
                 raise self._error(here, "this key is there twice, once dotted and once nested. Keep one of them.")
             self.found[here] = self._domain(here, value)
 
-    def _error(self, path: Path, message: str) -> SpaceError:
-        return SpaceError(f"{self._where(path)}{'.'.join(path)}: {message}")
+    def _error(self, path: Path, message: str, inside: str = "") -> SpaceError:
+        return SpaceError(f"{self._where((*path, inside) if inside else path)}{'.'.join(path)}: {message}")
 
     def _domain(self, path: Path, value: Any) -> Any:
         if _is_domain(value):
@@ -71,52 +94,108 @@ class DomainReader:
                 self._check(path, name, dict(zip(ARGUMENTS[name], arguments, strict=True)))
             return {"grid_search": arguments[0]} if name == "grid_search" else self._tried(path, value)
         if not isinstance(value, Mapping):
+            return self._fixed(path, value)
+        names = [name for name in value if name not in MODIFIERS]
+        if len(names) != 1:
+            near = next((f" {name!r}:{near}" for name in names if (near := guess(name, MODIFIERS))), "")
             raise self._error(
                 path,
-                f"{value!r} is a value that is no domain. To keep it fixed, write tl.choice([{value!r}]) "
-                f"(in YAML: {{choice: [{value!r}]}}); other domains are {', '.join(ARGUMENTS)}.",
+                "a domain is one name with its arguments, {loguniform: [1e-4, 1e-1]} (beside it may stand "
+                f"{' and '.join(MODIFIERS)}), not {dict(value)!r}.{near}",
             )
-        if len(value) != 1:
-            raise self._error(
-                path,
-                f"a domain is one name with its arguments, {{loguniform: [1e-4, 1e-1]}}, not {dict(value)!r}.",
-            )
-        ((name, given),) = value.items()
+        (name,) = names
         if name not in ARGUMENTS:
             raise self._error(
                 path,
                 f"there is no domain {name!r}.{guess(name, ARGUMENTS)} There are: {', '.join(ARGUMENTS)}.",
+                inside=str(name),
             )
-        return self._build(path, name, self._named(path, name, given))
+        domain = self._build(path, name, self._named(path, name, value[name]))
+        if "when" in value:
+            try:
+                self.when[".".join(path)] = read_when(value["when"])
+            except SpaceError as error:
+                raise self._error(path, str(error), inside="when") from error
+        return self._near(path, name, domain, value["around"]) if "around" in value else domain
+
+    def _fixed(self, path: Path, value: Any) -> Any:
+        """Return the domain of a plain value, which holds nothing else."""
+        from tunelight.space.own import Fixed  # noqa: PLC0415 - see _build
+
+        if value is not None and not isinstance(value, bool | Real | str):
+            raise self._error(
+                path,
+                f"{value!r} is a value that is no domain. To choose from a list, write {{choice: [...]}} (in Python: "
+                f"tl.choice([...])); to keep it fixed, {{fixed: ...}}; other domains are {', '.join(ARGUMENTS)}.",
+            )
+        if isinstance(value, str) and _calls(value):
+            name = value.partition("(")[0]
+            raise self._error(
+                path,
+                f"{value!r} is text. Write the domain as {{{name}: [{value[len(name) + 1 : -1]}]}}; to keep the text "
+                f"itself, {{fixed: {value!r}}}.",
+            )
+        return Fixed([value])
+
+    def _near(self, path: Path, name: str, domain: Any, around: Any) -> Any:
+        """Return a domain with a prior around a value of it."""
+        from tunelight.space.own import near  # noqa: PLC0415 - see _build
+
+        if name not in AROUND:
+            raise self._error(
+                path, f"{name} has no scale for `around`. These have: {', '.join(AROUND)}.", inside="around"
+            )
+        if name == "ordinal":
+            if around not in domain.categories:
+                raise self._error(path, f"around must be one of {domain.categories}, not {around!r}.", inside="around")
+            return near(domain, around)
+        kind, wanted = (Integral, "a whole number") if "int" in name else (Real, "a number")
+        if isinstance(around, bool) or not isinstance(around, kind):
+            raise self._error(path, f"around must be {wanted}, not {around!r}.", inside="around")
+        if not domain.lower <= around <= domain.upper:
+            raise self._error(
+                path,
+                f"around must lie in {name}'s bounds, {domain.lower} and {domain.upper}, not {around!r}.",
+                inside="around",
+            )
+        return self._tried(path, near(domain, around))
 
     def _named(self, path: Path, name: str, given: Any) -> dict[str, Any]:
         """Return a domain's arguments by name, from a list of them or a mapping."""
         names = ARGUMENTS[name]
+        if name == "fixed":
+            return {"value": given}
         if isinstance(given, Mapping):
             for key in given:
                 if key not in names:
                     raise self._error(
-                        path, f"{name} takes no {key!r}.{guess(key, names)} It takes: {', '.join(names)}."
+                        path, f"{name} takes no {key!r}.{guess(key, names)} It takes: {', '.join(names)}.", inside=name
                     )
             named = dict(given)
         else:
             listed = list(given) if isinstance(given, list | tuple) else [given]
-            if names == ("values",):
+            if names == _VALUES:
                 listed = [given]
             if len(listed) > len(names):
-                raise self._error(path, _count(name, len(listed)))
+                raise self._error(path, _count(name, len(listed)), inside=name)
             named = dict(zip(names, listed, strict=False))
-        required = names[: len(names) - _OPTIONAL.get(name, 0)]
+        required = names[: len(names) - OPTIONAL.get(name, 0)]
         if not set(required) <= set(named):
-            raise self._error(path, _count(name, len(named)))
+            raise self._error(path, _count(name, len(named)), inside=name)
         return named
 
     def _build(self, path: Path, name: str, arguments: dict[str, Any]) -> Any:
         from ray import tune  # noqa: PLC0415 - a second, and only a space with domains needs it
 
+        from tunelight.space.own import Fixed, Ordinal  # noqa: PLC0415
+
         self._check(path, name, arguments)
         if name in ("grid", "grid_search"):
             return {"grid_search": list(arguments["values"])}
+        if name == "fixed":
+            return Fixed([arguments["value"]])
+        if name == "ordinal":
+            return Ordinal(arguments["values"])
         if name == "sample_from" and isinstance(arguments["function"], str):
             try:
                 arguments = {"function": load_object(arguments["function"])}
@@ -141,21 +220,23 @@ class DomainReader:
 
     def _check(self, path: Path, name: str, arguments: Mapping[str, Any]) -> None:
         """Check the arguments of a domain: kinds, order and signs."""
-        if ARGUMENTS[name] == ("values",):
+        if ARGUMENTS[name] == _VALUES:
             values = arguments["values"]
             if not isinstance(values, list | tuple) or not values:
-                raise self._error(path, f"{name} takes a list of one value or more, not {values!r}.")
+                raise self._error(path, f"{name} takes a list of one value or more, not {values!r}.", inside=name)
+            return
+        if name == "fixed":
             return
         if name == "sample_from":
             if not isinstance(arguments["function"], str) and not callable(arguments["function"]):
-                raise self._error(path, f"sample_from takes a function, not {arguments['function']!r}.")
+                raise self._error(path, f"sample_from takes a function, not {arguments['function']!r}.", inside=name)
             return
         kind, wanted = (Integral, "a whole number") if "int" in name else (Real, "a number")
         for argument, value in arguments.items():
             if isinstance(value, bool) or not isinstance(value, kind) or value - value != 0:
-                raise self._error(path, f"{name}'s {argument} must be {wanted}, not {value!r}.")
+                raise self._error(path, f"{name}'s {argument} must be {wanted}, not {value!r}.", inside=name)
             if argument in ("q", "sd") and value <= 0:
-                raise self._error(path, f"{name}'s {argument} must be more than 0, not {value!r}.")
+                raise self._error(path, f"{name}'s {argument} must be more than 0, not {value!r}.", inside=name)
         if "lower" not in arguments:
             return
         lower, upper = arguments["lower"], arguments["upper"]
@@ -163,9 +244,12 @@ class DomainReader:
             raise self._error(
                 path,
                 f"{name}'s bounds must be more than 0, not {lower!r}. Give the values, not their logarithms.",
+                inside=name,
             )
         if lower >= upper:
-            raise self._error(path, f"{name}'s lower bound must be below its upper one, not {lower!r} and {upper!r}.")
+            raise self._error(
+                path, f"{name}'s lower bound must be below its upper one, not {lower!r} and {upper!r}.", inside=name
+            )
 
 
 def _keywords(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,10 +260,15 @@ def _keywords(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _count(name: str, came: int) -> str:
     names = ARGUMENTS[name]
-    least = len(names) - _OPTIONAL.get(name, 0)
+    least = len(names) - OPTIONAL.get(name, 0)
     wanted = str(len(names)) if least == len(names) else f"{least} to {len(names)}"
     plural = "" if names[1:] == () else "s"
     return f"{name} takes {wanted} argument{plural} ({', '.join(names)}), not {came}."
+
+
+def _calls(value: Any) -> bool:
+    """Tell whether a value is text that looks like the call of a domain."""
+    return isinstance(value, str) and value.endswith(")") and value.partition("(")[0] in ARGUMENTS
 
 
 def _is_domain(value: Any) -> bool:
@@ -190,19 +279,30 @@ def _is_domain(value: Any) -> bool:
 
 def _is_group(value: Any) -> bool:
     """Tell whether a value is a nested part of a space, and no description of one domain."""
-    if not isinstance(value, Mapping) or not value or (len(value) == 1 and next(iter(value)) in ARGUMENTS):
+    if not isinstance(value, Mapping) or not value:
         return False
-    return any(isinstance(part, Mapping) or _is_domain(part) for part in value.values())
+    names = [key for key in value if key in ARGUMENTS]
+    lists = any(isinstance(part, list | tuple) for part in value.values())
+    if len(names) == 1 and all(key in (names[0], *MODIFIERS) for key in value):
+        return False
+    if any(isinstance(value[name], list | tuple) for name in names) or (lists and set(MODIFIERS) & set(value)):
+        return False  # a domain, with a word beside it or a name that there is not
+    return not lists or any(isinstance(part, Mapping) or _is_domain(part) for part in value.values())
 
 
 def spell(domain: Any) -> tuple[str, list[Any]]:
     """Return a domain's name and arguments: ("loguniform", [1e-4, 1e-1]); inverse of reading it."""
     from ray.tune.search import sample  # noqa: PLC0415 - see DomainReader._build
 
+    from tunelight.space.own import Fixed, Ordinal  # noqa: PLC0415
+
     if isinstance(domain, Mapping):
         return "grid_search", [list(domain["grid_search"])]
+    if isinstance(domain, Fixed):
+        return "fixed", list(domain.categories)
     if isinstance(domain, sample.Categorical):
-        return "grid_search" if domain.is_grid() else "choice", [list(domain.categories)]
+        name = "ordinal" if isinstance(domain, Ordinal) else "grid_search" if domain.is_grid() else "choice"
+        return name, [list(domain.categories)]
     if isinstance(domain, sample.Function):
         return "sample_from", [domain.func]
     if not isinstance(domain, sample.Float | sample.Integer):
@@ -221,22 +321,20 @@ def spell(domain: Any) -> tuple[str, list[Any]]:
     return f"q{name}" if quantum else name, [*arguments, *quantum]
 
 
-def describe(domain: Any) -> dict[str, Any]:
-    """Return a domain as plain data: {"loguniform": [1e-4, 1e-1]}."""
+def describe(domain: Any, when: When | None = None) -> Any:
+    """Return a domain as plain data: {"loguniform": [1e-4, 1e-1]}; a fixed value as itself where it can be."""
+    from tunelight.space.own import prior  # noqa: PLC0415 - see DomainReader._build
+
     name, arguments = spell(domain)
-    return {name: plain(arguments[0] if ARGUMENTS.get(name) in (("values",), ("function",)) else arguments)}
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON and YAML hold it; functions and classes as import paths, objects as text."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    return import_path(value) if callable(value) else repr(value)
+    one = ARGUMENTS.get(name) in (_VALUES, ("function",), ("value",))
+    told = {name: plain(arguments[0] if one else arguments)}
+    if name == "fixed" and when is None and not isinstance(told[name], list | Mapping) and not _calls(told[name]):
+        return told[name]
+    if (around := prior(domain)) is not None:
+        told["around"] = plain(around)
+    if when is not None:
+        told["when"] = {
+            key: plain(wanted[0] if len(wanted) == 1 and not isinstance(wanted[0], list | tuple) else wanted)
+            for key, wanted in when.items()
+        }
+    return told

@@ -1,4 +1,4 @@
-"""Search spaces in YAML files: read with the line of every key, so that an error can say where it is."""
+"""Search spaces in YAML files: read with the place of every key, so that an error can say where it is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class YamlFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines: dict[tuple[str, ...], int] = {}
+        self._places: dict[tuple[str, ...], str] = {}
         loader = Loader(_read(path))
         try:
             node = loader.get_single_node()
@@ -59,43 +59,46 @@ class YamlFile:
             self.data: Any = None if node is None else loader.construct_document(node)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            line = mark.line + 1 if mark else 1
             what = " ".join(part for part in (error.context, error.problem) if part)
-            raise SpaceError(f"{path}:{line}: this is no valid YAML: {what}.") from error
+            raise SpaceError(f"{path}:{_place(mark)}: this is no valid YAML: {what}.") from error
         except (yaml.YAMLError, RecursionError) as error:
             raise SpaceError(f"{path}: this is no valid YAML: {error}") from error
         finally:
             loader.dispose()
 
     def where(self, keys: tuple[str, ...]) -> str:
-        """Return "file:line: " of a key, by the path of keys that leads to it."""
-        while keys and keys not in self._lines:
+        """Return "file:line:column: " of a key, by the path of keys that leads to it; items are numbered from 0."""
+        while keys and keys not in self._places:
             keys = keys[:-1]
-        return f"{self.path}:{self._lines.get(keys, 1)}: "
+        return f"{self.path}:{self._places.get(keys, '1:1')}: "
 
     def _note(self, node: yaml.Node, path: tuple[str, ...], seen: set[int]) -> None:
-        """Note the line of every key below ``node``; what an alias repeats is noted where it is written."""
+        """Note the place of every key and item below ``node``; what an alias repeats is noted where it is written."""
         if id(node) in seen:
             return
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
-            for item in node.value:
-                self._note(item, path, seen)
+            for index, item in enumerate(node.value):
+                self._places.setdefault((*path, str(index)), _place(item.start_mark))
+                self._note(item, (*path, str(index)), seen)
         if not isinstance(node, yaml.MappingNode):
             return
-        lines: dict[tuple[str, str], int] = {}
+        before: dict[tuple[str, str], int] = {}
         for key, value in node.value:
-            line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode):
                 same = (key.tag, key.value)
-                if same in lines:
+                if same in before:
                     raise SpaceError(
-                        f"{self.path}:{line}: the key {key.value!r} is there twice, first in line "
-                        f"{lines[same]}. Keep one of them."
+                        f"{self.path}:{_place(key.start_mark)}: the key {key.value!r} is there twice, first in line "
+                        f"{before[same]}. Keep one of them."
                     )
-                lines[same] = line
-                self._lines.setdefault((*path, key.value), line)
+                before[same] = key.start_mark.line + 1
+                self._places.setdefault((*path, key.value), _place(key.start_mark))
                 self._note(value, (*path, key.value), seen)
+
+
+def _place(mark: yaml.Mark | None) -> str:
+    return f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
 
 
 def _read(path: Path) -> str:

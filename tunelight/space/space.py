@@ -2,168 +2,332 @@
 
 from __future__ import annotations
 
-import inspect
-import math
+import ast
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, SpaceError, TunelightError, guess
-from tunelight.settings import NAMES, PARTS, Settings, check_names, check_setting
-from tunelight.space.domains import ARGUMENTS, DomainReader, describe
+from tunelight.errors import SettingsError, SpaceError, guess
+from tunelight.settings import PARTS, Settings, check_names
+from tunelight.space.conditions import When, holds, same
+from tunelight.space.constraints import Constraint, read_constraint
+from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
+from tunelight.space.formats import read_format, write_format
+from tunelight.space.named import find
+from tunelight.space.parts import check_part
+from tunelight.space.points import Grid
 
 if TYPE_CHECKING:
     import numpy as np
 
 _MISSING: Any = object()
+_CHECKED, _TRIES = 2_000, 100_000
+"""How many configurations are drawn until one meets the constraints: when a space is checked, and in a sweep, which is
+not to die of a rare one."""
 
 
 class SearchSpace:
     """What a sweep searches: a domain for each key, and any settings of ``tunelight.run``.
 
-    The domains are Ray Tune's own (``tl.loguniform``, ``tl.choice``, ...) or descriptions of them
-    ({"loguniform": [1e-4, 1e-1]}). Mappings may be nested: {"model": {"lr": ...}} is the key ``model.lr``,
-    and the train function gets the configuration as it is written here.
+    The domains are Ray Tune's own (``tl.loguniform``, ``tl.choice``, ...), ``tl.ordinal``, descriptions of them
+    ({"loguniform": [1e-4, 1e-1]}), or plain values, which are fixed. As in Ray Tune, ``randint`` and ``lograndint``
+    leave out their upper bound. Mappings may be nested: {"model": {"lr": ...}} is the key ``model.lr``, and the train
+    function gets the configuration as it is written here.
 
-    ``domains`` holds a Ray Tune Domain or {"grid_search": [...]} for each dotted key, ``settings`` those
-    that were given, ``source`` the file that the space was loaded from, if any.
+    A description may also hold ``around``, a value of the domain that most draws are to be near, and ``when``, a
+    condition: {"uniform": [0, 0.99], "when": {"model.optimizer": "sgd"}} (of several values: a list of them). A key
+    whose condition does not hold is not in the configuration.
+
+    Args:
+        domains: a domain for each key.
+        require: constraints, one or a list, which every configuration meets: "model.hidden * model.layers <= 4096". A
+            constraint on a key that is not in the configuration does not apply.
+        settings: any of ``tunelight.run``.
+
+    ``domains`` holds a Ray Tune Domain or {"grid_search": [...]} for each dotted key, ``require`` the constraints'
+    text, ``settings`` those that were given, ``source`` the file that the space was loaded from, if any.
     Raises: SpaceError, SettingsError.
     """
 
-    def __init__(self, domains: Mapping[str, Any], /, **settings: Any) -> None:
-        check_names(settings)
-        self._fill(domains, settings, lambda _: "", None)
+    def __init__(self, domains: Mapping[str, Any], /, *, require: str | Sequence[str] = (), **settings: Any) -> None:
+        check_names(settings, also=("require",))
+        self._fill(domains, require, settings, None)
 
-    def _fill(
-        self,
-        domains: Any,
-        settings: Mapping[str, Any],
-        where: Callable[[tuple[str, ...]], str],
-        source: Path | None,
-    ) -> None:
-        start = where(()) if source is None else where(("space",))
+    def _fill(self, domains: Any, require: Any, settings: Mapping[str, Any], file: YamlFile | None) -> None:
+        self._file = file
+        self.source: Path | None = None if file is None else file.path
         if not isinstance(domains, Mapping):
-            raise SpaceError(f"{start}A search space maps keys to domains; {domains!r} does not.")
-        reader = DomainReader(where if source is None else lambda keys: where(("space", *keys)))
+            raise SpaceError(f"{self._at('space')}A search space maps keys to domains; {domains!r} does not.")
+        reader = DomainReader(lambda keys: self._at("space", *keys))
         reader.read(domains)
         if not reader.found:
             raise SpaceError(
-                f"{start}The search space is empty. Give it one domain or more, "
+                f"{self._at('space')}The search space is empty. Give it one domain or more, "
                 "{'lr': tl.loguniform(1e-4, 1e-1)} for example (in YAML: lr: {loguniform: [1e-4, 1e-1]})."
             )
         checked = Settings(**settings)
         self.domains: dict[str, Any] = {".".join(keys): domain for keys, domain in reader.found.items()}
         self.settings: dict[str, Any] = {name: getattr(checked, name) for name in settings}
-        self.source = source
         self._paths = {".".join(keys): keys for keys in reader.found}
-        self._places = {
-            key: where(keys) if source is None else where(("space", *keys)) for key, keys in self._paths.items()
-        }
+        self._when: dict[str, When] = reader.when
+        self._constraints = self._read_constraints(require)
+        self._grid = self._make_grid()
+
+    def _at(self, *keys: str) -> str:
+        """Return "file:line:column: " of what stands in the file, by the keys that lead to it; "" without a file."""
+        return "" if self._file is None else self._file.where(keys)
+
+    def _read_constraints(self, require: Any) -> list[Constraint]:
+        """Read constraints; a list in a file is told by its items."""
+        listed = isinstance(require, list | tuple)
+        found = []
+        for index, text in enumerate(require if listed else [require]):
+            try:
+                found.append(read_constraint(text, self.domains))
+            except SpaceError as error:
+                raise SpaceError(f"{self._at('require', *([str(index)] if listed else []))}{error}") from error
+        return found
+
+    def _make_grid(self) -> Grid:
+        axes = {key: domain["grid_search"] for key, domain in self.domains.items() if isinstance(domain, Mapping)}
+        fixed = {key: domain.categories[0] for key, domain in self.domains.items() if _is_fixed(domain)}
+
+        def kept(point: dict[str, Any]) -> dict[str, Any] | None:
+            values: dict[str, Any] = {}
+            for key in self.domains:
+                if (key in point or key in fixed) and holds(self._when.get(key, {}), values):
+                    values[key] = point[key] if key in point else fixed[key]
+            return None if self.broken(values) else {key: values[key] for key in point if key in values}
+
+        try:
+            grid = Grid(axes, kept if self._constraints or set(axes) & set(self._when) else None)
+        except SpaceError as error:
+            raise SpaceError(f"{self._at('space')}{error}") from error
+        if not grid.size:
+            raise SpaceError(f"{self._at('require')}No point of the grid meets `require: {'; '.join(self.require)}`.")
+        return grid
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SearchSpace:
-        """Read a YAML file: domains under ``space:``, and any setting beside it.
+        """Read a YAML file: domains under ``space:``, constraints under ``require:``, and any setting beside them.
 
         ``train``, ``model``, ``data`` and ``callbacks`` are import paths ("package.module:Name"); modules
-        beside the file are found. Raises: SpaceError, SettingsError, ImportPathError, with file and line.
+        beside the file are found. Raises: SpaceError, SettingsError, ImportPathError, with file, line and column.
         """
+        from tunelight.space.outline import read_outline  # noqa: PLC0415 - imports pydantic
+
         file = YamlFile(Path(path))
-        data = file.data
-        if not isinstance(data, Mapping):
-            raise SpaceError(f"{file.where(())}A search space file holds `space:` and settings, not {data!r}.")
         with importable(file.path.parent):
-            settings = {name: _setting(file, name, data[name]) for name in data if name != "space"}
-            if "space" not in data:
-                raise SpaceError(f"{file.where(())}The file holds no `space:`, under which the domains stand.")
-            try:
-                Settings(**settings)
-            except SettingsError as error:  # each is right by itself: it is the scheduler against max_epochs
-                raise type(error)(f"{file.where(('scheduler',))}{error}") from error
+            outline = read_outline(file)
             space = cls.__new__(cls)
-            space._fill(data["space"], settings, file.where, file.path)
+            space._fill(outline.pop("space"), outline.pop("require", ()), outline, file)
         return space
 
     @classmethod
     def of(cls, given: SearchSpace | Mapping[str, Any] | str | os.PathLike[str]) -> SearchSpace:
-        """Return a space as it is, of a dict of domains, or loaded from a YAML file."""
+        """Return a space as it is, of a dict of domains, of a YAML file, or by the name of one that comes along."""
         if isinstance(given, SearchSpace):
             return given
         if isinstance(given, Mapping):
             return cls(given)
         if isinstance(given, str | os.PathLike):
-            return cls.load(given)
+            return cls.load(find(given))
         raise SpaceError(
-            f"A search space is a SearchSpace, a dict of domains, or the path of a YAML file, not {given!r}."
+            "A search space is a SearchSpace, a dict of domains, the path of a YAML file or the name of a space that "
+            f"comes with tunelight, not {given!r}."
         )
+
+    @classmethod
+    def from_format(cls, given: Any, format: str) -> SearchSpace:  # noqa: A002 - the word for it
+        """Return a space that was written for another program: "wandb", "optuna", "configspace" or "ray".
+
+        Args:
+            given: what that program reads, as plain data or as the path of a YAML or JSON file: a W&B sweep
+                configuration, Optuna's distributions by name, ConfigSpace's serialized dict, Ray Tune's param_space.
+            format: which of these it is.
+
+        Raises: SpaceError, which names what tunelight has no word for.
+        """
+        domains, told = read_format(given, format)
+        return cls(domains, **told)
+
+    def to_format(self, format: str) -> dict[str, Any]:  # noqa: A002 - as from_format
+        """Return the space as :meth:`from_format` reads it, to be written as YAML or JSON ("ray": with its objects).
+
+        Domains, conditions and constraints are told, for W&B the metric too, and no other setting. Optuna and
+        ConfigSpace know no nesting: there all keys are dotted.
+        Raises: SpaceError, which names what that program has no word for.
+        """
+        return write_format(self, format)
+
+    @property
+    def require(self) -> list[str]:
+        """The constraints, as text."""
+        return [constraint.text for constraint in self._constraints]
+
+    def constraint_trees(self) -> list[ast.expr]:
+        """Return the constraints as they were read, to be written in another language."""
+        return [constraint.tree for constraint in self._constraints]
+
+    @property
+    def when(self) -> dict[str, When]:
+        """The conditions by dotted key: for each key that one names, the values that it may have."""
+        return dict(self._when)
 
     @property
     def grid_size(self) -> int:
-        """How many points the grid axes make together; 1 without any."""
-        return math.prod(len(values) for values in self._grid().values())
+        """How many points the grid axes make together, less those that conditions and constraints leave out; or 1."""
+        return self._grid.size
 
     def sample(self, rng: np.random.RandomState, grid_index: int = 0) -> dict[str, Any]:
         """Draw one configuration, as the space is written; of the grid, point ``grid_index``.
 
         It depends on ``rng`` and ``grid_index`` alone; the grid's last axis moves first. Functions given to
         ``sample_from`` are called last, with what was drawn so far, and answer for their own randomness.
+        Raises: SpaceError when 100,000 draws break a constraint each.
         """
-        drawn: dict[str, Any] = {}
-        for key, values in reversed(self._grid().items()):
-            grid_index, position = divmod(grid_index, len(values))
-            drawn[key] = values[position]
-        for functions in (False, True):
-            for key, domain in self.domains.items():
-                if key not in drawn and domain.is_function() is functions:
-                    drawn[key] = domain.sample(config=self.written(drawn), random_state=rng)
-        return self.written(drawn)
+        return self._sample(rng, grid_index, _TRIES)
+
+    def _sample(self, rng: np.random.RandomState, grid_index: int, tries: int) -> dict[str, Any]:
+        tally = [0] * len(self._constraints)
+        for _ in range(tries):
+            values = self.draw(lambda _, domain: domain.sample(random_state=rng), grid_index)
+            if not self.broken(values):
+                return self.written(values)
+            for index, constraint in enumerate(self._constraints):
+                tally[index] += constraint.met(values)
+        raise self._nothing_left(tally, grid_index, tries)
+
+    def draw(self, choose: Callable[[str, Any], Any], grid_index: int = 0) -> dict[str, Any]:
+        """Return one value for each dotted key that is not left out by its condition; constraints do not count here.
+
+        ``choose`` is asked, with a key and its domain, in the order of the space and so after what the key's condition
+        names; not for fixed values, points of the grid, and functions, which are called last.
+        """
+        point = self._grid.point(grid_index)
+        values: dict[str, Any] = {}
+        functions = []
+        for key, domain in self.domains.items():
+            if not isinstance(domain, Mapping) and domain.is_function():
+                functions.append(key)
+            elif holds(self._when.get(key, {}), values):
+                values[key] = (
+                    point[key] if key in point else domain.categories[0] if _is_fixed(domain) else choose(key, domain)
+                )
+        for key in functions:
+            if holds(self._when.get(key, {}), values):
+                values[key] = self.domains[key].sample(config=self.written(values))
+        return {key: values[key] for key in self.domains if key in values}
+
+    def broken(self, values: Mapping[str, Any]) -> str | None:
+        """Return the first constraint that values by dotted key break, as text; None if they break none."""
+        return next((one.text for one in self._constraints if not one.met(values)), None)
+
+    def check_constraints(self) -> None:
+        """Raise SpaceError if the constraints leave nothing of the space, or of a point of its grid."""
+        import numpy as np  # noqa: PLC0415
+
+        for index in range(self.grid_size if self._constraints else 0):
+            self._sample(np.random.RandomState(0), index, _CHECKED)
+
+    def _nothing_left(self, tally: Sequence[int], grid_index: int, tries: int) -> SpaceError:
+        """Say which constraint no draw met, or that together they leave nothing."""
+        never = next((index for index, met in enumerate(tally) if not met), None)
+        point = f" (with {self._grid.point(grid_index)})" if self._grid.point(grid_index) else ""
+        if never is not None:
+            where = self._at("require", str(never)) if len(tally) > 1 else self._at("require")
+            return SpaceError(
+                f"{where}None of {tries:,} draws from the space{point} meets `require: {self.require[never]}`. Widen "
+                "a domain, or loosen the constraint."
+            )
+        each = "; ".join(f"{text} (met by {met})" for text, met in zip(self.require, tally, strict=True))
+        return SpaceError(
+            f"{self._at('require')}None of {tries:,} draws from the space{point} meets all of `require`: {each}. "
+            "Widen a domain, or loosen a constraint."
+        )
+
+    def fixed(self, values: Mapping[str, Any]) -> SearchSpace:
+        """Return a copy in which these values, by dotted key, are fixed; in its baselines too.
+
+        A key that is new to the space must be one of ``model.``, ``data.`` or ``trainer.``. Raises: SpaceError.
+        """
+        from tunelight.space.own import Fixed  # noqa: PLC0415 - imports Ray
+
+        new = copy.copy(self)
+        for key in values:
+            if key not in self.domains and (key.partition(".")[0] not in PARTS or "." not in key):
+                raise SpaceError(
+                    f"{key!r} is not in the search space, so it cannot be fixed.{guess(key, self.domains)} The space "
+                    f"has: {', '.join(self.domains)}."
+                )
+        new.domains = {**self.domains, **{key: Fixed([value]) for key, value in values.items()}}
+        new._paths = {**{key: (key,) for key in values}, **self._paths}
+        new._paths = {key: new._paths[key] for key in new.domains}
+        new._grid = new._make_grid()
+        if "baselines" in self.settings:
+            told = [self.dotted(config) for config in self.settings["baselines"]]
+            told = [config | {key: value for key, value in values.items() if key in config} for config in told]
+            new.settings = {**self.settings, "baselines": tuple(self.written(config) for config in told)}
+        return new
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data that is read back: {"lr": {"loguniform": [1e-4, 0.1]}}."""
-        return self.written({key: describe(domain) for key, domain in self.domains.items()})
+        return self.written({key: describe(domain, self._when.get(key)) for key, domain in self.domains.items()})
 
     def where(self, key: str) -> str:
-        """Return "file:line: " of a key, or "" where the space comes from no file."""
-        return self._places[key]
+        """Return "file:line:column: " of a key, or "" where the space comes from no file."""
+        return self._at("space", *self._paths[key])
 
     def check_parts(self, model: Any, data: Any) -> None:
         """Raise SpaceError unless every key is an argument of a ``model=`` sweep's model, data or Trainer."""
         for key in self.domains:
-            part, _, name = key.partition(".")
-            if part not in PARTS or not name:
-                near = guess(part, PARTS) if name else f" Did you mean 'model.{key}'?"
-                raise SpaceError(
-                    f"{self.where(key)}{key}: with model=, keys begin with model., data. or trainer., for "
-                    f"what they are arguments of.{near}"
-                )
-            if part == "data" and data is None:
-                raise SpaceError(f"{self.where(key)}{key}: there is no data= that could take it.")
-            taken = _parameters({"model": model, "data": data}.get(part))
-            if taken is not None and name not in taken:
-                given = {"model": model, "data": data}[part]
-                raise SpaceError(
-                    f"{self.where(key)}{key}: {getattr(given, '__name__', part)} takes no argument {name!r}."
-                    f"{guess(name, taken)} It takes: {', '.join(taken) or 'none'}."
-                )
+            check_part(key, self.where(key), model, data)
 
     def check_baselines(self, baselines: Sequence[Mapping[str, Any]]) -> None:
-        """Raise SettingsError unless every key of every baseline is one of the space, written as there."""
-        valid = list(self.domains)
+        """Raise SettingsError unless every baseline is a configuration of the space, written as there.
+
+        Its fixed values may be left out.
+        """
+        ours = list(baselines) == list(self.settings.get("baselines", ()))
         for index, config in enumerate(baselines):
+            start = self._at("baselines", str(index)) if ours else ""
             for keys in self._leaves(config):
                 if keys not in self._paths.values():
                     key = ".".join(keys)
-                    near = f" The space has it written as {self.written({key: ...})}." if key in valid else ""
+                    near = f" The space has it written as {self.written({key: ...})}." if key in self.domains else ""
                     raise SettingsError(
-                        f"baselines[{index}] holds {key!r}, which is not in the search space."
-                        f"{near or guess(key, valid)} The space has: {', '.join(valid)}."
+                        f"{start}baselines[{index}] holds {key!r}, which is not in the search space."
+                        f"{near or guess(key, self.domains)} The space has: {', '.join(self.domains)}."
                     )
-            given = set(self._leaves(config))
-            if missing := [key for key, keys in self._paths.items() if keys not in given]:
-                raise SettingsError(
-                    f"baselines[{index}] says nothing of {', '.join(missing)}: a baseline is a whole configuration."
+            if wrong := self._wrong(self.dotted(self.filled(config))):
+                raise SettingsError(f"{start}baselines[{index}] {wrong}")
+
+    def _wrong(self, values: Mapping[str, Any]) -> str | None:
+        """Say what keeps values by dotted key from being a configuration; not whether its domains hold them."""
+        counts = {key: holds(self._when.get(key, {}), values) for key in self.domains}
+        if missing := [key for key in self.domains if counts[key] and key not in values]:
+            return f"says nothing of {', '.join(missing)}: a baseline is a whole configuration."
+        for key in values:
+            if not counts[key]:
+                return f"holds {key}, which only counts when {dict(self._when[key])}. Leave it out."
+            if _is_fixed(self.domains[key]) and not same(values[key], self.domains[key].categories[0]):
+                return (
+                    f"holds {key}={values[key]!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
                 )
+        broken = self.broken(values)
+        return broken and f"breaks `require: {broken}`: it has {dict(values)}."
+
+    def filled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a configuration with the fixed values that it leaves out."""
+        values = self.dotted(config)
+        lacking = [key for key, domain in self.domains.items() if _is_fixed(domain) and key not in values]
+        for key in lacking:
+            if holds(self._when.get(key, {}), values):
+                values[key] = self.domains[key].categories[0]
+        return self.written(values) if lacking else dict(config)
 
     def _leaves(self, config: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         """Yield the paths of a configuration's values; a mapping is one if the space has no key below."""
@@ -174,9 +338,6 @@ class SearchSpace:
                 yield from self._leaves(value, here)
             else:
                 yield here
-
-    def _grid(self) -> dict[str, list[Any]]:
-        return {key: d["grid_search"] for key, d in self.domains.items() if isinstance(d, Mapping)}
 
     def written(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return values by dotted key as the space was written, nested where it is, in its order."""
@@ -206,34 +367,12 @@ class SearchSpace:
         return values
 
     def __repr__(self) -> str:
-        settings = "".join(f", {name}={value!r}" for name, value in self.settings.items())
+        told = {**({"require": self.require} if self._constraints else {}), **self.settings}
+        settings = "".join(f", {name}={value!r}" for name, value in told.items())
         return f"SearchSpace({self.describe()}{settings})"
 
 
-def _setting(file: YamlFile, name: Any, value: Any) -> Any:
-    """Return a setting of a YAML file, checked; an error is told with its line."""
-    if name not in NAMES:
-        where = file.where((str(name),))
-        if isinstance(value, Mapping) and set(value) & set(ARGUMENTS):
-            raise SpaceError(f"{where}{name}: a domain must stand under `space:`, not beside it.")
-        raise SettingsError(
-            f"{where}there is no key {name!r}.{guess(name, ['space', *NAMES])} There are: space, {', '.join(NAMES)}."
-        )
-    try:
-        return check_setting(name, value)
-    except TunelightError as error:
-        wrong = [key for key in value if f"{key!r}" in str(error)] if isinstance(value, Mapping) else []
-        raise type(error)(f"{file.where((name, *map(str, wrong[:1])))}{error}") from error
+def _is_fixed(domain: Any) -> bool:
+    from tunelight.space.own import Fixed  # noqa: PLC0415 - imports Ray
 
-
-def _parameters(code: Any) -> list[str] | None:
-    """Return what a class or function takes by name; None where it takes any name, or nobody can tell."""
-    if code is None:
-        return None
-    try:
-        parameters = inspect.signature(code).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return isinstance(domain, Fixed)

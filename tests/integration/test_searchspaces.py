@@ -1,0 +1,47 @@
+"""The search spaces that come along, each trained shortly on a gang of two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests.unit.test_zoo import cifar, mnist
+
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "digits_mlp",
+        "finetune_lr",
+        pytest.param("digits_cnn", marks=slow),
+        pytest.param("digits_vit", marks=slow),
+        pytest.param("digits_gan", marks=slow),
+        pytest.param("mnist_mlp", marks=slow),
+        pytest.param("cifar10_vit", marks=slow),
+    ],
+)
+def test_a_shipped_space_trains(ray4: Any, name: str, tmp_path: Path) -> None:
+    """Three configurations, two epochs each; MNIST and CIFAR-10 by files of a few images in their own formats."""
+    space = tl.SearchSpace.of(name)
+    if name == "mnist_mlp":
+        space = space.fixed({"data.root": str(mnist(tmp_path))})
+    if name == "cifar10_vit":
+        small = {"model.hidden": 48, "model.layers": 1, "model.heads": 4, "model.mlp": 48, "data.batch_size": 4}
+        space = space.fixed({"data.root": str(cifar(tmp_path, binary=True)), **small})
+    results = tl.run(
+        space, num_samples=3, max_epochs=2, workers=2, scheduler="fifo", storage=tmp_path / "runs", seed=3,
+        baselines=[] if name == "cifar10_vit" else space.settings.get("baselines", []), progress=False,
+    )  # fmt: skip
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3, results.errors
+    assert all(len(trial.history) == 2 for trial in results.trials)
+    for trial in results.trials:
+        assert space.broken(space.dotted(trial.config)) is None
+    if name == "finetune_lr":
+        assert all(("model.lr" in trial.config) != trial.config["model.frozen"] for trial in results.trials)
+    again = tl.resume(results.folder, num_samples=4, progress=False)
+    assert [trial.config for trial in again.trials][:3] == [trial.config for trial in results.trials]

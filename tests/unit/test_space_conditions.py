@@ -1,0 +1,400 @@
+"""Spaces that hang together: conditions, constraints, priors, ordered and fixed values."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray import tune
+from ray.tune.search.sample import Categorical
+
+import tunelight as tl
+from tunelight.errors import SettingsError, SpaceError
+from tunelight.searchers import RandomSearcher
+from tunelight.searchers.choose import build_searcher
+from tunelight.settings import Settings
+from tunelight.space.constraints import read_constraint
+from tunelight.space.own import WIDTH
+
+SGD = {
+    "opt": {"choice": ["sgd", "adam"]},
+    "momentum": {"uniform": [0, 0.99], "when": {"opt": "sgd"}},
+    "nesterov": {"choice": [True, False], "when": {"opt": "sgd", "momentum": 0.0}},
+    "lr": {"loguniform": [1e-4, 1e-1]},
+}
+KEYS = {
+    "model.hidden": tune.choice([32, 64]),
+    "model.layers": tune.randint(1, 5),
+    "model.act": tune.choice(["relu", "tanh"]),
+    "model.bias": tune.choice([True, False]),
+    "model.clip": tune.choice([None, 0.5]),
+    "f": tune.sample_from(lambda _: 1),
+}
+
+
+def rng(seed: int = 0) -> np.random.RandomState:
+    return np.random.RandomState(seed)
+
+
+def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
+    generator = rng()
+    return [space.sample(generator, index % space.grid_size) for index in range(count)]
+
+
+# --- conditions -------------------------------------------------------------------------------------------
+
+
+def test_a_key_counts_only_where_its_condition_holds():
+    found = draws(tl.SearchSpace(SGD))
+    assert {config["opt"] for config in found} == {"sgd", "adam"}
+    assert all(("momentum" in config) == (config["opt"] == "sgd") for config in found)
+    assert not any("nesterov" in config for config in found), "momentum is drawn, and never just 0"
+
+
+def test_a_key_of_a_key_that_is_left_out_is_left_out():
+    chained = {
+        "a": tune.choice([1, 2]),
+        "b": {"choice": ["x"], "when": {"a": 1}},
+        "c": {"choice": [0], "when": {"b": "x"}},
+        "d": {"sample_from": sorted, "when": {"c": 0}},
+    }
+    for config in draws(tl.SearchSpace(chained)):
+        assert list(config) == (["a", "b", "c", "d"] if config["a"] == 1 else ["a"])
+        assert config.get("d", ["a", "b", "c"]) == ["a", "b", "c"]
+
+
+def test_a_condition_takes_one_of_several_values_and_true_is_not_one():
+    space = tl.SearchSpace({"n": tune.choice([1, True, 2]), "m": {"fixed": 0, "when": {"n": [True, 2]}}})
+    for config in draws(space):
+        assert ("m" in config) == (config["n"] is True or config["n"] == 2)
+
+
+def test_drawing_asks_for_what_counts_in_order_and_for_nothing_fixed():
+    asked = []
+
+    def choose(key: str, domain: Any) -> Any:
+        asked.append(key)
+        return domain.sample(random_state=rng(1))
+
+    space = tl.SearchSpace({"g": tl.grid([7, 8]), "k": 3, "f": tune.sample_from(lambda config: config["lr"]), **SGD})
+    values = space.draw(lambda key, domain: "adam" if key == "opt" else choose(key, domain), grid_index=1)
+    assert asked == ["lr"]
+    assert values == {"g": 8, "k": 3, "f": values["lr"], "opt": "adam", "lr": values["lr"]}
+
+
+def test_nested_keys_name_others_by_their_whole_path():
+    space = tl.SearchSpace({"model": {"opt": "sgd", "m": {"uniform": [0, 1], "when": {"model.opt": "sgd"}}}})
+    assert list(space.sample(rng())["model"]) == ["opt", "m"]
+    assert space.dotted(space.sample(rng())).keys() == {"model.opt", "model.m"}
+
+
+@pytest.mark.parametrize(
+    ("domains", "message"),
+    [
+        ({"a": 1, "b": {"fixed": 1, "when": {"c": 1}}}, "b: its `when` names 'c', which is not in the .* has: a"),
+        ({"opt": 1, "b": {"fixed": 1, "when": {"op": 1}}}, "Did you mean 'opt'"),
+        ({"b": {"fixed": 1, "when": {"a": 1}}, "a": 1}, "b: its `when` names a, which does not stand above it"),
+        ({"a": {"fixed": 1, "when": {"a": 1}}}, "a: its `when` names a, which does not stand above it"),
+        ({"a": tune.choice(["sgd"]), "b": {"fixed": 1, "when": {"a": "sdg"}}}, "never is. Did you mean 'sgd'.*: sgd"),
+        ({"a": tune.uniform(0, 1), "b": {"fixed": 1, "when": {"a": 2}}}, "never is. It lies between 0 and 1"),
+        ({"a": tune.sample_from(lambda _: 2), "b": {"fixed": 1, "when": {"a": 2}}}, "which a function gives"),
+        ({"a": tune.choice([1]), "b": {"grid": [1], "when": {"a": 1}}}, "points of the grid would be missed"),
+        ({"a": {"fixed": 1, "when": "a"}}, "a: `when` maps other keys"),
+        ({"a": {"fixed": 1, "when": {}}}, "a: `when` maps other keys"),
+        ({"o": 1, "a": {"domain": tune.uniform(0, 1), "when": {"o": 1}}}, "a.when: `when` stands beside the name of"),
+    ],
+)
+def test_a_condition_that_cannot_be_right_is_refused(domains, message):
+    with pytest.raises(SpaceError, match=message):
+        tl.SearchSpace(domains)
+
+
+def test_grid_points_that_conditions_and_constraints_leave_out_are_not_counted():
+    space = tl.SearchSpace(
+        {"opt": tl.grid(["sgd", "adam"]), "m": {"grid": [0.1, 0.9], "when": {"opt": "sgd"}}, "n": tl.grid([1, 2, 3])},
+        require="n < 3",
+    )
+    assert space.grid_size == 6
+    assert [tuple(config.values()) for config in draws(space, 6)] == [
+        ("sgd", 0.1, 1), ("sgd", 0.1, 2), ("sgd", 0.9, 1), ("sgd", 0.9, 2), ("adam", 1), ("adam", 2),
+    ]  # fmt: skip
+    with pytest.raises(SpaceError, match="No point of the grid meets `require: n > 3`"):
+        tl.SearchSpace({"n": tl.grid([1, 2, 3])}, require="n > 3")
+    with pytest.raises(SpaceError, match="1,000,000 combinations, and 100,000 are the most"):
+        tl.SearchSpace({key: tl.grid(list(range(10))) for key in "abcdef"}, require="a < b")
+
+
+def test_what_is_described_is_read_back_with_its_conditions():
+    told = {**SGD, "x": {"uniform": [0, 1], "around": 0.5}, "o": {"ordinal": [1, 2]}, "t": "f(x)"}
+    space = tl.SearchSpace(told)
+    again = tl.SearchSpace(space.describe())
+    assert again.describe() == space.describe() == told
+    assert again.when == space.when
+    assert draws(again) == draws(space)
+    kept = tl.SearchSpace({"a": tune.choice([[1, 2], 3]), "b": {"fixed": "choice(1)", "when": {"a": [[1, 2]]}}})
+    assert tl.SearchSpace(kept.describe()).when == kept.when == {"b": {"a": [[1, 2]]}}
+
+
+# --- constraints ------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_every_draw_meets_the_constraints(seed):
+    space = tl.SearchSpace(KEYS, require=["model.hidden * model.layers <= 128", "model.bias or model.layers < 3"])
+    config = space.sample(rng(seed))
+    assert config["model.hidden"] * config["model.layers"] <= 128
+    assert config["model.bias"] or config["model.layers"] < 3
+    assert space.broken(config) is None
+    assert space.broken({**config, "model.hidden": 64, "model.layers": 4}) == "model.hidden * model.layers <= 128"
+
+
+@pytest.mark.parametrize(
+    ("text", "met"),
+    [
+        ("model.hidden - 2 * model.layers == 60", True),
+        ("1 < model.layers <= 2", True),
+        ("1 < model.layers < 2", False),
+        ("not model.act == 'tanh'", True),
+        ("model.act != 'relu' or model.bias", True),
+        ("model.bias == true and model.bias == True", True),
+        ("model.clip == null", True),
+        ("max(model.hidden, 100, model.layers) == 100 and min(model.layers, 9) == 2", True),
+        ("abs(-model.layers) == 2 and log(model.hidden) > 4", True),
+        ("model.hidden // 7 == 9 and model.hidden % 7 == 1 and model.hidden / 2 == 32", True),
+        ("model.layers ** 2 == 4", True),
+        ("10.0 ** (model.hidden ** model.hidden) > 0", False),
+        ("1 / (model.layers - 2) < 1", False),
+        ("log(model.layers - 3) < 9", False),
+        ("f == 'anything'", False),
+        ("f > 0", True),
+    ],
+)
+def test_the_language_of_constraints(text, met):
+    values = {
+        "model.hidden": 64,
+        "model.layers": 2,
+        "model.act": "relu",
+        "model.bias": True,
+        "model.clip": None,
+        "f": 1,
+    }
+    assert read_constraint(text, KEYS).met(values) is met
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "model.hiden < 3",
+            r"character 1: model.hiden is no key of the space. Did you mean 'model.hidden'.*has: m",
+        ),
+        ("model.layers < hidden", "character 16: hidden is no key"),
+        ("model.layers * 3", "is a number, and no condition"),
+        ("model.act", "is text, and no condition"),
+        ("model.act < 3", "model.act must be a number here, and can be text"),
+        ("model.clip < 3", "model.clip must be a number here, and can be another value"),
+        ("model.act == 3", "model.act is text, and never equal to a number"),
+        ("model.act == 'rleu'", "model.act is never 'rleu'. Did you mean 'relu'. It is one of: relu, tanh"),
+        ("'rleu' == model.act", "Did you mean 'relu'"),
+        ("model.hidden == 48", "model.hidden is never 48"),
+        ("model.bias + 1 > 2", "model.bias must be a number here, and can be true or false"),
+        ("model.layers and model.bias", "model.layers must be true or false here"),
+        ("model.layers < ", "cannot be read, from character"),
+        ("model.layers = 3", "cannot be read"),
+        ("sqrt(model.layers) < 2", "no function that there is"),
+        ("mx(model.layers, 2) < 2", "Did you mean 'max'"),
+        ("log(model.layers, 2) < 2", "log takes 1 value, not 2"),
+        ("max(*model.layers, 1) < 2", "nothing that a constraint can hold"),
+        ("__import__('os').system('true') == 0", "nothing that a constraint can hold"),
+        ("(lambda: model.layers)() < 3", "nothing that a constraint can hold"),
+        ("[x for x in (1,)] == 3", "nothing that a constraint can hold"),
+        ("model.layers.__class__ == 3", "no key of the space"),
+        ("model.act in ('relu',)", "compared in a way that there is not"),
+        ("3 < 4", "names no key"),
+        ("(" * 300 + "model.layers" + ")" * 300 + " < 1", "cannot be read"),
+        ("model.layers < 1 and " * 60 + "model.bias", "1000 are the most"),
+        ("", "`require` holds text"),
+        (3, "`require` holds text"),
+    ],
+)
+def test_a_wrong_constraint_says_which_part_is_wrong(text, message):
+    with pytest.raises(SpaceError, match=message):
+        read_constraint(text, KEYS)
+
+
+def test_a_constraint_on_what_is_left_out_does_not_apply():
+    space = tl.SearchSpace(SGD, require="momentum > 0.5")
+    found = draws(space)
+    assert {config["opt"] for config in found} == {"sgd", "adam"}
+    assert all(config.get("momentum", 1) > 0.5 for config in found)
+
+
+def test_a_space_of_which_nothing_is_left_is_refused_before_anything_runs():
+    impossible = tl.SearchSpace({"a": tune.uniform(0, 1), "b": tune.uniform(0, 1)}, require=["a > 0", "a + b > 2"])
+    settings = Settings(train=print, metric="loss")
+    with pytest.raises(SpaceError, match=r"None of 2,000 draws .* meets `require: a \+ b > 2`"):
+        settings.check(impossible)
+    together = tl.SearchSpace({"a": tune.uniform(0, 1)}, require=["a > 0.5", "a < 0.5"])
+    with pytest.raises(SpaceError, match=r"meets all of `require`: a > 0.5 \(met by \d+\); a < 0.5 \(met by \d+\)"):
+        settings.check(together)
+    in_part = tl.SearchSpace({"g": tl.grid([1, 2]), "a": tune.randint(0, 3)}, require="a > g")
+    with pytest.raises(SpaceError, match=r"with \{'g': 2\}"):
+        settings.check(in_part)
+    settings.check(tl.SearchSpace({"a": tune.uniform(0, 1)}, require="a > 0.99"))
+
+
+def test_a_sweep_of_such_a_space_keeps_its_first_configurations():
+    space = tl.SearchSpace(SGD, require="lr < 1e-2")
+    one, other = RandomSearcher(space, 3), RandomSearcher(space, 3)
+    first = [one.suggest(str(index)) for index in range(5)]
+    assert [other.suggest(str(index)) for index in range(9)][:5] == first
+
+
+def test_a_space_with_all_of_it_can_be_copied_and_pickled():
+    space = tl.SearchSpace(SGD, require="lr < 1e-2")
+    for again in (copy.deepcopy(space), pickle.loads(pickle.dumps(space))):
+        assert draws(again) == draws(space)
+        assert repr(again) == repr(space)
+    assert "require=['lr < 1e-2']" in repr(space)
+
+
+def test_a_searcher_of_rays_is_not_given_what_it_cannot_know():
+    from ray.tune.search import Searcher
+
+    class Theirs(Searcher):
+        pass
+
+    settings = Settings(train=print, metric="loss", searcher=Theirs("loss", "min"))
+    for space in (tl.SearchSpace(SGD), tl.SearchSpace({"a": tune.uniform(0, 1)}, require="a > 0.5")):
+        with pytest.raises(SettingsError, match="Theirs knows neither conditions nor constraints"):
+            build_searcher(space, settings)
+    build_searcher(tl.SearchSpace({"a": tune.uniform(0, 1), "b": 3}), settings)
+
+
+def test_a_sweep_that_goes_on_finds_its_conditions_and_constraints(tmp_path):
+    from tunelight.reopen import _space
+    from tunelight.storage import read_sweep_file, write_sweep_file
+
+    space = tl.SearchSpace({**SGD, "z": 3}, require=["lr < 1e-2", "momentum > 0.1"])
+    write_sweep_file(tmp_path, {"space": space.describe(), "require": space.require})
+    again = _space(tmp_path, read_sweep_file(tmp_path))
+    assert (again.describe(), again.require) == (space.describe(), space.require)
+    assert draws(again) == draws(space)
+
+
+# --- fixed, ordinal, around -------------------------------------------------------------------------------
+
+
+def test_plain_values_are_fixed_and_draw_nothing():
+    space = tl.SearchSpace({"a": 3, "b": None, "c": "text", "d": {"fixed": [1, 2]}, "x": tune.uniform(0, 1), "e": True})
+    config = space.sample(rng())
+    assert config == {"a": 3, "b": None, "c": "text", "d": [1, 2], "x": rng().uniform(0, 1), "e": True}
+    assert space.describe() == {
+        "a": 3,
+        "b": None,
+        "c": "text",
+        "d": {"fixed": [1, 2]},
+        "x": {"uniform": [0, 1]},
+        "e": True,
+    }
+    assert isinstance(space.domains["a"], Categorical), "searchers of Ray's know it as a choice of one"
+    assert tl.SearchSpace({"model": {"hidden": 64}}).sample(rng()) == {"model": {"hidden": 64}}
+
+
+def test_keys_can_be_fixed_afterwards():
+    space = tl.SearchSpace({"model": {"lr": tune.uniform(0, 1)}, "n": tl.grid([1, 2])}, metric="loss")
+    fixed = space.fixed({"model.lr": 0.5, "n": 3, "data.root": "/data"})
+    assert fixed.sample(rng()) == {"model": {"lr": 0.5}, "n": 3, "data.root": "/data"}
+    assert (fixed.grid_size, space.grid_size, fixed.settings) == (1, 2, {"metric": "loss"})
+    told = tl.SearchSpace({"a": tune.uniform(0, 1), "b": 1}, baselines=[{"a": 0.5}, {"a": 0.1, "b": 1}]).fixed({"a": 0})
+    assert told.settings["baselines"] == ({"a": 0}, {"a": 0, "b": 1})
+    with pytest.raises(SpaceError, match=r"'modle.lr' is not in the search space.* Did you mean 'model.lr'"):
+        space.fixed({"modle.lr": 0.5})
+
+
+def test_an_ordinal_is_a_choice_with_an_order():
+    space = tl.SearchSpace({"a": tl.ordinal([16, 32, 64]), "b": {"ordinal": ["s", "m", "l"]}})
+    assert {config["a"] for config in draws(space)} == {16, 32, 64}
+    assert isinstance(space.domains["a"], Categorical)
+    assert space.describe() == {"a": {"ordinal": [16, 32, 64]}, "b": {"ordinal": ["s", "m", "l"]}}
+
+
+@pytest.mark.parametrize(
+    ("domain", "around", "scale"),
+    [
+        ({"uniform": [-2, 4]}, 0.0, float),
+        ({"loguniform": [1e-5, 1e-1]}, 1e-3, np.log),
+        ({"quniform": [0, 10, 0.5]}, 5.0, float),
+        ({"qloguniform": [0.5, 512, 0.5]}, 16.0, np.log),
+        ({"randint": [0, 100]}, 50, float),
+        ({"qrandint": [0, 1000, 10]}, 500, float),
+        ({"lograndint": [1, 10**6]}, 1000, np.log),
+        ({"ordinal": list(range(20))}, 10, float),
+    ],
+)
+def test_a_prior_draws_near_its_value_on_the_domains_own_scale(domain, around, scale):
+    space = tl.SearchSpace({"x": {**domain, "around": around}})
+    plain = tl.SearchSpace({"x": domain})
+    found = [scale(config["x"]) for config in draws(space, 2000)]
+    near = statistics.median(abs(value - scale(around)) for value in found)
+    ends = [scale(config["x"]) for config in draws(plain, 2000)]
+    width = max(ends) - min(ends)
+    assert near == pytest.approx(0.6745 * WIDTH * width, rel=0.25), "the median deviation of a normal distribution"
+    assert statistics.mean(found) == pytest.approx(scale(around), abs=0.05 * width)
+    assert space.domains["x"].is_valid(space.sample(rng())["x"])
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_prior_at_a_bound_stays_within_them(seed):
+    space = tl.SearchSpace(
+        {
+            "a": {"loguniform": [1e-4, 1e-1], "around": 1e-4},
+            "b": {"randint": [1, 4], "around": 3},
+            "c": {"lograndint": [1, 4], "around": 1},
+            "d": {"qlograndint": [8, 64, 8], "around": 64},
+            "e": {"ordinal": ["x", "y"], "around": "y"},
+        }
+    )
+    config = space.sample(rng(seed))
+    assert 1e-4 <= config["a"] <= 1e-1
+    assert config["b"] in (1, 2, 3)
+    assert config["c"] in (1, 2, 3)
+    assert config["d"] in range(8, 65, 8)
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"choice": [1, 2], "around": 1}, "choice has no scale for `around`. These have: ordinal, uniform"),
+        ({"uniform": [0, 1], "around": 2}, "around must lie in uniform's bounds, 0.* and 1.*, not 2"),
+        ({"randint": [0, 9], "around": 1.5}, "around must be a whole number, not 1.5"),
+        ({"uniform": [0, 1], "around": "x"}, "around must be a number, not 'x'"),
+        ({"ordinal": [1, 2], "around": 3}, r"around must be one of \[1, 2\], not 3"),
+    ],
+)
+def test_a_prior_that_cannot_be_right_is_refused(description, message):
+    with pytest.raises(SpaceError, match=f"x: {message}"):
+        tl.SearchSpace({"x": description})
+
+
+# --- baselines --------------------------------------------------------------------------------------------
+
+
+def test_a_baseline_holds_what_counts_and_need_not_repeat_what_is_fixed():
+    space = tl.SearchSpace({"model": {"k": 3}, **SGD}, require="lr < 0.05")
+    space.check_baselines([{"opt": "adam", "lr": 1e-2}, {"opt": "sgd", "momentum": 0.5, "lr": 1e-2, "model": {"k": 3}}])
+    assert space.filled({"opt": "adam", "lr": 1e-2}) == {"model": {"k": 3}, "opt": "adam", "lr": 1e-2}
+    for config, message in [
+        ({"opt": "sgd", "lr": 1e-2}, "says nothing of momentum: a baseline is a whole"),
+        ({"opt": "adam", "momentum": 0.5, "lr": 1e-2}, "holds momentum, which only counts when {'opt': .'sgd'.}"),
+        ({"opt": "adam", "lr": 1e-2, "model": {"k": 4}}, "holds model.k=4, and the space keeps it fixed at 3"),
+        ({"opt": "adam", "lr": 0.1}, "breaks `require: lr < 0.05`"),
+    ]:
+        with pytest.raises(SettingsError, match=rf"baselines\[0\] {message}"):
+            space.check_baselines([config])

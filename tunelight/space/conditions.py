@@ -1,0 +1,94 @@
+"""Conditions: ``when: {model.optimizer: sgd}``, what has to have been drawn before for a key to count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tunelight.errors import SpaceError, guess
+from tunelight.space.plain import plain
+
+When = Mapping[str, Sequence[Any]]
+"""The values that other keys may have, each by its dotted key: all of them must have one of theirs."""
+
+
+def read_when(given: Any) -> dict[str, list[Any]]:
+    """Return a condition, {key: value} or {key: [values]}, with a list for each key. Raises: SpaceError."""
+    if not isinstance(given, Mapping) or not given:
+        raise SpaceError(
+            f"`when` maps other keys to the values that they must have, {{model.optimizer: sgd}} or "
+            f"{{model.layers: [2, 3]}}; {given!r} does not."
+        )
+    return {str(key): list(value) if isinstance(value, list | tuple) else [value] for key, value in given.items()}
+
+
+def holds(when: When, values: Mapping[str, Any]) -> bool:
+    """Tell whether a condition holds; a key that was left out itself has none of the values."""
+    return all(key in values and any(same(values[key], wanted) for wanted in when[key]) for key in when)
+
+
+def same(value: Any, wanted: Any) -> bool:
+    """Tell whether two values are equal, and true is not 1; what YAML has no word for is named by its import path."""
+    if isinstance(value, bool) != isinstance(wanted, bool):
+        return False
+    return bool(plain(value) == plain(wanted))
+
+
+def check_when(key: str, when: When, domains: Mapping[str, Any], where: Callable[[str, str], str]) -> None:
+    """Raise SpaceError unless a key's condition names keys that stand above it, and values that they can have.
+
+    ``where`` says where a name of a key's condition stands.
+    """
+    order = list(domains)
+    for name, wanted in when.items():
+        start = f"{where(key, name)}{key}: its `when`"
+        if name not in domains:
+            others = [other for other in order if other != key]
+            raise SpaceError(
+                f"{start} names {name!r}, which is not in the search space.{guess(name, others)} The space has: "
+                f"{', '.join(others) or 'no other key'}."
+            )
+        if order.index(name) >= order.index(key):
+            raise SpaceError(
+                f"{start} names {name}, which does not stand above it. Put {name} first: keys are drawn in their order."
+            )
+        domain = domains[name]
+        if not isinstance(domain, Mapping) and domain.is_function():
+            raise SpaceError(
+                f"{start} names {name}, which a function gives, and those are asked last. Name what it follows from."
+            )
+        for value in wanted:
+            if not _possible(domain, value):
+                raise SpaceError(f"{start} wants {name} to be {value!r}, which it never is.{_choices(domain, value)}")
+        if isinstance(domains[key], Mapping) and not isinstance(domain, Mapping) and not _fixed(domain):
+            raise SpaceError(
+                f"{start} names {name}, which is drawn, so that points of the grid would be missed. Make {name} a grid "
+                f"too, or {key} a choice."
+            )
+
+
+def _fixed(domain: Any) -> bool:
+    from tunelight.space.own import Fixed  # noqa: PLC0415 - imports Ray
+
+    return isinstance(domain, Fixed)
+
+
+def values_of(domain: Any) -> list[Any] | None:
+    """Return what a domain chooses from; None where it is no list of values."""
+    return list(domain["grid_search"]) if isinstance(domain, Mapping) else getattr(domain, "categories", None)
+
+
+def _possible(domain: Any, value: Any) -> bool:
+    choices = values_of(domain)
+    if choices is not None:
+        return any(same(choice, value) for choice in choices)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and bool(domain.lower <= value <= domain.upper)
+
+
+def _choices(domain: Any, value: Any) -> str:
+    choices = values_of(domain)
+    if choices is None:
+        return f" It lies between {domain.lower} and {domain.upper}."
+    texts = [str(choice) for choice in choices]
+    return f"{guess(value, texts)} It is one of: {', '.join(texts)}."

@@ -1,0 +1,67 @@
+"""Search spaces of other programs: read, and written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import SpaceError, guess
+from tunelight.space.files import YamlFile
+from tunelight.space.formats import configspace, optuna, tune, wandb
+
+if TYPE_CHECKING:
+    from tunelight.space.space import SearchSpace
+
+Read = tuple[dict[str, Any], dict[str, Any]]
+"""Domains, and the keywords of SearchSpace that go with them."""
+
+_READ: dict[str, Callable[[Mapping[str, Any]], Read]] = {
+    "wandb": wandb.read,
+    "optuna": optuna.read,
+    "configspace": configspace.read,
+    "ray": tune.read,
+}
+_WRITE: dict[str, Callable[[SearchSpace], dict[str, Any]]] = {
+    "wandb": wandb.write,
+    "optuna": optuna.write,
+    "configspace": configspace.write,
+    "ray": tune.write,
+}
+
+
+def read_format(given: Any, name: str) -> Read:
+    """Return domains, and what goes with them, of a space in the format ``name``. Raises: SpaceError."""
+    read = _known(_READ, name)
+    if isinstance(given, str | os.PathLike):
+        given = _load(Path(given))
+    if not isinstance(given, Mapping):
+        raise SpaceError(f"A search space of {name!r} is a mapping, or the path of a YAML or JSON file, not {given!r}.")
+    found: Read = read(given)
+    return found
+
+
+def write_format(space: SearchSpace, name: str) -> dict[str, Any]:
+    """Return a space in the format ``name``. Raises: SpaceError."""
+    written: dict[str, Any] = _known(_WRITE, name)(space)
+    return written
+
+
+def _known(table: Mapping[str, Any], name: Any) -> Any:
+    if name not in table:
+        raise SpaceError(f"There is no format {name!r}.{guess(name, table)} There are: {', '.join(table)}.")
+    return table[name]
+
+
+def _load(path: Path) -> Any:
+    if path.suffix != ".json":
+        return YamlFile(path).data
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        beside = [other.name for other in path.parent.glob("*.json")]
+        raise SpaceError(f"There is no file {path}.{guess(path.name, beside)}") from error
+    except (OSError, ValueError) as error:
+        raise SpaceError(f"{path} cannot be read as JSON: {error}") from error

@@ -1,0 +1,246 @@
+"""ConfigSpace's serialized spaces, as ``ConfigurationSpace.to_json`` writes them.
+
+https://automl.github.io/ConfigSpace/latest/reference/serialization/
+Of hyperparameters, default values, weights that are all the same and meta data are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import keyword
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import SpaceError
+from tunelight.space.conditions import values_of
+from tunelight.space.constraints import constant_of, name_of
+from tunelight.space.formats.common import Entry, entries, refuse, unknown
+
+if TYPE_CHECKING:
+    from tunelight.space.space import SearchSpace
+
+_CS = "ConfigSpace"
+_KINDS = "uniform_float, uniform_int, normal_float, categorical, ordinal, constant"
+_FORMAT = 0.4
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the domains of a serialized space, each after those that its conditions name, and its constraints."""
+    if not isinstance(given.get("hyperparameters"), list):
+        raise SpaceError(f"A {_CS} file holds a list of `hyperparameters`, not {given.get('hyperparameters')!r}.")
+    found = {str(told.get("name")): told for told in given["hyperparameters"]}
+    domains = {key: _domain(key, told) for key, told in found.items()}
+    when: dict[str, dict[str, list[Any]]] = {}
+    for condition in given.get("conditions", []):
+        for child, parent, values in _conditions(condition, domains):
+            before = when.setdefault(child, {})
+            before[parent] = [value for value in before.get(parent, values) if value in values]
+            if not before[parent]:
+                raise unknown(_CS, child, f"condition on {parent}, which never holds", "conditions that can hold")
+    try:
+        order = list(graphlib.TopologicalSorter({key: list(when.get(key, {})) for key in domains}).static_order())
+    except graphlib.CycleError as error:
+        raise SpaceError(f"The conditions of {', '.join(error.args[1])} go round in a circle.") from error
+    require = [f"not ({_text(clause)})" for clause in given.get("forbiddens", [])]
+    placed = {key: {**domains[key], "when": when[key]} if key in when else domains[key] for key in order}
+    return placed, {"require": require} if require else {}
+
+
+def _domain(key: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    kind, log = told.get("type"), "log" if told.get("log") else ""
+    try:
+        if kind == "uniform_float":
+            return {f"{log}uniform": [told["lower"], told["upper"]]}
+        if kind == "uniform_int":
+            return {f"{log}randint": [told["lower"], told["upper"] + 1]}
+        if kind == "normal_float":
+            wanted = _sigma(told["lower"], told["upper"], bool(log))
+            if not math.isclose(told["sigma"], wanted, rel_tol=1e-6):
+                raise unknown(_CS, key, f"sigma {told['sigma']}", f"{wanted}, the width that its own `around` has")
+            return {f"{log}uniform": [told["lower"], told["upper"]], "around": told["mu"]}
+        if kind == "categorical":
+            if len(set(told.get("weights") or [1])) > 1:
+                raise unknown(_CS, key, f"weights {told['weights']}", "choices that are all alike")
+            return {"choice": list(told["choices"])}
+        if kind == "ordinal":
+            return {"ordinal": list(told["sequence"])}
+        if kind == "constant":
+            return {"fixed": told["value"]}
+    except KeyError as error:
+        raise SpaceError(f"{key}: {kind} lacks its {error}.") from error
+    raise unknown(_CS, key, str(kind), _KINDS)
+
+
+def _conditions(told: Mapping[str, Any], domains: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
+    """Yield the child, the parent, and the values that it must have, of all that one condition says."""
+    kind, child = told.get("type"), str(told.get("child"))
+    if kind == "AND":
+        for part in told["conditions"]:
+            yield from _conditions(part, domains)
+        return
+    parent = str(told.get("parent"))
+    choices = next((values for name, values in domains.get(parent, {}).items() if name in ("choice", "ordinal")), None)
+    if kind in ("EQ", "IN"):
+        yield child, parent, list(told["values"]) if kind == "IN" else [told["value"]]
+    elif kind == "NEQ" and choices is not None:
+        yield child, parent, [choice for choice in choices if choice != told["value"]]
+    else:
+        raise unknown(_CS, child, f"condition {kind} on {parent}", "EQ, IN, AND; NEQ on categorical and ordinal")
+
+
+_SIGNS = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=="}
+
+
+def _text(clause: Mapping[str, Any]) -> str:
+    """Return what a forbidden clause forbids, in the language of constraints."""
+    kind = str(clause.get("type"))
+    if kind in ("AND", "OR"):
+        return f" {kind.lower()} ".join(f"({_text(part)})" for part in clause["clauses"])
+    head, _, sign = kind.partition("_")
+    if head == "RELATION" and sign in _SIGNS:
+        return f"{_named(clause['left'])} {_SIGNS[sign]} {_named(clause['right'])}"
+    if head == "CLAUSE" and sign in _SIGNS:
+        return f"{_named(clause['name'])} {_SIGNS[sign]} {clause['value']!r}"
+    if kind == "EQUALS":
+        return f"{_named(clause['name'])} == {clause['value']!r}"
+    if kind == "IN":
+        return " or ".join(f"{_named(clause['name'])} == {value!r}" for value in clause["values"]) or "false"
+    raise unknown(_CS, "forbiddens", kind, f"EQUALS, IN, AND, OR, CLAUSE_ and RELATION_ {', '.join(_SIGNS)}")
+
+
+def _named(key: str) -> str:
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in key.split(".")):
+        raise SpaceError(f"{key}: a constraint cannot name this key; it would need letters, digits, _ and dots only.")
+    return key
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+def write(space: SearchSpace) -> dict[str, Any]:
+    """Return a space as a serialized one, by dotted keys. Raises: SpaceError for what ConfigSpace has no word for."""
+    forbidden = _Forbidden(space)
+    return {
+        "name": None,
+        "hyperparameters": [_write(entry) for entry in entries(space).values()],
+        "conditions": [_when(key, when) for key, when in space.when.items()],
+        "forbiddens": [clause for tree in space.constraint_trees() for clause in forbidden.of(tree)],
+        "format_version": _FORMAT,
+    }
+
+
+def _write(entry: Entry) -> dict[str, Any]:
+    key, name, arguments = entry.key, entry.name, entry.arguments
+    if entry.around is not None and name not in ("uniform", "loguniform"):
+        raise refuse(_CS, key, f"around of {name}", "Leave it out.")
+    if name in ("choice", "ordinal", "fixed"):
+        kind, word = {"choice": ("categorical", "choices"), "ordinal": ("ordinal", "sequence")}.get(
+            name, ("constant", "value")
+        )
+        return {"type": kind, "name": key, word: arguments}
+    if name not in ("uniform", "loguniform", "randint", "lograndint"):
+        raise refuse(_CS, key, name)
+    low, high, _ = entry.bounds()
+    if low == high:
+        return {"type": "constant", "name": key, "value": low}
+    log = "log" in name
+    told = {"name": key, "lower": low, "upper": high, "log": log}
+    if entry.around is not None:
+        return {"type": "normal_float", **told, "mu": entry.around, "sigma": _sigma(low, high, log)}
+    return {"type": "uniform_int" if "int" in name else "uniform_float", **told}
+
+
+def _sigma(low: float, high: float, log: bool) -> float:
+    """Return the sigma that is our `around`; on a log scale, ConfigSpace takes log(low + sigma) for its width."""
+    from tunelight.space.own import WIDTH  # noqa: PLC0415 - imports Ray
+
+    return math.exp(WIDTH * math.log(high / low)) - low if log else WIDTH * (high - low)
+
+
+def _when(key: str, when: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    parts = [
+        {"type": "EQ", "child": key, "parent": parent, "value": values[0]}
+        if len(values) == 1
+        else {"type": "IN", "child": key, "parent": parent, "values": list(values)}
+        for parent, values in when.items()
+    ]
+    return parts[0] if len(parts) == 1 else {"type": "AND", "child": key, "conditions": parts}
+
+
+_OPPOSITE: dict[type, type] = {
+    ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+}  # fmt: skip
+_TURNED: dict[type, type] = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}
+_WORDS: dict[type, str] = {ast.Lt: "LT", ast.LtE: "LE", ast.Gt: "GT", ast.GtE: "GE", ast.Eq: "EQ"}
+
+
+class _Forbidden:
+    """Turns constraints into what they forbid: comparisons of a key with a value or another key, with and, or, not."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._domains = space.domains
+
+    def of(self, tree: ast.expr) -> list[dict[str, Any]]:
+        """Return the clauses that are forbidden, each by itself, where ``tree`` has to hold."""
+        told = self._clause(tree, held=False)
+        return [] if _never(told) else told["clauses"] if told["type"] == "OR" else [told]
+
+    def _clause(self, node: ast.expr, held: bool) -> dict[str, Any]:
+        """Return the clause for an expression that holds, or for one that does not."""
+        match node:
+            case ast.BoolOp(op, parts):
+                return _joined(isinstance(op, ast.And) is held, [self._clause(part, held) for part in parts])
+            case ast.UnaryOp(ast.Not(), operand):
+                return self._clause(operand, not held)
+            case ast.Compare(left, ops, rights):
+                pairs = zip(ops, (left, *rights), rights, strict=False)
+                return _joined(held, [self._compared(node, type(op), a, b, held) for op, a, b in pairs])
+        if name_of(node) in self._domains:
+            return {"type": "EQUALS", "name": name_of(node), "value": held}
+        raise refuse(_CS, "require", f"{ast.unparse(node)!r}", "It compares keys with values and each other.")
+
+    def _compared(self, node: ast.expr, op: type, left: ast.expr, right: ast.expr, held: bool) -> dict[str, Any]:
+        if constant_of(left) is not None:
+            left, right, op = right, left, _TURNED.get(op, op)
+        op = op if held else _OPPOSITE[op]
+        name, other, constant = name_of(left), name_of(right), constant_of(right)
+        if name not in self._domains or (constant is None and other not in self._domains):
+            raise refuse(_CS, "require", f"{ast.unparse(node)!r}", "It compares keys with values and each other.")
+        if constant is None:
+            if op is ast.NotEq:
+                return _joined(
+                    False, [{"type": f"RELATION_{end}", "left": name, "right": other} for end in ("LT", "GT")]
+                )
+            return {"type": f"RELATION_{_WORDS[op]}", "left": name, "right": other}
+        if op is ast.Eq:
+            return {"type": "EQUALS", "name": name, "value": constant[0]}
+        if op is ast.NotEq:
+            choices = values_of(self._domains[name])
+            if choices is not None:
+                return {"type": "IN", "name": name, "values": [one for one in choices if one != constant[0]]}
+            return _joined(
+                False, [{"type": f"CLAUSE_{end}", "name": name, "value": constant[0]} for end in ("LT", "GT")]
+            )
+        return {"type": f"CLAUSE_{_WORDS[op]}", "name": name, "value": constant[0]}
+
+
+def _never(clause: Mapping[str, Any]) -> bool:
+    """Tell whether a clause holds of nothing: that a key is one of no values."""
+    return clause["type"] == "IN" and not clause["values"]
+
+
+def _joined(every: bool, clauses: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return clauses that hold all, or of which one holds; those of the same kind are put into one."""
+    never = [clause for clause in clauses if _never(clause)]
+    if never and (every or len(never) == len(clauses)):
+        return never[0]
+    clauses = [clause for clause in clauses if not _never(clause)]
+    if len(clauses) == 1:
+        return clauses[0]
+    kind = "AND" if every else "OR"
+    flat = [part for clause in clauses for part in (clause["clauses"] if clause["type"] == kind else [clause])]
+    return {"type": kind, "clauses": flat}

@@ -1,0 +1,95 @@
+"""Optuna's distributions by name, each as its ``distribution_to_json`` writes it.
+
+{"lr": {"name": "FloatDistribution", "attributes": {"low": 0.0001, "high": 0.1, "log": true, "step": null}}}
+https://optuna.readthedocs.io/en/stable/reference/distributions.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import SpaceError
+from tunelight.space.formats.common import Entry, entries, refuse, refuse_constraints, unknown
+
+if TYPE_CHECKING:
+    from tunelight.space.space import SearchSpace
+
+_OPTUNA = "Optuna"
+_FLOAT, _INT, _CHOICE = "FloatDistribution", "IntDistribution", "CategoricalDistribution"
+
+
+def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the domains of distributions by name: as JSON, as the text of each, or as objects."""
+    return {str(key): _read(str(key), told) for key, told in given.items()}, {}
+
+
+def _read(key: str, told: Any) -> Any:
+    kind, attributes = _taken_apart(key, told)
+    if kind not in (_FLOAT, _INT, _CHOICE):
+        raise unknown(_OPTUNA, key, str(kind), f"{_FLOAT}, {_INT}, {_CHOICE}")
+    try:
+        if kind == _CHOICE:
+            choices = list(attributes["choices"])
+            return {"fixed": choices[0]} if len(choices) == 1 else {"choice": choices}
+        low, high, log = attributes["low"], attributes["high"], "log" if attributes.get("log") else ""
+    except KeyError as error:
+        raise SpaceError(f"{key}: {kind} lacks its attribute {error}.") from error
+    step = attributes.get("step")
+    if low == high:
+        return {"fixed": low}
+    if kind == _INT and step in (None, 1):
+        return {f"{log}randint": [low, high + 1]}
+    if step is None:
+        return {f"{log}uniform": [low, high]}
+    if not _divides(step, low, high):
+        raise unknown(_OPTUNA, key, f"step {step} from {low} to {high}", "steps whose multiples the bounds are")
+    return {"qrandint" if kind == _INT else "quniform": [low, high, step]}
+
+
+def _taken_apart(key: str, told: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the name and the attributes of a distribution: of an object, of JSON, or of its text."""
+    if type(told).__module__ == "optuna.distributions":
+        return type(told).__name__, told._asdict()
+    if isinstance(told, str):
+        try:
+            told = json.loads(told)
+        except ValueError as error:
+            raise SpaceError(f"{key}: {told!r} is no JSON: {error}") from error
+    if not isinstance(told, Mapping) or not isinstance(told.get("attributes"), Mapping):
+        raise SpaceError(
+            f"{key}: a distribution is written {{name: ..., attributes: ...}}, as optuna.distributions."
+            f"distribution_to_json does, not {told!r}."
+        )
+    return told.get("name"), told["attributes"]
+
+
+def _divides(step: float, *bounds: float) -> bool:
+    return all(abs(bound / step - round(bound / step)) < 1e-9 for bound in bounds)
+
+
+def write(space: SearchSpace) -> dict[str, Any]:
+    """Return a space as distributions by dotted key. Raises: SpaceError for what Optuna has no word for."""
+    refuse_constraints(_OPTUNA, space)
+    return {key: _write(entry) for key, entry in entries(space).items()}
+
+
+def _write(entry: Entry) -> dict[str, Any]:
+    key, name = entry.key, entry.name
+    if entry.around is not None:
+        raise refuse(_OPTUNA, key, "around", "Leave it out, and try the value first: study.enqueue_trial.")
+    if name in ("choice", "fixed"):
+        choices = entry.arguments if name == "choice" else [entry.arguments]
+        for choice in choices:
+            if not isinstance(choice, bool | int | float | str | None):
+                raise refuse(_OPTUNA, key, f"the choice {choice!r}", "It has null, true/false, numbers and text.")
+        return {"name": _CHOICE, "attributes": {"choices": choices}}
+    if name in ("uniform", "loguniform", "quniform", "randint", "lograndint", "qrandint"):
+        low, high, step = entry.bounds()
+        log = "log" in name
+        if "int" in name:
+            return {"name": _INT, "attributes": {"log": log, "step": step or 1, "low": low, "high": high}}
+        return {"name": _FLOAT, "attributes": {"step": step, "low": low, "high": high, "log": log}}
+    instead = {"ordinal": "Make it a choice.", "grid_search": "Make it a choice, and use its GridSampler."}
+    raise refuse(_OPTUNA, key, name, instead.get(name, ""))

@@ -1,0 +1,49 @@
+"""Ray Tune's param_space: a dict of its domains, lists under grid_search, and constants, nested as it likes.
+
+https://docs.ray.io/en/latest/tune/api/search_space.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tunelight.space.formats.common import entries, refuse, refuse_constraints
+
+if TYPE_CHECKING:
+    from tunelight.space.space import SearchSpace
+
+_RAY = "Ray Tune"
+
+
+def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the domains of a param_space; its constants, of whatever kind, are fixed."""
+    return _read(given), {}
+
+
+def _read(given: Mapping[str, Any]) -> dict[str, Any]:
+    from ray.tune.search.sample import Domain  # noqa: PLC0415 - a second, and reading the other formats needs none
+
+    domains: dict[str, Any] = {}
+    for key, value in given.items():
+        if isinstance(value, Domain) or (isinstance(value, Mapping) and value.keys() == {"grid_search"}):
+            domains[key] = value
+        elif isinstance(value, Mapping) and value:
+            domains[key] = _read(value)
+        else:
+            domains[key] = {"fixed": value}
+    return domains
+
+
+def write(space: SearchSpace) -> dict[str, Any]:
+    """Return a space as a param_space, with Ray Tune's own domains and nested as it is. Raises: SpaceError."""
+    refuse_constraints(_RAY, space)
+    param_space: dict[str, Any] = {}
+    for key, entry in entries(space).items():
+        if entry.name == "ordinal":
+            raise refuse(_RAY, key, "ordinal", "Make it a choice.")
+        if entry.around is not None:
+            raise refuse(_RAY, key, "around", "Leave it out, or draw by a function (sample_from).")
+        domain = space.domains[key]
+        param_space[key] = domain.categories[0] if entry.name == "fixed" else domain
+    return space.written(param_space)

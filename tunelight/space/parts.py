@@ -1,0 +1,42 @@
+"""The keys of a ``model=`` sweep: each is an argument of the model, the data module or the Trainer."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from tunelight.errors import SpaceError, guess
+from tunelight.settings import PARTS
+
+
+def check_part(key: str, where: str, model: Any, data: Any) -> None:
+    """Raise SpaceError unless a key is an argument of the model, data or Trainer; ``where`` says where it stands."""
+    part, _, name = key.partition(".")
+    if part not in PARTS or not name:
+        near = guess(part, PARTS) if name else f" Did you mean 'model.{key}'?"
+        raise SpaceError(
+            f"{where}{key}: with model=, keys begin with model., data. or trainer., for what they are arguments "
+            f"of.{near}"
+        )
+    if part == "data" and data is None:
+        raise SpaceError(f"{where}{key}: there is no data= that could take it.")
+    taken = _parameters({"model": model, "data": data}.get(part))
+    if taken is not None and name not in taken:
+        given = {"model": model, "data": data}[part]
+        raise SpaceError(
+            f"{where}{key}: {getattr(given, '__name__', part)} takes no argument {name!r}.{guess(name, taken)} It "
+            f"takes: {', '.join(taken) or 'none'}."
+        )
+
+
+def _parameters(code: Any) -> list[str] | None:
+    """Return what a class or function takes by name; None where it takes any name, or nobody can tell."""
+    if code is None:
+        return None
+    try:
+        parameters = inspect.signature(code).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -1,0 +1,24 @@
+"""Values as JSON and YAML hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from tunelight.settings import import_path
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON and YAML hold it; functions and classes as import paths, objects as text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return import_path(value) if callable(value) else repr(value)
