@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tunelight.reporting import progress
-from tunelight.reporting.progress import ProgressCallback, compact, elapsed
+from tunelight.reporting import display
+from tunelight.reporting.progress import ProgressCallback
 from tunelight.reporting.views import MAX_ROWS, LinesView, NotebookView, TerminalView, choose_view
+from tunelight.reporting.words import compact, elapsed
 from tunelight.storage import SweepState, apply
 
 
@@ -163,7 +164,7 @@ def test_the_table_shows_each_trial_and_the_best_so_far():
     text = sweep.read()
     row = next(line for line in text.splitlines() if "00000" in line and "RUNNING" in line)
     assert row.replace("│", " ").split() == ["00000", "RUNNING", "2", "2", "0.5", "0.1235", "1m", "05s"]
-    assert "digits  0/20 done, 2 running  1m 05s" in text
+    assert "digits  0/20 done, 2 running  3 workers in use  1m 05s" in text
     assert "best loss=0.1235 by trial 00000 at epoch 1: lr=0.01235, hidden=64, model.act=relu" in text
     assert "│ 00001 │ RUNNING │       - │     - │" in text
 
@@ -207,7 +208,7 @@ def test_a_low_terminal_gets_fewer_rows():
 
 def count_draws(sweep: Sweep, monkeypatch: Any) -> list[float]:
     drawn: list[float] = []
-    monkeypatch.setattr(progress, "choose_view", lambda console: SimpleNamespace(
+    monkeypatch.setattr(display, "choose_view", lambda console: SimpleNamespace(
         animated=True, draw=lambda make: drawn.append(sweep.now), say=lambda *a: None, close=lambda: None
     ))  # fmt: skip
     return drawn
@@ -330,7 +331,6 @@ def test_a_pickled_copy_is_silent():
     sweep = Sweep(tty=True)
     sweep.start("00000")
     sweep.step()
-    sweep.callback._clock = float  # a lambda is what pickle minds here
     copy = pickle.loads(pickle.dumps(sweep.callback))
     sweep.read()
     copy.on_step_end(1, [])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from tunelight.errors import StorageError
 from tunelight.storage.files import RECORD_FILE
-from tunelight.storage.record import parse, read_lines
+from tunelight.storage.record import check_format, parse, read_lines
 from tunelight.storage.state import SweepState, apply
 
 
@@ -26,8 +27,8 @@ class Follower:
         if not self._path.exists():
             read_lines(self.folder)  # says what is wrong
 
-    def look(self) -> bool:
-        """Take in the lines that were written since; return whether there were any. Raises: StorageError."""
+    def look(self) -> list[dict[str, Any]]:
+        """Take in the lines that were written since the last look, and return them. Raises: StorageError."""
         try:
             with self._path.open("rb") as stream:
                 found = os.fstat(stream.fileno())
@@ -38,17 +39,21 @@ class Follower:
                 chunks = stream.read().split(b"\n")
         except OSError as error:
             raise StorageError(f"{self._path} cannot be read any more: {error.strerror}.") from error
+        lines = []
         for chunk in chunks[:-1]:  # behind the last line break: not written yet
-            self._take(chunk)
+            lines.append(self._take(chunk))
             self._read += len(chunk) + 1
-        return len(chunks) > 1
+        return lines
 
-    def _take(self, chunk: bytes) -> None:
+    def _take(self, chunk: bytes) -> dict[str, Any]:
+        """Take in one line; one that is corrupt, or that a later tunelight wrote, raises StorageError."""
         line = parse(chunk)
         try:
             if line is None:
                 raise ValueError("its checksum does not fit")
+            check_format(line, self._path)
             apply(self.state, line)
+            return line
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StorageError(
                 f"{self._path} is damaged {self._read} bytes in ({error}). If its driver runs no more, "
