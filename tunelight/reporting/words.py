@@ -136,8 +136,9 @@ def metric_of(state: SweepState) -> str:
 
 
 def age(state: SweepState, now: float) -> float:
-    """Return the seconds since the sweep's last run began."""
-    return max(0.0, now - state.started) if state.started is not None else 0.0
+    """Return the seconds since the sweep's last run began, until it ended or now."""
+    end = now if state.ended is None or state.updated is None else state.updated
+    return max(0.0, end - state.started) if state.started is not None else 0.0
 
 
 def epochs(report: Mapping[str, Any]) -> int | None:

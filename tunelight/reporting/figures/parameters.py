@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from tunelight.reporting.figures.data import MISSING, Column, check_metric, columns, judged_by, values_of
 from tunelight.reporting.figures.importance import Evaluator, importances_of
-from tunelight.reporting.figures.style import SCALE, Values, axis_type, figure, is_wide, nothing, scatter, text
+from tunelight.reporting.figures.style import SCALE, Values, axis_type, figure, is_wide, nothing, plain, scatter, text
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
@@ -65,7 +65,7 @@ def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
     more = len(judged.columns) - _MOST_AXES
     note = "drag along an axis to select" + (f"; {more} more keys are left out" if more > 0 else "")
     made = figure(title, note=note)
-    target = _axis(text(judged.metric, 24), judged.values, judged.values)
+    target = _axis(plain(judged.metric, 24), judged.values, judged.values)
     axes = [_column_axis(column) for column in judged.columns[:_MOST_AXES]]
     line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
     made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15))
@@ -74,7 +74,7 @@ def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
 
 
 def _column_axis(column: Column) -> dict[str, Any]:
-    label = text(column.key, 24)
+    label = plain(column.key, 24)
     if column.numeric:
         numbers = column.numbers
         return _axis(label, numbers, numbers[column.there])
@@ -87,7 +87,7 @@ def _column_axis(column: Column) -> dict[str, Any]:
         "label": label,
         "values": numbers.astype(np.float32),
         "tickvals": ticks[::step],
-        "ticktext": [text(name, 16) for name in names[::step]],
+        "ticktext": [plain(name, 16) for name in names[::step]],
         "range": [ticks[0] - 0.2, ticks[-1] + 0.2],
     }
 

@@ -35,10 +35,15 @@ _LOG_FROM: Final = 30.0
 
 def text(value: Any, most: int = _TEXT) -> str:
     """Return a value as text for a figure: not taken for markup by plotly, and not longer than ``most`` characters."""
+    return html.escape(plain(value, most), quote=False)
+
+
+def plain(value: Any, most: int = _TEXT) -> str:
+    """Return a value as text for where plotly knows no markup: the axes of parallel coordinates."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    plain = " ".join(str(value).split())
-    return html.escape(plain if len(plain) <= most else f"{plain[: most - 3]}...", quote=False)
+    words = " ".join(str(value).split())
+    return words if len(words) <= most else f"{words[: most - 3]}..."
 
 
 def figure(title: str, x: str = "", y: str = "", note: str = "") -> go.Figure:
