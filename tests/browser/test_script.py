@@ -1,4 +1,4 @@
-"""The report's own script without a browser: what sorts and filters the table, run by node on a stand-in for the page."""
+"""The report's own script without a browser: what sorts and filters its table, run by node on a stand-in page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ globalThis.document = {
 require(process.argv[1]);
 const shown = () => order.filter((row) => !row.hidden).map((row) => row.cells[0].textContent).join(" ");
 const said = [count.textContent];
-for (const column of [0, 0, 1, 2, 2]) { heard[column](); said.push(shown() + " " + heads[column].getAttribute("aria-sort")); }
+for (const column of [0, 0, 1, 2, 2]) {
+  heard[column]();
+  said.push(shown() + " " + heads[column].getAttribute("aria-sort"));
+}
 search.value = "A 2"; heard.search(); said.push(shown(), count.textContent);
 console.log(JSON.stringify(said));
 """
@@ -51,9 +54,7 @@ console.log(JSON.stringify(said));
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_table_sorts_and_finds() -> None:
     script = Path(__file__).parents[2] / "tunelight" / "reporting" / "assets" / "page.js"
-    run = subprocess.run(
-        ["node", "-e", SHELL, str(script)], capture_output=True, text=True, timeout=60, check=False
-    )
+    run = subprocess.run(["node", "-e", SHELL, str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
     said: list[Any] = json.loads(run.stdout)
     assert said == [

@@ -213,7 +213,7 @@ def test_importances_name_the_key_that_decides(tmp_path: Path, evaluator: Any) -
 
 
 def test_importances_of_another_evaluator_are_refused(results: SweepResults) -> None:
-    with pytest.raises(SettingsError, match="is one of: pedanova, fanova. Did you mean 'fanova'"):
+    with pytest.raises(SettingsError, match=r"is one of: pedanova, fanova\. Did you mean 'fanova'"):
         importances(results, evaluator="fanov")  # type: ignore[arg-type]
 
 
@@ -320,7 +320,9 @@ def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults)
     assert not found["momentum"].there.all()
 
 
-def test_a_picture_without_kaleido_says_what_to_install(results: SweepResults, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_picture_without_kaleido_says_what_to_install(
+    results: SweepResults, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ReportError, match=r"kaleido is not installed.*pip install 'tunelight\[png\]'"):
         write_image(history(results), tmp_path / "a.png")

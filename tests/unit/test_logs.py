@@ -192,7 +192,9 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
             asked.append(("again", run_id))
             return SimpleNamespace(info=SimpleNamespace(experiment_id="e1"))
 
-    parts = {name: ModuleType(name) for name in ("mlflow", "mlflow.tracking", "mlflow.utils", "mlflow.utils.mlflow_tags")}
+    parts = {
+        name: ModuleType(name) for name in ("mlflow", "mlflow.tracking", "mlflow.utils", "mlflow.utils.mlflow_tags")
+    }
     parts["mlflow"].set_tracking_uri = lambda uri: None  # type: ignore[attr-defined]
     parts["mlflow.tracking"].MlflowClient = Client  # type: ignore[attr-defined]
     parts["mlflow.utils.mlflow_tags"].MLFLOW_RUN_NAME = "mlflow.runName"  # type: ignore[attr-defined]

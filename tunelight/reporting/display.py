@@ -120,7 +120,7 @@ class Display:
                 self._say(f"trial {short_id(trial_id)}: {text}" if trial_id else text, "yellow")
 
     def close(self, last: str | None = None) -> None:
-        """Draw a last time, give the terminal back and say how the sweep went (or ``last``). Callable more than once."""
+        """Draw a last time, give the terminal back, say how the sweep went (or ``last``). Callable more than once."""
         if not self.open:
             return
         state, view = self._get(), self.view

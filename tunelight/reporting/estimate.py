@@ -18,7 +18,7 @@ def seconds_left(state: SweepState, now: float, total: int | None) -> float | No
 
     A trial that has not begun will take what ended ones took on average. One that runs will take what those that ran
     longer than it took beyond (their mean residual life); where none did, what is missing to ``max_epochs`` at its own
-    pace. The sum is shared by as many as run now, and is never less than the longest of them. A time budget ends it all.
+    pace. The sum is shared by as many as run now, and is never less than the longest of them. A time budget ends it.
 
     Unknown are: sweeps of an unknown number of trials, fewer than three ended ones, none that runs now, and trials that
     outlast all others where ``max_epochs`` is not known. Under schedulers that stop trials early, who ends first is

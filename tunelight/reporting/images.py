@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _KINDS = ("png", "svg", "pdf", "jpeg", "webp")
 _HOW = (
     "Plotly draws pictures with kaleido and a Chrome or Chromium: pip install 'tunelight[png]', and have one of those "
-    "installed (`plotly_get_chrome` fetches one; BROWSER_PATH names one elsewhere). Without them, figure.write_html(path) "
-    "and tunelight.reporting.report(results, path) need nothing more."
+    "installed (`plotly_get_chrome` fetches one; BROWSER_PATH names one elsewhere). Without them, "
+    "figure.write_html(path) and tunelight.reporting.report(results, path) need nothing more."
 )
 
 

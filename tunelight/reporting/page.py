@@ -26,7 +26,18 @@ _MOST_KEYS: Final = 40
 """Keys of the configurations that have a column in the table."""
 _MOST_NOTES: Final = 100
 _CELL: Final = 160
-_TOLD: Final = ("num_samples", "max_epochs", "scheduler", "searcher", "workers", "backend", "seed", "train", "model", "data")
+_TOLD: Final = (
+    "num_samples",
+    "max_epochs",
+    "scheduler",
+    "searcher",
+    "workers",
+    "backend",
+    "seed",
+    "train",
+    "model",
+    "data",
+)
 _HEADINGS: Final = {
     "history": "History",
     "learning_curves": "Learning curves",

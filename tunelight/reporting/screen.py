@@ -155,7 +155,7 @@ def make_table(state: SweepState, shown: Iterable[TrialState], now: float, width
 
 def rows_of(state: SweepState, recent: Iterable[str], rows: int) -> list[TrialState]:
     """Return the trials to show: those that run, then those that are paused, then those that ended last."""
-    live = sorted(list(state.live.values()), key=lambda trial: trial.state == PAUSED)
+    live = sorted(state.live.values(), key=lambda trial: trial.state == PAUSED)
     shown = live[:rows]
     over = (state.trials[key] for key in recent if key not in state.live)
     return [*shown, *islice(over, rows - len(shown))]

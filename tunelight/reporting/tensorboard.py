@@ -47,7 +47,8 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
     Every numeric metric is a scalar of its own name (nested ones as ``outer/inner``), by
     ``training_iteration``; the sweep's metric has a second one, ``<metric>/best``, the best value so far.
     The HPARAMS tab lists a trial from its start on, whatever becomes of it. Its values of type None, list
-    and the like appear there as text. How it ended, and why it failed, is the text ``state``. A file that cannot be written never ends the sweep.
+    and the like appear there as text. How it ended, and why it failed, is the text ``state``. A file that cannot be
+    written never ends the sweep.
 
     Args:
         folder: the sweep's folder.

@@ -15,7 +15,7 @@ from tunelight.storage import RUNNING, TERMINAL, Driver, Follower, SweepState, d
 
 _LOOK_S: Final = 0.5
 _GRACE_S: Final = 5.0
-"""How long a record may be without an end and without a driver: one that starts or ends takes its lock or writes last."""
+"""How long a record may have no end and no driver: one that starts or ends takes its lock, or writes last."""
 
 
 def watch(
@@ -28,15 +28,15 @@ def watch(
 ) -> SweepState:
     """Show a sweep that another process runs, as that process would, until it ends; return what is known of it then.
 
-    The state's ``ended`` says how it ended ("finished", "interrupted", "time budget"), and is None where its driver died
-    or is on another host and gives no sign of life: that is said as well. A sweep that has ended is shown once.
+    The state's ``ended`` says how it ended ("finished", "interrupted", "time budget"), and is None where its driver
+    died, or is on another host and gives no sign of life: that is said as well. A sweep that has ended is shown once.
 
     Args:
         folder: the sweep's, storage/name. console: where to write (standard output).
         every_s: seconds between two looks.
 
-    Raises: StorageError where it is no sweep, or its record is damaged; KeyboardInterrupt after Ctrl-C, with the terminal
-        as it was. Runs on: any process that sees the folder.
+    Raises: StorageError where it is no sweep, or its record is damaged; KeyboardInterrupt after Ctrl-C, with the
+        terminal as it was. Runs on: any process that sees the folder.
     """
     follower = Follower(folder)
     follower.look()

@@ -44,7 +44,7 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
             continue
         key = f"{key} {logger.name}"
         if logger._version is None:
-            logger._version = versions.get(key) or _shared(logger, session)
+            logger._version = versions[key] if key in versions else _shared(logger, session)
         if session.rank > 0:
             continue
         if key in versions:
@@ -96,7 +96,7 @@ def _name_wandb(logger: WandbLogger, session: Session, run: str | None) -> str |
 
 
 def _name_mlflow(logger: MLFlowLogger, session: Session, run: str | None) -> str | None:
-    """Name a run of MLflow that has not begun, in an experiment named by the sweep, or go on with ``run``; return its id."""
+    """Name a run of MLflow that has not begun, in an experiment of the sweep, or go on with ``run``; return its id."""
     if logger._initialized or session.rank > 0:
         return None
     sweep = _sweep(session)

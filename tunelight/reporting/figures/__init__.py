@@ -26,5 +26,5 @@ FIGURES: Final[dict[str, Callable[..., Any]]] = {
     "timeline": timeline,
     "pareto": pareto,
 }
-"""By name, in the order of a report. Each takes the results (``SweepResults``) and returns a ``Figure``; each also draws
-a sweep of one trial, or of none that has reported, and says then what is missing."""
+"""By name, in the order of a report. Each takes the results (``SweepResults``) and returns a ``Figure``; each draws
+also a sweep of one trial, or of none that has reported, and then says what is missing."""

@@ -93,12 +93,14 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
     made.update_yaxes(type=axis_type(np.concatenate([y for _, _, y in curves])))
     kind = scatter(points)
     for name, colour, members in _groups(results, [trial for trial, _, _ in curves]):
-        shown = [_thinned(x, y, step, mode) + (trial.index,) for trial, x, y in curves if trial.id in members]
+        shown = [(*_thinned(x, y, step, mode), trial.index) for trial, x, y in curves if trial.id in members]
         made.add_trace(
             kind(
                 x=np.concatenate([part for x, _, _ in shown for part in (x, x[-1:])]),
                 y=np.concatenate([part for _, y, _ in shown for part in (y, [math.nan])]).astype(np.float32),
-                customdata=np.repeat([index for *_, index in shown], [len(x) + 1 for x, _, _ in shown]).astype(np.int32),
+                customdata=np.repeat([index for *_, index in shown], [len(x) + 1 for x, _, _ in shown]).astype(
+                    np.int32
+                ),
                 mode="lines+markers" if points < 400 else "lines",
                 name=f"{name} ({len(shown)})",
                 line={"color": colour, "width": 1.4},

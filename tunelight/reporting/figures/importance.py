@@ -87,9 +87,7 @@ def _evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: s
                 )
                 for row, value in zip(rows, values, strict=True)
             )
-            judge: Any = (
-                FanovaImportanceEvaluator(seed=0) if evaluator == "fanova" else PedAnovaImportanceEvaluator()
-            )
+            judge: Any = FanovaImportanceEvaluator(seed=0) if evaluator == "fanova" else PedAnovaImportanceEvaluator()
             found = get_param_importances(study, evaluator=judge, params=list(spaces))
     finally:
         optuna.logging.set_verbosity(before)

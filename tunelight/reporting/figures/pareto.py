@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def pareto(
     results: SweepResults, metrics: Sequence[str] | None = None, modes: Sequence[str] | None = None
 ) -> go.Figure:
-    """Draw trials by two metrics (each one's best), and the front: those that none beats in one and equals in the other.
+    """Draw trials by two metrics (each one's best), and the front: whom none beats in one and equals in the other.
 
     Args:
         metrics, modes: two names, "min" or "max" each; by default the sweep's first two, and where it has only one,

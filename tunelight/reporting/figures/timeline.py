@@ -136,7 +136,7 @@ def timeline(results: SweepResults) -> go.Figure:
     for kind, (label, colour) in _KINDS.items():
         drawn = [(hold, lanes[hold.node, row]) for hold, row in placed if hold.kind == kind]
         if drawn:
-            made.add_trace(_bars(drawn, label, colour, width, begin, seconds))
+            made.add_trace(_bars(drawn, label, colour=colour, width=width, begin=begin, seconds=seconds))
     for trace in _marks(state, placed, lanes, begin, seconds):
         made.add_trace(trace)
     step = -(-len(lanes) // _MOST_ROWS)
@@ -152,7 +152,7 @@ def timeline(results: SweepResults) -> go.Figure:
 
 
 def _bars(
-    drawn: Sequence[tuple[Hold, int]], label: str, colour: str, width: float, begin: float, seconds: float
+    drawn: Sequence[tuple[Hold, int]], label: str, *, colour: str, width: float, begin: float, seconds: float
 ) -> go.Scatter:
     """Return all bars of one kind as one line with gaps: thousands stay one path."""
     x: list[float | None] = []
@@ -175,7 +175,11 @@ def _bars(
 
 
 def _marks(
-    state: SweepState, placed: Sequence[tuple[Hold, int]], lanes: Mapping[tuple[str, int], int], begin: float, unit: float
+    state: SweepState,
+    placed: Sequence[tuple[Hold, int]],
+    lanes: Mapping[tuple[str, int], int],
+    begin: float,
+    unit: float,
 ) -> list[go.Scatter]:
     """Return pauses and faults, each on the first worker that its trial had then."""
     first: dict[int, list[tuple[float, int]]] = {}
@@ -211,7 +215,9 @@ def _marks(
 
 def _starts(state: SweepState) -> str:
     """Say how often gangs started warm and cold, and how long those waited."""
-    gangs = [gang for trial in state.trials.values() for gang in trial.gangs if gang["ready"] > gang["began"] or gang["warm"]]
+    gangs = [
+        gang for trial in state.trials.values() for gang in trial.gangs if gang["ready"] > gang["began"] or gang["warm"]
+    ]
     cold = [gang["ready"] - gang["began"] for gang in gangs if not gang["warm"]]
     if not gangs:
         return ""
