@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,17 @@ def test_workers_are_placed_where_none_is_held_twice() -> None:
     ]
     placed = rows_of(holds)
     assert [(hold.trial, row) for hold, row in placed] == [(0, 0), (0, 1), (1, 2), (0, 0), (0, 1), (2, 0), (2, 1)]
+
+
+def test_in_a_very_large_sweep_a_row_is_several_workers(results: SweepResults, monkeypatch: Any) -> None:
+    from tunelight.reporting.figures import timeline as module
+
+    monkeypatch.setattr(sys.modules[module.__module__], "_MOST_BARS", 50)
+    holds = holds_of(results.record)
+    assert 50 < sum(hold.workers for hold in holds) <= 100
+    made = timeline(results)
+    assert "a row is 2 workers" in made.layout.title.text
+    assert len(made.layout.yaxis.ticktext) == 3
 
 
 def test_a_record_without_gangs_still_has_a_timeline(tmp_path: Path) -> None:

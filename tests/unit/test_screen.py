@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from tunelight.reporting import display
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.screen import Screen, best_curve, last_events, rungs_line, sparkline, workers_in_use
+from tunelight.reporting.words import compact, elapsed
 from tunelight.storage import SweepState, apply
 
 NOW = 1_000_000.0
@@ -206,3 +209,42 @@ def test_what_is_unknown_is_not_estimated(ended: int, running: int, total: int |
         made.trial(0.5, seconds=1)
     assert seconds_left(made.state, NOW, total) is None
     assert "left" not in made.show(total=total).splitlines()[0]
+
+
+# How often, and in which words
+
+
+def test_redraws_that_are_dear_become_fewer(monkeypatch: Any) -> None:
+    now = [0.0]
+    drawn: list[float] = []
+
+    def draw(make: Any) -> None:
+        drawn.append(now[0])
+        now[0] += 0.05  # a slow machine, a large terminal
+
+    view = SimpleNamespace(animated=True, draw=draw, say=lambda *a: None, close=lambda: None)
+    monkeypatch.setattr(display, "choose_view", lambda console: view)
+    shown = display.Display(SweepState, clock=lambda: now[0], timer=lambda: now[0])
+    while now[0] < 100:
+        now[0] += 0.1
+        shown.touch()
+        shown.tick()
+    assert 0.05 * len(drawn) <= 0.011 * now[0]
+    assert len(drawn) >= 15
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (True, "True"), (64, "64"), (12_345_678, "1.235e+07"), (0.000123456, "0.0001235"),
+        (math.nan, "nan"), (-math.inf, "-inf"), ("relu", "relu"),
+        ("x" * 30, "x" * 21 + "..."), ([1, 2], "[1, 2]"), (10**400, "1" + "0" * 19 + "..."),
+    ],
+)  # fmt: skip
+def test_values_are_compact(value: Any, text: str) -> None:
+    assert compact(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0s"), (59, "59s"), (185, "3m 05s"), (7805, "2h 10m")])
+def test_durations_read_as_a_person_says_them(seconds: float, text: str) -> None:
+    assert elapsed(seconds) == text

@@ -25,6 +25,9 @@ FILE: Final = "report.html"
 _MOST_KEYS: Final = 40
 """Keys of the configurations that have a column in the table."""
 _MOST_NOTES: Final = 100
+_MOST_ERRORS: Final = 200
+_ERROR_CHARS: Final = 6000
+"""Of a traceback: its end."""
 _CELL: Final = 160
 _TOLD: Final = (
     "num_samples",
@@ -203,11 +206,13 @@ def _failures(results: SweepResults) -> Iterator[str]:
     failed = [trial for trial in results.trials if trial.error]
     if failed:
         yield f'<section id="failures"><h2>What failed ({len(failed)})</h2>'
-        for trial in failed:
+        for trial in failed[:_MOST_ERRORS]:
             error = trial.error or ""
             first = next(iter(error.splitlines()), "")
             yield f"<details><summary>trial {trial.index}, {trial.state}: {_safe(first[:_CELL])}</summary>"
-            yield f"<pre>{_safe(error)}</pre></details>"
+            yield f"<pre>{_safe(error[-_ERROR_CHARS:])}</pre></details>"
+        if len(failed) > _MOST_ERRORS:
+            yield f"<p>{len(failed) - _MOST_ERRORS} more are in the table; results.errors has them all.</p>"
         yield "</section>"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import plotly.graph_objects as go
 
 from tunelight.reporting.figures.style import COLOURS, figure, nothing, text
@@ -24,7 +26,9 @@ _KINDS: Final = {
     "lost": ("training that ended in an error", COLOURS[ERROR]),
 }
 _MOST_ROWS: Final = 60
-"""Workers up to which each has the same height."""
+"""Rows up to which each has its name."""
+_MOST_BARS: Final = 40_000
+"""Of all kinds together; above it, a row stands for several workers."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def timeline(results: SweepResults) -> go.Figure:
     """Draw who held which worker when: cold and warm starts, training, pauses and faults.
 
     A row is one worker's place on a node; which of a node's places a gang has is not recorded, so the lowest free ones
-    are shown. Sweeps of older records have no nodes: theirs is one row of places.
+    are shown; in very large sweeps it is several workers'. Of records without nodes, all are on one.
     """
     state = results.record
     title = "Timeline: who held which worker"
@@ -128,10 +132,11 @@ def timeline(results: SweepResults) -> go.Figure:
         return nothing(title, "No trial has run yet.")
     begin = min(hold.start for hold in holds)
     unit, seconds = _unit(max(hold.end for hold in holds) - begin)
-    placed = rows_of(holds)
+    each = math.ceil(sum(hold.workers for hold in holds) / _MOST_BARS)
+    placed = rows_of([replace(hold, workers=math.ceil(hold.workers / each)) for hold in holds])
     names = _names([hold.node for hold in holds])
     lanes = {lane: number for number, lane in enumerate(sorted({(hold.node, row) for hold, row in placed}))}
-    made = figure(title, f"{unit} since the sweep began", "", _starts(state))
+    made = figure(title, f"{unit} since the sweep began", "", _starts(state, each))
     width = max(2.0, min(14.0, 420 / max(len(lanes), 1)))
     for kind, (label, colour) in _KINDS.items():
         drawn = [(hold, lanes[hold.node, row]) for hold, row in placed if hold.kind == kind]
@@ -155,22 +160,15 @@ def _bars(
     drawn: Sequence[tuple[Hold, int]], label: str, *, colour: str, width: float, begin: float, seconds: float
 ) -> go.Scatter:
     """Return all bars of one kind as one line with gaps: thousands stay one path."""
-    x: list[float | None] = []
-    y: list[int | None] = []
-    who: list[str] = []
-    for hold, lane in drawn:
-        start, end = (hold.start - begin) / seconds, (hold.end - begin) / seconds
-        x += [start, (start + end) / 2, end, None]
-        y += [lane, lane, lane, None]
-        who += [f"trial {hold.trial}, {hold.end - hold.start:.1f} s"] * 4
+    spans = np.array([(hold.start, (hold.start + hold.end) / 2, hold.end, math.nan) for hold, _ in drawn])
     return go.Scatter(
-        x=x,
-        y=y,
-        text=who,
+        x=((spans.ravel() - begin) / seconds).astype(np.float32),
+        y=np.repeat([lane for _, lane in drawn], 4).astype(np.int32),
+        customdata=np.repeat([hold.trial for hold, _ in drawn], 4).astype(np.int32),
         mode="lines",
         name=label,
         line={"color": colour, "width": width},
-        hovertemplate="%{text}<extra>" + label.partition(":")[0] + "</extra>",
+        hovertemplate="trial %{customdata}<extra>" + label.partition(":")[0] + "</extra>",
     )
 
 
@@ -213,16 +211,17 @@ def _marks(
     ]
 
 
-def _starts(state: SweepState) -> str:
-    """Say how often gangs started warm and cold, and how long those waited."""
+def _starts(state: SweepState, each: int) -> str:
+    """Say how often gangs started warm and cold, how long those waited, and what a row is if it is not one worker."""
     gangs = [
         gang for trial in state.trials.values() for gang in trial.gangs if gang["ready"] > gang["began"] or gang["warm"]
     ]
     cold = [gang["ready"] - gang["began"] for gang in gangs if not gang["warm"]]
+    row = f"; a row is {each} workers" if each > 1 else ""
     if not gangs:
-        return ""
+        return row.removeprefix("; ")
     mean = f", {sum(cold) / len(cold):.1f} s each on average" if cold else ""
-    return f"{len(gangs)} starts, {len(gangs) - len(cold)} of them warm; {len(cold)} cold{mean}"
+    return f"{len(gangs)} starts, {len(gangs) - len(cold)} of them warm; {len(cold)} cold{mean}{row}"
 
 
 def _names(nodes: Iterable[str]) -> dict[str, str]:
