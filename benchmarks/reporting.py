@@ -57,7 +57,13 @@ class Driver:
 
     def __init__(self, folder: Path, trials: int, reports: int) -> None:
         rungs = SimpleNamespace(milestones=lambda: [1, 3, 9, 27])
-        told = {"metric": "loss", "mode": "min", "num_samples": trials, "workers": 2, "max_epochs": reports}
+        told: dict[str, Any] = {
+            "metric": "loss",
+            "mode": "min",
+            "num_samples": trials,
+            "workers": 2,
+            "max_epochs": reports,
+        }
         self.now = 1_000_000.0
         write_sweep_file(folder, {"scheduler": "asha", **told})
         record = RecordCallback(folder, scheduler=rungs, clock=self.clock, **told)

@@ -306,9 +306,9 @@ def test_workers_are_placed_where_none_is_held_twice() -> None:
 def test_in_a_very_large_sweep_a_row_is_several_workers(results: SweepResults, monkeypatch: Any) -> None:
     from tunelight.reporting.figures import timeline as module
 
-    monkeypatch.setattr(sys.modules[module.__module__], "_MOST_BARS", 50)
+    monkeypatch.setattr(sys.modules[module.__module__], "_MOST_BARS", 60)
     holds = holds_of(results.record)
-    assert 50 < sum(hold.workers for hold in holds) <= 100
+    assert 60 < sum(hold.workers for hold in holds) <= 120
     made = timeline(results)
     assert "a row is 2 workers" in made.layout.title.text
     assert len(made.layout.yaxis.ticktext) == 3

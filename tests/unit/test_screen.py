@@ -96,7 +96,7 @@ def test_a_terminal_of_ascii_gets_ascii(sweep: State) -> None:
         Screen(sweep.state, list(sweep.state.trials.values()), NOW, 20, 4)
     )
     stream.flush()
-    text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    text = stream.buffer.getvalue().decode("ascii")
     assert "0.9 #+-_ 0.3" in text
 
 

@@ -85,7 +85,7 @@ def workers_in_use(state: SweepState) -> int:
 def rungs_line(state: SweepState) -> str:
     """Return how many trials came to each rung and how many went beyond it; empty where no rung is known."""
     rungs = state.sweep.get("rungs") or {}
-    by, places = rungs.get("by"), rungs.get("at") or []
+    by, places = str(rungs.get("by")), rungs.get("at") or []
     done = [trial.history[-1].get(by) for trial in list(state.trials.values()) if trial.history] if places else []
     reached = [one for one in done if isinstance(one, int | float)]
     parts = [

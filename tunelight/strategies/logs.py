@@ -36,10 +36,9 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
     before = dict(versions)
     for number, logger in enumerate(trainer.loggers):
         key = f"{session.fit} {number} {type(logger).__name__}"
-        if isinstance(logger, WandbLogger | MLFlowLogger) and not session.job:
-            named = _name_wandb if isinstance(logger, WandbLogger) else _name_mlflow
-            if run := named(logger, session, versions.get(key)):
-                versions[key] = run
+        run = None if session.job else _named(logger, session, versions.get(key))
+        if run is not None:
+            versions[key] = run
         if not isinstance(logger, CSVLogger | TensorBoardLogger) or logger._experiment is not None:
             continue
         key = f"{key} {logger.name}"
@@ -80,6 +79,13 @@ def _shared(logger: CSVLogger | TensorBoardLogger, session: Session) -> str | No
     if session.job or folder.is_relative_to(Path(session.trial_dir).absolute()):
         return None
     return f"{_sweep(session)}-{session.trial_id}"
+
+
+def _named(logger: Any, session: Session, run: str | None) -> str | None:
+    """Give a logger that keeps its runs elsewhere a run of the trial's own; return its id, None for other loggers."""
+    if isinstance(logger, WandbLogger):
+        return _name_wandb(logger, session, run)
+    return _name_mlflow(logger, session, run) if isinstance(logger, MLFlowLogger) else None
 
 
 def _name_wandb(logger: WandbLogger, session: Session, run: str | None) -> str | None:

@@ -152,7 +152,7 @@ def timeline(results: SweepResults) -> go.Figure:
         range=[len(lanes) - 0.4, -0.6],
         zeroline=False,
     )
-    made.update_layout(height=max(300, min(900, 220 + 22 * len(lanes))))
+    made.update_layout(showlegend=True, height=max(300, min(900, 220 + 22 * len(lanes))))
     return made
 
 
