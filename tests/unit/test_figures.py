@@ -27,6 +27,7 @@ from tunelight.reporting.figures import (
 )
 from tunelight.reporting.figures.data import columns
 from tunelight.reporting.figures.pareto import front_of
+from tunelight.reporting.figures.style import is_wide
 from tunelight.reporting.figures.timeline import Hold, holds_of, rows_of
 from tunelight.results import SweepResults
 
@@ -323,6 +324,22 @@ def test_a_record_without_gangs_still_has_a_timeline(tmp_path: Path) -> None:
 
 
 # Values and pictures
+
+
+@pytest.mark.parametrize(
+    ("values", "wide"),
+    [
+        (np.linspace(0.001, 1.0, 200), False),
+        (np.geomspace(1e-4, 1e-1, 200), True),
+        (np.geomspace(1, 10, 200), False),
+        (np.array([32.0, 64.0, 128.0]), False),
+        (np.linspace(-1, 1, 200), False),
+        (np.array([math.nan, math.inf]), False),
+        (np.array([0.5]), False),
+    ],
+)
+def test_an_axis_is_logarithmic_only_for_what_is_far_apart(values: Any, wide: bool) -> None:
+    assert is_wide(values) is wide
 
 
 def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults) -> None:

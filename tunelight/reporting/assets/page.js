@@ -16,6 +16,7 @@
     const made = { ...layout, font: { ...layout.font, color: ink, family: "system-ui, sans-serif" } };
     made.paper_bgcolor = made.plot_bgcolor = "rgba(0,0,0,0)";
     made.hoverlabel = { bgcolor: dark ? "#222a33" : "#ffffff", font: { color: ink }, bordercolor: line };
+    made.modebar = { bgcolor: "rgba(0,0,0,0)", color: dark ? "#7d8894" : "#8d98a5", activecolor: ink };
     for (const key of Object.keys(made).concat("xaxis", "yaxis")) {
       if (/^[xy]axis\d*$/.test(key)) {
         made[key] = { ...made[key], gridcolor: line, linecolor: line, zerolinecolor: line };

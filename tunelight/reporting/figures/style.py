@@ -30,7 +30,9 @@ GL_FROM: Final = 3000
 """Points from which on a figure is drawn by WebGL, which stays smooth; below it as SVG, which prints sharper."""
 _TEXT: Final = 48
 _LOG_FROM: Final = 30.0
-"""Spread of positive values (a high quantile to a low one) from which on an axis is logarithmic."""
+"""Spread of positive values (a high quantile to a low one) from which on an axis may be logarithmic..."""
+_LOG_BELOW: Final = 0.25
+"""...if half of them lie below this part of the high one: of numbers drawn evenly, half lie below 0.5 of it."""
 
 
 def text(value: Any, most: int = _TEXT) -> str:
@@ -84,8 +86,8 @@ def is_wide(values: Values | Sequence[float]) -> bool:
     found = found[np.isfinite(found)]
     if len(found) < 3 or found.min() <= 0:
         return False
-    low, high = np.quantile(found, (0.02, 0.98))
-    return bool(high / low >= _LOG_FROM)
+    low, middle, high = np.quantile(found, (0.02, 0.5, 0.98))
+    return bool(high / low >= _LOG_FROM and middle / high <= _LOG_BELOW)
 
 
 def axis_type(values: Values | Sequence[float]) -> str:
