@@ -45,5 +45,6 @@ def write_image(
     except OSError as error:
         raise ReportError(f"{target} cannot be written: {error}.") from error
     except Exception as error:  # kaleido and its browser fail with classes of their own
-        raise ReportError(f"{target.name} cannot be drawn: {type(error).__name__}: {error}. {_HOW}") from error
+        said = " ".join(str(error).split()).rstrip(".")
+        raise ReportError(f"{target.name} cannot be drawn: {type(error).__name__}: {said}. {_HOW}") from error
     return target
