@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -355,6 +357,18 @@ def test_a_picture_without_kaleido_says_what_to_install(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ReportError, match=r"kaleido is not installed.*pip install 'tunelight\[png\]'"):
         write_image(history(results), tmp_path / "a.png")
+
+
+def test_a_browser_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: Any) -> None:
+    from tunelight.reporting import images
+
+    over = threading.Event()
+    stuck = SimpleNamespace(write_image=lambda *_, **__: over.wait(30), layout=SimpleNamespace(height=None))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(images, "_LIMIT_S", 0.05)
+    with pytest.raises(ReportError, match="did not answer within 0 s"):
+        write_image(stuck, tmp_path / "a.png")
+    over.set()
 
 
 def test_a_picture_of_an_unknown_kind_is_guessed_at(results: SweepResults, tmp_path: Path) -> None:
