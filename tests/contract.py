@@ -62,6 +62,11 @@ class GangContract:
                 gang.fail(event.error)
         return events
 
+    def test_it_says_who_its_ranks_are_and_since_when(self, gang: Any) -> None:
+        assert gang.name
+        assert len({one.pid for one in gang.locations}) == len(gang.locations) == gang.size
+        assert time.time() - 3600 < gang.met_at <= time.time()
+
     def test_reports_come_in_order_and_then_the_end(self, gang: Any, tmp_path: Path) -> None:
         gang.start(self.task(tmp_path, until=None))
         events = self.drain(gang)

@@ -153,8 +153,8 @@ DOORS: dict[str, Door] = {
     ),
     "reporting": Door(
         names("messages errors notebook settings space storage"),
-        names("numpy pandas plotly rich tensorboard ray.tune.Callback"),
-        late=names("IPython tensorboardX"),
+        names("numpy plotly rich tensorboard ray.tune.Callback"),
+        late=names("IPython optuna"),
         why="it shows what the record says",
     ),
     "sweep": Door(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -16,6 +17,7 @@ from tunelight import session as sessions
 from tunelight.control import Mailbox
 from tunelight.errors import GangError, TrialStopped
 from tunelight.gang.spec import GangSpec
+from tunelight.gang.worker import Location
 from tunelight.messages import Decision, Ended, Event, Place, Report, Save, Saved, Stop, Task, WorkerError
 
 
@@ -45,6 +47,8 @@ class FakeGang:
     def __init__(self, spec: GangSpec, group: Any = None) -> None:
         self.spec = spec
         self.size = 0
+        self.name, self.met_at = "fake", 0.0
+        self.locations: list[Location] = []
         self.closed, self.met = False, True
         self.late: list[Event] = []
         self.trials = 0
@@ -77,6 +81,7 @@ class FakeGang:
             raise GangError("The gang cannot be used again: it was closed.")
         if self.size == 0:
             type(self).formed += 1
+            self.locations, self.met_at = [Location("node-1", "127.0.0.1", os.getpid(), "host")], time.time()
         self.size, self.unfit = 1, None
         self.wanted = size
 

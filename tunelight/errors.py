@@ -60,6 +60,10 @@ class CheckpointError(TunelightError, RuntimeError):
     """A checkpoint is missing, torn, or cannot be written."""
 
 
+class ReportError(TunelightError, RuntimeError):
+    """A figure cannot be drawn here: something that it needs is missing."""
+
+
 class NoResultError(TunelightError, RuntimeError):
     """A result was asked for that the sweep does not have (no trial reported, say)."""
 

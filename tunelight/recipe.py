@@ -35,12 +35,23 @@ class Recipe:
         if self.max_epochs is not None:
             args["max_epochs"] = self.max_epochs
         args |= dict(self.trainer_args) | parts["trainer"]
+        if "logger" in args:
+            args["logger"] = _made(args["logger"])
         callbacks = args.get("callbacks") or []
         report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
         args["callbacks"] = [*(callbacks if isinstance(callbacks, list | tuple) else [callbacks]), report]
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
         pl.Trainer(**args).fit(module, datamodule=data)
+
+
+def _made(logger: Any) -> Any:
+    """Return loggers as given; one that was given as a class or as a function is made here, anew for each trial."""
+    from pytorch_lightning.loggers import Logger  # noqa: PLC0415
+
+    if isinstance(logger, list | tuple):
+        return [_made(one) for one in logger]
+    return logger() if callable(logger) and not isinstance(logger, Logger) else logger
 
 
 def split(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

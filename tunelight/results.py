@@ -204,7 +204,8 @@ class SweepResults:
     def __init__(self, folder: str | os.PathLike[str], state: SweepState, told: Mapping[str, Any]) -> None:
         self.folder = Path(folder).absolute()
         self._told = {**state.sweep, **told}
-        self._state = state
+        self._state = self.record = state
+        """What was recorded: also who was trained where and when, and what was said on the way."""
         now = state.updated or 0.0
         self.trials = [
             TrialResult(trial, self._told, self.folder, now)

@@ -348,16 +348,17 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     from tunelight.trial import trial_seed  # noqa: PLC0415
 
     settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.created)
-    seed = settings.seed or 0
     record = RecordCallback(
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.again},
-        seed_of=lambda trial_id: trial_seed(seed, trial_id),
+        seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
         metric=settings.metric,
         mode=settings.mode,
-        seed=seed,
+        seed=settings.seed or 0,
         num_samples=total,
         max_epochs=settings.max_epochs,
+        workers=sweep.reservation.workers,
+        scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
     )
     write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
@@ -368,9 +369,8 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     try:
         yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
     finally:
-        record.close()
-        tensorboard.close()
-        shown.close()
+        for one in (record, tensorboard, shown):
+            one.close()
 
 
 @contextlib.contextmanager

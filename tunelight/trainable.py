@@ -15,6 +15,7 @@ from tunelight import checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.exchanging import Exchanging
 from tunelight.gang.gang import Gang
+from tunelight.gang.holding import Holding
 from tunelight.gang.run import Run, head_error
 from tunelight.gang.spec import GangSpec
 from tunelight.imports import collector_resting
@@ -61,6 +62,7 @@ class GangTrainable(Exchanging, Trainable):
         """Remember the first trial; its gang starts later, for this actor may be thrown away unused."""
         self._gang: Gang | None = None
         self._run: Run | None = None
+        self._holding = Holding()
         self._log: list[str] = []
         self._new_trial(config)
 
@@ -232,6 +234,7 @@ class GangTrainable(Exchanging, Trainable):
             newest=self._newest,
             size=self._size,
         )
+        self._holding.begin()
         run.start()
         self._run = run
         return run
@@ -336,6 +339,7 @@ class GangTrainable(Exchanging, Trainable):
             "notes": list(report.notes) if report else [],
             "error": None,
             "warm": self._gang is not None and self._gang.trials > 1,
+            "gang": self._holding.news(self._gang),
             "log": log,
             "adopted": self._told_of_adopting(),
         }

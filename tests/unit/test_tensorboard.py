@@ -172,6 +172,22 @@ def test_the_hparams_tab_lists_every_trial_with_its_best_value(sweep):
     assert table["trial_e"] == ({"opt": "sgd"}, {}, 0)
 
 
+def test_how_a_trial_ended_is_told_as_text(sweep):
+    error = {"rank": 1, "type_name": "ValueError", "message": "no <b>", "traceback": "Traceback\n  line"}
+    for trial, state in (("a", "STOPPED"), ("b", "ERROR")):
+        sweep.start(trial)
+        sweep.report(trial, 1, loss=0.5)
+        sweep.line("state", trial=trial, state=state, error=error if state == "ERROR" else None)
+        sweep.callback.on_trial_complete(1, [], fake(trial))
+    said = {trial: sweep.read(trial).Tensors("state") for trial in "ab"}
+    assert [event.tensor_proto.string_val[0].decode() for event in said["a"]] == ["STOPPED"]
+    assert said["b"][0].tensor_proto.string_val[0].decode().splitlines() == [
+        "ERROR", "", "    rank 1: ValueError: no <b>", "    Traceback", "      line",
+    ]  # fmt: skip
+    assert said["b"][0].step == 1
+    assert sweep.read("a").SummaryMetadata("state").plugin_data.plugin_name == "text"
+
+
 def test_a_failure_that_tune_saw_ends_the_file(sweep):
     sweep.start("a")
     sweep.line("state", trial="a", state="ERROR", error={})

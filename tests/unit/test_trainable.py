@@ -125,6 +125,20 @@ def test_the_next_trial_finds_the_gang_warm_also_after_a_stop(make: Make) -> Non
     assert second["training_iteration"] == 1
 
 
+def test_the_first_report_of_each_trial_tells_on_whom_it_trains(make: Make) -> None:
+    one = make(three)
+    began = time.time()
+    told = [one.step()[RESULT_KEY]["gang"] for _ in range(2)]
+    one.reset_config({"lr": 0.2})
+    told.append(one.step()[RESULT_KEY]["gang"])
+    assert told[1] is None
+    assert [(gang["nodes"], gang["warm"]) for gang in (told[0], told[2])] == [
+        (["host#node-1"], False),
+        (["host#node-1"], True),
+    ]
+    assert began <= told[0]["began"] <= told[0]["ready"] <= told[2]["began"] == told[2]["ready"]
+
+
 def test_a_worker_that_is_replaced_is_told_and_the_gang_stays_warm(make: Make) -> None:
     one = make(three)
     one.step()

@@ -38,6 +38,7 @@ class Crew:
         """Why ``heal`` has to replace a worker before another trial, if it has to."""
         self.met = False
         """True while all ranks are where they met, and fit for a trial."""
+        self.met_at = 0.0
         self.closed = False
         self.ranks: list[Seat] = []
         self.locations: list[Location] = []
@@ -191,7 +192,7 @@ class Crew:
             JOIN_LIMIT_S,
             "its ranks to meet",
         )
-        self.met = True
+        self.met, self.met_at = True, time.time()
 
     @property
     def workers(self) -> list[Any]:

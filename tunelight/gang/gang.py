@@ -7,6 +7,7 @@ failure. Whatever waits here has a limit. Nothing here imports torch.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ class Gang:
 
     def __init__(self, spec: GangSpec, group: PlacementGroup | None) -> None:
         self.spec = spec
+        self.name = secrets.token_hex(3)
+        """Tells it from other gangs."""
         self.trials = 0
         """Trials started on this gang; from the second on it is warm."""
         self.late: list[Event] = []
@@ -96,6 +99,11 @@ class Gang:
     def closed(self) -> bool:
         """True once its workers are ended."""
         return self._crew.closed
+
+    @property
+    def met_at(self) -> float:
+        """When its ranks last met, in seconds since the epoch; 0 before."""
+        return self._crew.met_at
 
     @property
     def locations(self) -> list[Location]:

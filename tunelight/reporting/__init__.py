@@ -1,8 +1,37 @@
-"""What a person sees of a sweep: progress while it runs, and TensorBoard's files (runs on: driver)."""
+"""What a person sees of a sweep: while it runs, from another terminal, in TensorBoard, in figures and as a report.
+
+Each part is imported when it is first asked for: a report needs no Ray, and a sweep no plotly.
+"""
 
 from __future__ import annotations
 
-from tunelight.reporting.progress import ProgressCallback
-from tunelight.reporting.tensorboard import TensorBoardCallback
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["ProgressCallback", "TensorBoardCallback"]
+if TYPE_CHECKING:
+    from tunelight.reporting.figures import FIGURES
+    from tunelight.reporting.images import write_image
+    from tunelight.reporting.page import report
+    from tunelight.reporting.progress import ProgressCallback
+    from tunelight.reporting.tensorboard import TensorBoardCallback
+    from tunelight.reporting.watching import watch
+
+__all__ = ["FIGURES", "ProgressCallback", "TensorBoardCallback", "report", "watch", "write_image"]
+
+_WHERE: Final = {
+    "FIGURES": "figures",
+    "ProgressCallback": "progress",
+    "TensorBoardCallback": "tensorboard",
+    "report": "page",
+    "watch": "watching",
+    "write_image": "images",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part of this room when it is first asked for."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'tunelight.reporting' has no attribute {name!r}")
+    value = getattr(import_module(f"tunelight.reporting.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value

@@ -19,7 +19,11 @@ from typing import Any, Final
 from ray.tune import Callback
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tunelight.reporting.guard import guarded
@@ -43,7 +47,8 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
     Every numeric metric is a scalar of its own name (nested ones as ``outer/inner``), by
     ``training_iteration``; the sweep's metric has a second one, ``<metric>/best``, the best value so far.
     The HPARAMS tab lists a trial from its start on, whatever becomes of it. Its values of type None, list
-    and the like appear there as text. A file that cannot be written never ends the sweep.
+    and the like appear there as text. How it ended, and why it failed, is the text ``state``. A file that cannot be
+    written never ends the sweep.
 
     Args:
         folder: the sweep's folder.
@@ -171,6 +176,7 @@ class _EventFile:
             )
             data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
             self._add(Event(wall_time=now, summary=_hparams(metadata.SESSION_END_INFO_TAG, data)))
+            self._add(Event(wall_time=now, step=len(self.trial.history), summary=_state(self.trial)))
         finally:
             self._records.close()
 
@@ -207,6 +213,19 @@ def _session_start(trial: TrialState, now: float) -> Any:
         else:
             known.string_value = value if isinstance(value, str) else _text(value)
     return _hparams(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
+
+
+def _state(trial: TrialState) -> Any:
+    """Return how a trial ended, for the TEXT tab: its state in TensorBoard's markdown, errors as they are."""
+    error, said = trial.error or {}, ""
+    if error:
+        rank = error.get("rank")
+        who = f"rank {rank}: " if isinstance(rank, int) and rank >= 0 else ""
+        said = f"{who}{error.get('type_name')}: {error.get('message')}\n{error.get('traceback') or ''}"
+    text = "\n".join([trial.state, "", *(f"    {line}" for line in said.splitlines())]).strip()
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=TensorShapeProto())
+    made = text_metadata.create_summary_metadata(display_name="state", description="How the trial ended")
+    return Summary(value=[Summary.Value(tag="state", metadata=made, tensor=tensor)])
 
 
 def _hparams(tag: str, data: Any) -> Any:

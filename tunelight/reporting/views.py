@@ -16,9 +16,10 @@ from tunelight.notebook import in_notebook
 MAX_ROWS: Final = 12
 _FRAME_LINES: Final = 8
 """What a screen takes beside the table's rows: title, head, rules, and a caption of up to three lines."""
+_NOTEBOOK_ROOM: Final = 24
 
 MakeScreen = Callable[[int], RenderableType]
-"""Make what is to be drawn, with at most so many rows."""
+"""Make what is to be drawn, where a table of so many rows fits."""
 
 
 class View(Protocol):
@@ -48,7 +49,7 @@ class TerminalView:
 
     def draw(self, make: MakeScreen) -> None:
         """Redraw the table, at once and from the caller's thread."""
-        screen = make(max(1, min(MAX_ROWS, self._console.height - _FRAME_LINES)))
+        screen = make(max(1, self._console.height - _FRAME_LINES))
         if self._live is None:
             self._live = Live(screen, console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
@@ -77,9 +78,9 @@ class NotebookView:
     def draw(self, make: MakeScreen) -> None:
         """Replace the table."""
         if self._handle is None:
-            self._handle = self._display(make(MAX_ROWS), display_id=True)
+            self._handle = self._display(make(_NOTEBOOK_ROOM), display_id=True)
         else:
-            self._handle.update(make(MAX_ROWS))
+            self._handle.update(make(_NOTEBOOK_ROOM))
 
     def say(self, text: str, style: str = "") -> None:
         """Write a line below the table."""

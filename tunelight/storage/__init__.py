@@ -22,7 +22,8 @@ from tunelight.storage.files import (
     write_atomically,
     write_sweep_file,
 )
-from tunelight.storage.lock import LOCK_FILE, locked
+from tunelight.storage.follow import Follower
+from tunelight.storage.lock import LOCK_FILE, Driver, driver_of, locked
 from tunelight.storage.record import Lines, Record, read_lines, read_record
 from tunelight.storage.repair import repair
 from tunelight.storage.state import (
@@ -65,6 +66,8 @@ __all__ = [
     "SWEEP_FILE",
     "TERMINAL",
     "Best",
+    "Driver",
+    "Follower",
     "Lines",
     "Record",
     "RecordCallback",
@@ -72,6 +75,7 @@ __all__ = [
     "TrialState",
     "apply",
     "create_sweep_folder",
+    "driver_of",
     "is_better",
     "locked",
     "metric_value",

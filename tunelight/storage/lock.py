@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +55,39 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
                 os.ftruncate(file, 0)  # let go: another host need not wait
     finally:
         os.close(file)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Who holds a sweep, as its lock says, and whether that process is still there."""
+
+    host: str
+    pid: int
+    alive: bool
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
+    """Return who runs the sweep in ``folder``; None where nobody does. Looks only: no driver is kept from starting.
+
+    A driver that let go left no name. One that died left its name: it is not alive where its process is gone (on this
+    host), or where it has not touched its lock for ``STALE_S``.
+    """
+    path = Path(folder, LOCK_FILE)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        holder, age = _holder(file), time.time() - os.fstat(file).st_mtime
+    finally:
+        os.close(file)
+    if not isinstance(holder.get("pid"), int):
+        return None
+    host, pid = str(holder.get("host", "?")), holder["pid"]
+    return Driver(host, pid, age < STALE_S and (host != _host() or Path("/proc", str(pid)).exists()))
 
 
 def _claim(file: int, path: Path) -> None:

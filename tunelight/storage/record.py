@@ -168,13 +168,13 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
                 f"{path}, line {number}: corrupt (its checksum does not fit). Restore the file from a copy, or "
                 f"go on without what is lost: {_HOW_TO_FORCE}"
             )
-        _check_format(line, path)
+        check_format(line, path)
         lines.append(line)
         size += len(chunk) + 1
     return lines, size
 
 
-def _check_format(line: Mapping[str, Any], path: Path) -> None:
+def check_format(line: Mapping[str, Any], path: Path) -> None:
     """Raise StorageError where a later tunelight wrote the record."""
     told = line.get("sweep")
     found = told.get("format", FORMAT) if isinstance(told, Mapping) else FORMAT

@@ -46,6 +46,7 @@ class RecordCallback(Callback):
         seed_of: a trial's seed by its id, for the record; by default it holds none.
         again: ids of recorded trials that go on now, and whether they are paused yet; the sweep's last run ended
             when its record did.
+        scheduler: whose rungs are to be in the record, if it has any.
         budget_s: the sweep's time budget in seconds, from now on: how it ended is told by it.
         clock: seconds since the epoch.
         sweep: what readers of the record need to know of the sweep: ``metric`` and ``mode`` at least.
@@ -59,6 +60,7 @@ class RecordCallback(Callback):
         *,
         seed_of: Callable[[str], int] | None = None,
         again: Mapping[str, bool] | None = None,
+        scheduler: Any = None,
         budget_s: float | None = None,
         clock: Callable[[], float] = time.time,
         **sweep: Any,
@@ -74,7 +76,8 @@ class RecordCallback(Callback):
         self._metrics: dict[str, Lines] = {}
         self._closed = False
         self._take_up(again or {})
-        self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **sweep})
+        told = {**sweep, **_rungs(scheduler), "ends": self._budget_end}
+        self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **told})
 
     def _take_up(self, again: Mapping[str, bool]) -> None:
         """End what a dead driver left running, and let trials go on; both before the run that needs it is told of."""
@@ -161,6 +164,8 @@ class RecordCallback(Callback):
         own = result.get(RESULT_KEY) or {}
         for text in (*(own.get("log") or ()), *(own.get("notes") or ())):
             self.note(text, trial.trial_id)
+        if own.get("gang"):
+            self._write("gang", trial=trial.trial_id, **own["gang"])
         when = {key: result.get(key) for key in ("training_iteration", "epoch", "timestamp")}
         metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
         # It may have gone back to a checkpoint, and make a report again that is recorded, and judged, already.
@@ -263,6 +268,14 @@ class RecordCallback(Callback):
         over = self._budget_end is not None and self._clock() >= self._budget_end
         self._write("end", reason=reason or ("finished" if not cut else "time budget" if over else "interrupted"))
         self.record.close()
+
+
+def _rungs(scheduler: Any) -> dict[str, Any]:
+    """Return where a scheduler's rungs lie, and by which reported name they are counted, if it says so."""
+    milestones = getattr(scheduler, "milestones", None)
+    if not callable(milestones):
+        return {}
+    return {"rungs": {"by": getattr(scheduler, "_time_attr", "training_iteration"), "at": list(milestones())}}
 
 
 def _head_error(trial: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,6 +20,7 @@ INTERRUPTED: Final = "INTERRUPTED"
 STATES: Final = (PENDING, RUNNING, PAUSED, FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED)
 """FINISHED: ended by itself. STOPPED: ended early, by the scheduler. DIVERGED: its training went astray (NaN).
 OOM: it ran out of memory. INTERRUPTED: cut off with its sweep."""
+_MOST_EVENTS: Final = 50
 TERMINAL: Final = frozenset({FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED})
 
 
@@ -52,6 +54,13 @@ class TrialState:
     """How long it was RUNNING, up to ``since``."""
     since: float | None = None
     """When it was last set to RUNNING; None while it is not."""
+    moves: list[tuple[float, str]] = field(default_factory=list)
+    """(time, state), each time it came to another one."""
+    gangs: list[dict[str, Any]] = field(default_factory=list)
+    """Whom it was trained on, each time that changed: ``gang`` (an id), ``nodes`` (one of each worker), ``warm``, and
+    from when to when the workers met, ``began`` and ``ready`` (by the clock of the gang's head)."""
+    notes: list[tuple[float, str]] = field(default_factory=list)
+    """(time, text) of what the person who runs the sweep was told of it."""
 
     def elapsed(self, now: float) -> float:
         """Return the seconds it has been RUNNING until ``now``."""
@@ -91,6 +100,8 @@ class SweepState:
     """Of equal values, the one of the trial with the lower index."""
     notes: list[tuple[str | None, str]] = field(default_factory=list)
     """(trial id or None, text), in order."""
+    events: deque[tuple[float, str | None, str, str]] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
+    """The last of what happened, reports left out: (time, trial id or None, kind of line, state or parent or text)."""
     started: float | None = None
     """When its last run began."""
     updated: float | None = None
@@ -128,6 +139,9 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
     state.counts[trial.state] -= 1
     state.counts[new] += 1
     trial.state, trial.error = new, line.get("error")
+    at = line.get("at", line["time"])
+    trial.moves.append((at, new))
+    state.events.append((at, trial.id, "state", new))
     if new in (RUNNING, PAUSED):
         state.live[trial.id] = trial
     else:
@@ -165,10 +179,21 @@ def _apply_config(state: SweepState, line: Mapping[str, Any]) -> None:
         change = {key: line[key] for key in ("training_iteration", "parent", "parent_iteration", "config")}
         trial.changes.append({**change, "before": trial.config})
     trial.config = dict(line["config"])
+    if line["parent"] is not None:
+        state.events.append((line["time"], trial.id, "config", line["parent"]))
+
+
+def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:
+    known = {key: line[key] for key in line if key not in ("kind", "time", "trial")}
+    state.trials[line["trial"]].gangs.append(known)
 
 
 def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
-    state.notes.append((line.get("trial"), line["text"]))
+    trial_id, text = line.get("trial"), line["text"]
+    state.notes.append((trial_id, text))
+    state.events.append((line["time"], trial_id, "note", text))
+    if trial_id in state.trials:
+        state.trials[trial_id].notes.append((line["time"], text))
 
 
 def _apply_end(state: SweepState, line: Mapping[str, Any]) -> None:
@@ -182,6 +207,7 @@ _CHANGES: Final[dict[str, Callable[[SweepState, Mapping[str, Any]], None]]] = {
     "report": _apply_report,
     "checkpoint": _apply_checkpoint,
     "config": _apply_config,
+    "gang": _apply_gang,
     "note": _apply_note,
     "end": _apply_end,
 }

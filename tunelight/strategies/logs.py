@@ -1,7 +1,7 @@
-"""Loggers of a trial that was started again: they go on with the files of its former start, as one curve.
+"""Loggers of a trial: one run a trial, named and grouped by sweep, and gone on with where the trial starts again.
 
-Which version (``version_0``, ...) a logger took is noted in the trial's folder. CSVLogger and TensorBoardLogger are
-known; what other loggers do with a step that comes again is theirs.
+Which version (``version_0``, ...) or run a logger took is noted in the trial's folder. CSVLogger and TensorBoardLogger
+go on as one curve; what WandbLogger, MLFlowLogger and others do with a step that comes again is theirs.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import secrets
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from tunelight.session import Session
 
 _NOTE = "loggers.json"
+_LIGHTNINGS_NAME = "lightning_logs"
+"""What MLFlowLogger calls an experiment that was given no name."""
 
 
 def go_on(trainer: pl.Trainer, session: Session) -> None:
-    """Give each logger the version that it had in the trial's former start, and keep what it wrote then.
+    """Give each logger a run of the trial's own: the one of its former start, keeping what it wrote then, or a new one.
 
-    Runs on: worker, before a fit looks for its loggers' folders.
+    Names and groups that a logger was given stay. Runs on: worker, before a fit looks for its loggers' folders.
     """
     note = Path(session.trial_dir, _NOTE)
     versions: dict[str, Any] = {}
@@ -32,19 +35,83 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
         versions = json.loads(note.read_text())
     before = dict(versions)
     for number, logger in enumerate(trainer.loggers):
+        key = f"{session.fit} {number} {type(logger).__name__}"
+        run = None if session.job else _named(logger, session, versions.get(key))
+        if run is not None:
+            versions[key] = run
         if not isinstance(logger, CSVLogger | TensorBoardLogger) or logger._experiment is not None:
             continue
-        key = f"{session.fit} {number} {type(logger).__name__} {logger.name}"
+        key = f"{key} {logger.name}"
         if logger._version is None:
-            logger._version = versions.get(key)
+            logger._version = versions[key] if key in versions else _shared(logger, session)
         if session.rank > 0:
             continue
         if key in versions:
             _keep(logger, scratch=session.checkpoint_for_fit() is None)
         versions.setdefault(key, logger.version)
-    if versions != before:
+    if versions != before and session.rank == 0:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(versions))
+
+
+def configuration(trainer: pl.Trainer, pl_module: pl.LightningModule, session: Session) -> None:
+    """Log the trial's configuration, where neither module nor data module logs hyperparameters of its own.
+
+    Runs on: worker, when a fit starts.
+    """
+    data: Any = getattr(trainer, "datamodule", None)
+    own = any(getattr(one, "_log_hyperparams", False) for one in (pl_module, data))
+    if session.config and not session.job and not own and trainer.is_global_zero:
+        for logger in trainer.loggers:
+            logger.log_hyperparams(dict(session.config))
+
+
+def _sweep(session: Session) -> str:
+    return Path(session.trial_dir).parent.name
+
+
+def _shared(logger: CSVLogger | TensorBoardLogger, session: Session) -> str | None:
+    """Return a version of the trial's own for a folder that trials share; None for one inside the trial's folder.
+
+    Of a shared one, trials that start at once would take the same next number.
+    """
+    folder = Path(logger.save_dir or ".").absolute()
+    if session.job or folder.is_relative_to(Path(session.trial_dir).absolute()):
+        return None
+    return f"{_sweep(session)}-{session.trial_id}"
+
+
+def _named(logger: Any, session: Session, run: str | None) -> str | None:
+    """Give a logger that keeps its runs elsewhere a run of the trial's own; return its id, None for other loggers."""
+    if isinstance(logger, WandbLogger):
+        return _name_wandb(logger, session, run)
+    return _name_mlflow(logger, session, run) if isinstance(logger, MLFlowLogger) else None
+
+
+def _name_wandb(logger: WandbLogger, session: Session, run: str | None) -> str | None:
+    """Name and group a run of Weights & Biases that has not begun, and let it go on with ``run``; return its id."""
+    init = logger._wandb_init
+    if logger._experiment is not None or getattr(logger, "_attach_id", None) is not None:
+        return None
+    sweep = _sweep(session)
+    init["name"] = logger._name = init.get("name") or f"{sweep}-{session.trial_id}"
+    init["group"] = init.get("group") or sweep
+    # An id holds within a project, where a sweep of the same name may have been before.
+    init["id"] = logger._id = init.get("id") or run or f"{sweep}-{session.trial_id}-{secrets.token_hex(4)}"
+    return str(init["id"])
+
+
+def _name_mlflow(logger: MLFlowLogger, session: Session, run: str | None) -> str | None:
+    """Name a run of MLflow that has not begun, in an experiment of the sweep, or go on with ``run``; return its id."""
+    if logger._initialized or session.rank > 0:
+        return None
+    sweep = _sweep(session)
+    if logger._experiment_name == _LIGHTNINGS_NAME:
+        logger._experiment_name = sweep
+    logger._run_name = logger._run_name or f"{sweep}-{session.trial_id}"
+    logger.tags = {"tunelight.sweep": sweep, "tunelight.trial": session.trial_id, **(logger.tags or {})}
+    logger._run_id = logger._run_id or run
+    return logger.run_id  # made now, for it is noted before anything can fail
 
 
 def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:

@@ -75,6 +75,8 @@ class Recovery(Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let reports come last at each hook, so that what they write holds what the other callbacks made of it."""
+        if self._session is not None:
+            logs.configuration(trainer, pl_module, self._session)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
         trainer.callbacks = sorted(callbacks, key=lambda one: getattr(one, "reports", False))  # type: ignore[attr-defined]
 

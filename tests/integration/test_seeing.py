@@ -1,0 +1,78 @@
+"""What is seen of a sweep that runs for real: who trained on what, loggers, a report, and a second terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tunelight as tl
+from tests.integration.training import Line, LineData
+from tunelight.reporting import report
+from tunelight.reporting.figures.timeline import holds_of
+
+WATCH = "import sys; from tunelight.reporting import watch; print(watch(sys.argv[1]).ended)"
+
+
+def sweep(folder: Path, **more: Any) -> tl.SweepResults:
+    settings: dict[str, Any] = {
+        "model": Line, "data": LineData, "max_epochs": 3, "metric": "val_loss", "num_samples": 3, "workers": 2,
+        "max_concurrent": 1, "seed": 1, "trainer_args": {"accelerator": "cpu"}, "storage": folder, "name": "seen",
+        "progress": False,
+    }  # fmt: skip
+    return tl.run({"model.lr": tl.uniform(0.01, 0.1)}, **{**settings, **more})
+
+
+def test_the_record_says_who_trained_on_what_and_whether_it_was_warm(ray4: Any, tmp_path: Path) -> None:
+    results = sweep(tmp_path)
+    gangs = [trial.gangs for trial in results.record.trials.values()]
+    assert [[gang["warm"] for gang in found] for found in gangs] == [[False], [True], [True]]
+    assert len({gang["gang"] for found in gangs for gang in found}) == 1
+    assert all(len(gang["nodes"]) == 2 for found in gangs for gang in found)
+    holds = holds_of(results.record)
+    cold = next(hold for hold in holds if hold.kind == "cold")
+    assert cold.end - cold.start > 1.0  # two workers import torch
+    for trial in results.record.trials.values():
+        spans = [hold for hold in holds if hold.trial == trial.index]
+        assert max(hold.end for hold in spans) - min(hold.start for hold in spans) == pytest.approx(trial.seconds)
+    assert report(results, tmp_path / "report.html").stat().st_size > 4_000_000
+
+
+def test_a_logger_of_all_trials_has_a_run_for_each_with_its_configuration(ray4: Any, tmp_path: Path) -> None:
+    from pytorch_lightning.loggers import CSVLogger
+
+    args = {"accelerator": "cpu", "logger": CSVLogger(tmp_path / "logs", name="line"), "log_every_n_steps": 1}
+    results = sweep(tmp_path, trainer_args=args)
+    runs = sorted((tmp_path / "logs" / "line").iterdir())
+    assert [run.name for run in runs] == [f"seen-{trial.id}" for trial in results.trials]
+    for run, trial in zip(runs, results.trials, strict=True):
+        assert (run / "metrics.csv").exists()
+        known = yaml.safe_load((run / "hparams.yaml").read_text())
+        assert known["lr"] == pytest.approx(trial.config["model.lr"])
+
+
+def test_another_process_watches_a_sweep_to_its_end(ray4: Any, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def look() -> None:
+        record = tmp_path / "seen" / "record.jsonl"
+        while not (record.exists() and record.stat().st_size):
+            time.sleep(0.1)
+        run = subprocess.run(
+            [sys.executable, "-c", WATCH, str(record.parent)], capture_output=True, text=True, timeout=100, check=False
+        )
+        told.extend([run.stdout, run.stderr])
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    sweep(tmp_path)
+    watcher.join(60)
+    assert told[0].splitlines()[-1] == "finished", told
+    assert "Sweep seen ended after" in told[0]
+    assert "3 trials (3 finished)" in told[0]

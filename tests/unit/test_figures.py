@@ -1,0 +1,376 @@
+"""Figures of recorded sweeps: what they hold, and that each also draws a sweep that has next to nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import threading
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.recording import Sweep
+from tests.unit.sweeps import record
+from tunelight.errors import MetricError, ReportError, SettingsError
+from tunelight.reporting import FIGURES, write_image
+from tunelight.reporting.figures import (
+    history,
+    importances,
+    learning_curves,
+    parallel,
+    pareto,
+    slices,
+    timeline,
+)
+from tunelight.reporting.figures.data import columns
+from tunelight.reporting.figures.pareto import front_of
+from tunelight.reporting.figures.style import is_wide
+from tunelight.reporting.figures.timeline import Hold, holds_of, rows_of
+from tunelight.results import SweepResults
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
+    return record(tmp_path_factory.mktemp("sweeps") / "digits", trials=24)
+
+
+def trace(figure: Any, name: str) -> Any:
+    return next(one for one in figure.data if (one.name or "").startswith(name))
+
+
+def loads(figure: Any) -> dict[str, Any]:
+    """Read a figure as a browser would: strict JSON."""
+
+    def refuse(name: str) -> Any:
+        raise AssertionError(f"{name} is no JSON")
+
+    found: dict[str, Any] = json.loads(figure.to_json(), parse_constant=refuse)
+    return found
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_figure_has_a_title_and_is_json_that_a_browser_reads(results: SweepResults, name: str) -> None:
+    made = FIGURES[name](results)
+    assert made.layout.title.text
+    assert loads(made)["data"]
+
+
+def nobody(sweep: Sweep) -> None:
+    """Leave the sweep without a trial."""
+
+
+def one_that_waits(sweep: Sweep) -> None:
+    sweep.add(lr=0.1)
+    sweep.step()
+
+
+def one_of_nan(sweep: Sweep) -> None:
+    trial = sweep.add(lr=0.1)
+    sweep.start(trial)
+    sweep.report(trial, 1, math.nan)
+    sweep.report(trial, 2, math.inf)
+
+
+def one_report(sweep: Sweep) -> None:
+    trial = sweep.add(lr=0.1)
+    sweep.start(trial)
+    sweep.clock.now += 1
+    sweep.report(trial, 1, 0.5)
+
+
+def two_alike(sweep: Sweep) -> None:
+    for _ in range(2):
+        trial = sweep.add(lr=0.1, nested={"a": [1, 2]})
+        sweep.start(trial)
+        sweep.report(trial, 1, 0.5, epoch=None)
+
+
+def odd_values(sweep: Sweep) -> None:
+    """Configurations of all kinds, none alike; one key is a number in some and text in others."""
+    odd: list[Any] = [None, True, 3, 0.5, "x", [1], {"deep": 1}, 10**400, math.nan]
+    for number, value in enumerate(odd):
+        trial = sweep.add(odd=value, **({"sometimes": number / 10} if number % 2 else {}))
+        sweep.start(trial)
+        sweep.clock.now += 1
+        sweep.report(trial, 1, float(number))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("make", [nobody, one_that_waits, one_of_nan, one_report, two_alike, odd_values])
+def test_each_figure_draws_also_what_is_hardly_there(tmp_path: Path, name: str, make: Any) -> None:
+    sweep = Sweep(tmp_path)
+    make(sweep)
+    made = FIGURES[name](SweepResults.load(tmp_path))
+    loads(made)
+    assert made.data or made.layout.annotations[0].text
+    sweep.callback.close()
+
+
+def test_history_draws_every_trial_and_the_best_so_far(results: SweepResults) -> None:
+    made = history(results)
+    drawn = {int(x): y for one in made.data if one.mode == "markers" for x, y in zip(one.x, one.y, strict=True)}
+    assert drawn == {trial.index: trial.value for trial in results.trials}
+    best = trace(made, "best so far")
+    assert list(best.y) == list(np.minimum.accumulate([drawn[index] for index in sorted(drawn)]))
+
+
+def test_history_says_how_many_have_no_value(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    one_report(sweep)
+    one_of_nan(sweep)
+    assert "1 of 2 trials have no value" in history(SweepResults.load(tmp_path)).layout.title.text
+    sweep.callback.close()
+
+
+def test_history_of_what_is_to_be_large_rises(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, mode="max")
+    for value in (0.5, 0.25, 0.75):
+        trial = sweep.add()
+        sweep.start(trial)
+        sweep.report(trial, 1, value)
+    assert list(trace(history(SweepResults.load(tmp_path)), "best so far").y) == [0.5, 0.5, 0.75]
+    sweep.callback.close()
+
+
+def test_learning_curves_are_grouped_by_rung_with_gaps_between_trials(results: SweepResults) -> None:
+    made = learning_curves(results)
+    names = [one.name for one in made.data]
+    assert names[:2] == ["came to rung 2: 4 (20)", "came to rung 3: 16 (4)"]
+    group = made.data[1]
+    ends = np.flatnonzero(np.isnan(group.y))
+    assert len(ends) == 4
+    first = int(group.customdata[0])
+    assert list(group.y[: ends[0]]) == pytest.approx([one["loss"] for one in results.trials[first].history])
+    assert set(group.customdata[: ends[0] + 1]) == {first}
+
+
+def test_learning_curves_are_grouped_by_state_where_no_rung_is_known(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    one_report(sweep)
+    assert learning_curves(SweepResults.load(tmp_path)).data[0].name == "running (1)"
+    sweep.callback.close()
+
+
+def test_many_points_are_thinned_but_keep_best_and_last(results: SweepResults, monkeypatch: Any) -> None:
+    from tunelight.reporting.figures import curves
+
+    monkeypatch.setattr(curves, "_MOST_POINTS", 20)
+    made = learning_curves(results)
+    group = made.data[1]
+    whole = results.trials[int(group.customdata[0])].history
+    end = int(np.flatnonzero(np.isnan(group.y))[0])
+    assert end < len(whole)
+    assert group.y[end - 1] == pytest.approx(whole[-1]["loss"])
+    assert min(group.y[:end]) == pytest.approx(min(one["loss"] for one in whole))
+    assert "th of" in made.layout.title.text
+
+
+def test_an_unknown_metric_is_guessed_at(results: SweepResults) -> None:
+    with pytest.raises(MetricError, match=r"'los'\. Did you mean 'loss'\? Reported were: loss, seconds_an_epoch"):
+        history(results, metric="los")
+
+
+def test_a_key_that_some_lack_is_drawn_as_not_set(results: SweepResults) -> None:
+    axes = {one.label: one for one in parallel(results).data[0].dimensions}
+    momentum = axes["momentum"]
+    assert momentum.ticktext[0] == "(not set)"
+    lacks = ["momentum" not in trial.config for trial in results.trials]
+    assert [value == pytest.approx(momentum.tickvals[0]) for value in momentum["values"]] == lacks
+    assert list(axes["model.hidden"].ticktext) == ["32", "64", "128"]
+
+
+def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
+    made = slices(results)
+    titles = [one.text for one in made.layout.annotations]
+    assert titles == ["model.lr", "model.hidden", "opt", "momentum"]
+    counts = [len(one.y) for one in made.data]
+    assert counts[0] == len(results)
+    assert counts[3] == sum("momentum" in trial.config for trial in results.trials)
+    assert made.layout.xaxis.type == "log"
+
+
+def sphere(folder: Path) -> SweepResults:
+    """Record trials whose loss is decided by x, and a little by z, which only those have that have kind=b."""
+    sweep = Sweep(folder)
+    for number in range(60):
+        x, y, kind = (number * 37 % 60) / 60, (number * 17 % 60) / 60, "ab"[number % 2]
+        z = (number * 23 % 60) / 60
+        trial = sweep.add(x=x, y=y, kind=kind, **({"z": z} if kind == "b" else {}))
+        sweep.start(trial)
+        sweep.report(trial, 1, 10 * (x - 0.5) ** 2 + (z if kind == "b" else 0.0))
+    sweep.callback.close()
+    return SweepResults.load(folder)
+
+
+@pytest.mark.parametrize("evaluator", ["pedanova", "fanova"])
+def test_importances_name_the_key_that_decides(tmp_path: Path, evaluator: Any) -> None:
+    bar = importances(sphere(tmp_path), evaluator=evaluator).data[0]
+    found = dict(zip(bar.y, bar.x, strict=True))
+    assert max(found, key=found.__getitem__) == "x"
+    assert "z*" in found
+    assert found["z*"] > found["y"]
+
+
+def test_importances_of_another_evaluator_are_refused(results: SweepResults) -> None:
+    with pytest.raises(SettingsError, match=r"is one of: pedanova, fanova\. Did you mean 'fanova'"):
+        importances(results, evaluator="fanov")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("modes", "front"),
+    [(("min", "min"), [True, True, False, True]), (("max", "min"), [False, False, False, True])],
+)
+def test_the_front_is_who_nobody_beats(modes: Any, front: list[bool]) -> None:
+    values = np.array([[1.0, 3.0], [2.0, 2.0], [3.0, 3.0], [4.0, 1.0]])
+    assert front_of(values, modes).tolist() == front
+
+
+def test_equal_trials_are_both_on_the_front() -> None:
+    assert front_of(np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 2.0]]), ("min", "min")).tolist() == [True, True, False]
+
+
+def test_a_pareto_front_of_one_metric_is_against_the_time_it_took(results: SweepResults) -> None:
+    made = pareto(results)
+    assert made.layout.xaxis.title.text == "loss"
+    assert made.layout.yaxis.title.text == "seconds of training"
+    front = trace(made, "front")
+    best = min(trial.value for trial in results.trials if trial.value is not None)
+    assert best in list(front.x)
+
+
+def test_a_pareto_front_of_two_metrics_takes_two(results: SweepResults) -> None:
+    made = pareto(results, metrics=["loss", "seconds_an_epoch"], modes=["min", "max"])
+    assert "seconds_an_epoch (max)" in made.layout.title.text
+    with pytest.raises(MetricError, match="Name two of each"):
+        pareto(results, metrics=["loss"])
+
+
+# Who held which worker when
+
+
+def test_a_trial_first_starts_then_trains_and_says_whether_it_was_warm(results: SweepResults) -> None:
+    holds = [hold for hold in holds_of(results.record) if hold.trial == 0]
+    assert [(hold.kind, hold.workers, hold.node, hold.end - hold.start) for hold in holds] == [
+        ("cold", 2, "node0#a1b2c3", 6.0),
+        ("train", 2, "node0#a1b2c3", 16.0),
+    ]
+    later = [hold for hold in holds_of(results.record) if hold.trial == 6]
+    assert [(hold.kind, round(hold.end - hold.start, 3)) for hold in later] == [("warm", 0.3), ("train", 16.0)]
+
+
+def test_a_paused_trial_holds_nothing_meanwhile(results: SweepResults) -> None:
+    holds = [hold for hold in holds_of(results.record) if hold.trial == 5]
+    gaps = [later.start - hold.end for hold, later in pairwise(holds)]
+    assert max(gaps) == pytest.approx(2.0)
+    marks = trace(timeline(results), "pause")
+    assert "trial 5: paused" in marks.text
+
+
+def test_faults_are_marked_with_their_text_shown_as_it_is(results: SweepResults) -> None:
+    marks = trace(timeline(results), "fault")
+    assert "trial 3: failed on rank 1 (ActorDiedError: gone); going on from report 1" in marks.text
+    assert any("&lt;script&gt;" in said for said in marks.text)
+    assert not any("<script>" in said for said in marks.text)
+
+
+def test_a_gang_of_another_size_is_another_hold(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    trial = sweep.add()
+    sweep.start(trial)
+    for number, nodes in enumerate((["a#1"], ["a#1", "a#1", "b#1"]), start=1):
+        gang = {"gang": "g", "nodes": nodes, "warm": False, "began": sweep.clock.now, "ready": sweep.clock.now}
+        sweep.clock.now += 10
+        sweep.report(trial, number, 0.5, own={"gang": gang})
+    holds = holds_of(SweepResults.load(tmp_path).record)
+    assert [(one.node, one.workers, one.start - 1000, one.end - 1000) for one in holds] == [
+        ("a#1", 1, 0, 10),
+        ("a#1", 2, 10, 20),
+        ("b#1", 1, 10, 20),
+    ]
+    sweep.callback.close()
+
+
+def test_workers_are_placed_where_none_is_held_twice() -> None:
+    holds = [
+        Hold(0, "n", 2, 0, 10, "train", True),
+        Hold(1, "n", 1, 5, 20, "train", True),
+        Hold(0, "n", 2, 10, 12, "train", True),
+        Hold(2, "n", 2, 12, 20, "train", True),
+    ]
+    placed = rows_of(holds)
+    assert [(hold.trial, row) for hold, row in placed] == [(0, 0), (0, 1), (1, 2), (0, 0), (0, 1), (2, 0), (2, 1)]
+
+
+def test_in_a_very_large_sweep_a_row_is_several_workers(results: SweepResults, monkeypatch: Any) -> None:
+    from tunelight.reporting.figures import timeline as module
+
+    monkeypatch.setattr(sys.modules[module.__module__], "_MOST_BARS", 60)
+    holds = holds_of(results.record)
+    assert 60 < sum(hold.workers for hold in holds) <= 120
+    made = timeline(results)
+    assert "a row is 2 workers" in made.layout.title.text
+    assert len(made.layout.yaxis.ticktext) == 3
+
+
+def test_a_record_without_gangs_still_has_a_timeline(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    one_report(sweep)
+    made = timeline(SweepResults.load(tmp_path))
+    assert list(made.layout.yaxis.ticktext) == ["cluster 0", "cluster 1"]
+    sweep.callback.close()
+
+
+# Values and pictures
+
+
+@pytest.mark.parametrize(
+    ("values", "wide"),
+    [
+        (np.linspace(0.001, 1.0, 200), False),
+        (np.geomspace(1e-4, 1e-1, 200), True),
+        (np.geomspace(1, 10, 200), False),
+        (np.array([32.0, 64.0, 128.0]), False),
+        (np.linspace(-1, 1, 200), False),
+        (np.array([math.nan, math.inf]), False),
+        (np.array([0.5]), False),
+    ],
+)
+def test_an_axis_is_logarithmic_only_for_what_is_far_apart(values: Any, wide: bool) -> None:
+    assert is_wide(values) is wide
+
+
+def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults) -> None:
+    found = {column.key: column for column in columns(results.trials)}
+    assert list(found) == ["model.lr", "model.hidden", "opt", "momentum"]
+    assert found["opt"].labels == ["adam", "sgd"]
+    assert not found["momentum"].there.all()
+
+
+def test_a_picture_without_kaleido_says_what_to_install(
+    results: SweepResults, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ReportError, match=r"kaleido is not installed.*pip install 'tunelight\[png\]'"):
+        write_image(history(results), tmp_path / "a.png")
+
+
+def test_a_browser_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: Any) -> None:
+    from tunelight.reporting import images
+
+    over = threading.Event()
+    stuck = SimpleNamespace(write_image=lambda *_, **__: over.wait(30), layout=SimpleNamespace(height=None))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(images, "_LIMIT_S", 0.05)
+    with pytest.raises(ReportError, match="did not answer within 0 s"):
+        write_image(stuck, tmp_path / "a.png")
+    over.set()
+
+
+def test_a_picture_of_an_unknown_kind_is_guessed_at(results: SweepResults, tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"has '.pgn'. Did you mean 'png'\?"):
+        write_image(history(results), tmp_path / "a.pgn")

@@ -1,0 +1,250 @@
+"""The live view as text: a function of a sweep's state, for every width."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tunelight.reporting import display
+from tunelight.reporting.estimate import seconds_left
+from tunelight.reporting.screen import Screen, best_curve, last_events, rungs_line, sparkline, workers_in_use
+from tunelight.reporting.words import compact, elapsed
+from tunelight.storage import SweepState, apply
+
+NOW = 1_000_000.0
+
+
+class State:
+    """A sweep's state, made of the lines of a record."""
+
+    def __init__(self, **told: Any) -> None:
+        self.now, self.state = NOW, SweepState()
+        self.line("sweep", sweep={"name": "digits", "metric": "loss", "mode": "min", **told})
+
+    def line(self, kind: str, **fields: Any) -> None:
+        apply(self.state, {"kind": kind, "time": self.now, **fields})
+
+    def trial(self, *losses: float, state: str = "RUNNING", seconds: float = 0.0, workers: int | None = 2) -> str:
+        """Add a trial with these reports; it took ``seconds``, or has run for so long."""
+        name = f"{len(self.state.trials):05d}"
+        self.line("trial", trial=name, index=len(self.state.trials), config={"lr": 0.5}, folder=f"trial_{name}")
+        begun = self.now - seconds
+        apply(self.state, {"kind": "state", "time": begun, "trial": name, "state": "RUNNING"})
+        for number, loss in enumerate(losses, start=1):
+            self.line(
+                "report", trial=name, metrics={"loss": loss}, decision="CONTINUE", workers=workers,
+                training_iteration=number, epoch=number - 1, timestamp=self.now,
+            )  # fmt: skip
+        if state != "RUNNING":
+            self.line("state", trial=name, state=state)
+        return name
+
+    def show(self, width: int = 100, total: int | None = 20, events: int = 0, **console: Any) -> str:
+        stream = io.StringIO()
+        shown = Screen(self.state, list(self.state.trials.values()), self.now, total, events)
+        Console(file=stream, width=width, force_terminal=True, color_system=None, **console).print(shown)
+        return stream.getvalue()
+
+
+@pytest.fixture
+def sweep() -> State:
+    made = State(rungs={"by": "training_iteration", "at": [1, 3, 9]}, workers=2)
+    made.trial(0.9, 0.7, 0.5, 0.3, seconds=65)
+    made.trial(0.8, state="STOPPED", seconds=10)
+    made.trial(0.85, 0.8, 0.75, state="STOPPED", seconds=30)
+    return made
+
+
+def test_it_shows_workers_rungs_and_the_best_curve(sweep: State) -> None:
+    lines = sweep.show().splitlines()
+    assert lines[0] == "digits  2/20 done, 1 running, 2 stopped early  2 workers in use  0s"
+    assert lines[1] == "rungs  1: 2 of 3 passed   3: 1 of 2 passed"
+    assert lines[-1] == "  0.9 █▆▃▁ 0.3"
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 76, 100, 250])
+def test_no_line_is_longer_than_the_terminal_is_wide(sweep: State, width: int) -> None:
+    sweep.line("note", trial="00000", text="failed on rank 1 " + "x" * 300)
+    for line in sweep.show(width, events=4).splitlines():
+        assert len(line) <= width
+
+
+def test_a_narrow_terminal_gets_fewer_columns(sweep: State) -> None:
+    head = next(line for line in sweep.show(60).splitlines() if "trial" in line and "state" in line)
+    assert head.replace("┃", " ").split() == ["trial", "state", "epoch", "loss", "time"]
+    row = next(line for line in sweep.show(60).splitlines() if "RUNNING" in line)
+    assert row.replace("│", " ").split() == ["00000", "RUNNING", "4", "0.3", "1m", "05s"]
+
+
+def test_without_colours_no_colour_is_written(sweep: State, monkeypatch: Any) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system="truecolor")
+    console.print(Screen(sweep.state, list(sweep.state.trials.values()), NOW, 20))
+    assert "\x1b[3" not in stream.getvalue().replace("\x1b[3m", "")  # italics are no colour
+
+
+def test_a_terminal_of_ascii_gets_ascii(sweep: State) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Console(file=stream, width=80, force_terminal=True, color_system=None).print(
+        Screen(sweep.state, list(sweep.state.trials.values()), NOW, 20, 4)
+    )
+    stream.flush()
+    text = stream.buffer.getvalue().decode("ascii")
+    assert "0.9 #+-_ 0.3" in text
+
+
+def test_the_last_events_are_told_with_the_time_of_day(sweep: State) -> None:
+    sweep.line("note", trial="00000", text="failed on rank 1; going on")
+    sweep.line("config", trial="00000", training_iteration=4, config={"lr": 1}, parent="00002", parent_iteration=3)
+    sweep.line("state", trial="00000", state="PAUSED")
+    at = time.strftime("%H:%M:%S", time.localtime(NOW))
+    assert last_events(sweep.state, 4) == [
+        f"{at} trial 00002 stopped, loss=0.75",
+        f"{at} trial 00000: failed on rank 1; going on",
+        f"{at} trial 00000 took over trial 00002",
+        f"{at} trial 00000 paused",
+    ]
+    assert last_events(sweep.state, 0) == []
+
+
+def test_a_sweep_without_rungs_or_reports_says_nothing_of_them() -> None:
+    made = State()
+    assert rungs_line(made.state) == ""
+    assert best_curve(made.state, 40) == ""
+    assert "no loss reported yet" in made.show()
+
+
+def test_rungs_that_nobody_came_to_are_left_out(sweep: State) -> None:
+    assert "9:" not in rungs_line(sweep.state)
+
+
+def test_rungs_counted_by_what_is_not_reported_are_unknown() -> None:
+    made = State(rungs={"by": "time_total_s", "at": [1]})
+    made.trial(0.5)
+    assert rungs_line(made.state) == ""
+
+
+def test_only_running_trials_use_workers() -> None:
+    made = State(workers=4)
+    made.trial(0.5, workers=2)
+    made.trial()
+    made.trial(0.5, state="PAUSED", workers=8)
+    made.trial(0.5, state="FINISHED", workers=8)
+    assert workers_in_use(made.state) == 6
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "drawn"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 8], 8, "▁▂▃▄▅▆▇█"),
+        ([1, 1, 8, 8], 2, "▁█"),
+        ([2, 2, 2], 8, "▁▁▁"),
+        ([1, 2, 3], 2, "▁█"),
+        ([-1e308, 1e308], 4, "▁▁"),
+    ],
+)
+def test_a_sparkline_is_as_high_as_its_values(values: list[float], width: int, drawn: str) -> None:
+    assert sparkline(values, width) == drawn
+
+
+def test_a_curve_leaves_out_what_is_no_number() -> None:
+    made = State()
+    made.trial(math.nan, 1.0, math.inf, 0.5)
+    assert best_curve(made.state, 40) == "1 █▁ 0.5"
+
+
+# How long it will take yet
+
+
+def test_it_estimates_by_how_long_ended_trials_took() -> None:
+    made = State()
+    for seconds in (10, 20, 30):
+        made.trial(0.5, state="FINISHED", seconds=seconds)
+    made.trial(0.5, seconds=20)
+    made.trial(0.5, seconds=5)
+    # The first will take 30 s in all (the one that took longer), the second 20 s; five more take 20 s each.
+    assert seconds_left(made.state, NOW, total=10) == pytest.approx((10 + 15 + 5 * 20) / 2)
+
+
+def test_it_is_never_less_than_what_the_longest_takes() -> None:
+    made = State()
+    for seconds in (1, 1, 100):
+        made.trial(0.5, state="FINISHED", seconds=seconds)
+    made.trial(0.5, seconds=10)
+    made.trial(0.5, seconds=99.5)
+    assert seconds_left(made.state, NOW, total=5) == pytest.approx(90)
+
+
+def test_a_trial_that_outlasts_all_others_is_judged_by_its_own_pace() -> None:
+    made = State(max_epochs=8)
+    for _ in range(3):
+        made.trial(0.5, state="STOPPED", seconds=10)
+    made.trial(0.5, 0.4, seconds=40)
+    assert seconds_left(made.state, NOW, total=4) == pytest.approx(40 / 2 * 6)
+    made.state.sweep["max_epochs"] = None
+    assert seconds_left(made.state, NOW, total=4) is None
+
+
+def test_a_time_budget_ends_it_earlier() -> None:
+    made = State(ends=NOW + 7)
+    for _ in range(3):
+        made.trial(0.5, state="FINISHED", seconds=10)
+    made.trial(0.5, seconds=1)
+    assert seconds_left(made.state, NOW, total=9) == 7
+
+
+@pytest.mark.parametrize(("ended", "running", "total"), [(2, 1, 9), (3, 0, 9), (3, 1, None)])
+def test_what_is_unknown_is_not_estimated(ended: int, running: int, total: int | None) -> None:
+    made = State()
+    for _ in range(ended):
+        made.trial(0.5, state="FINISHED", seconds=10)
+    for _ in range(running):
+        made.trial(0.5, seconds=1)
+    assert seconds_left(made.state, NOW, total) is None
+    assert "left" not in made.show(total=total).splitlines()[0]
+
+
+# How often, and in which words
+
+
+def test_redraws_that_are_dear_become_fewer(monkeypatch: Any) -> None:
+    now = [0.0]
+    drawn: list[float] = []
+
+    def draw(make: Any) -> None:
+        drawn.append(now[0])
+        now[0] += 0.05  # a slow machine, a large terminal
+
+    view = SimpleNamespace(animated=True, draw=draw, say=lambda *a: None, close=lambda: None)
+    monkeypatch.setattr(display, "choose_view", lambda console: view)
+    shown = display.Display(SweepState, clock=lambda: now[0], timer=lambda: now[0])
+    while now[0] < 100:
+        now[0] += 0.1
+        shown.touch()
+        shown.tick()
+    assert 0.05 * len(drawn) <= 0.011 * now[0]
+    assert len(drawn) >= 15
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (True, "True"), (64, "64"), (12_345_678, "1.235e+07"), (0.000123456, "0.0001235"),
+        (math.nan, "nan"), (-math.inf, "-inf"), ("relu", "relu"),
+        ("x" * 30, "x" * 21 + "..."), ([1, 2], "[1, 2]"), (10**400, "1" + "0" * 19 + "..."),
+    ],
+)  # fmt: skip
+def test_values_are_compact(value: Any, text: str) -> None:
+    assert compact(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0s"), (59, "59s"), (185, "3m 05s"), (7805, "2h 10m")])
+def test_durations_read_as_a_person_says_them(seconds: float, text: str) -> None:
+    assert elapsed(seconds) == text

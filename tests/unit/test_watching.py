@@ -1,0 +1,201 @@
+"""Following a sweep that another process runs: its record as it grows, its end, and a driver that is gone."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.unit.recording import Sweep
+from tunelight.errors import StorageError
+from tunelight.reporting import watch
+from tunelight.storage import LOCK_FILE, RECORD_FILE, Follower, driver_of, locked, read_record
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Iterator[Sweep]:
+    (tmp_path / "digits").mkdir()
+    made = Sweep(tmp_path / "digits")
+    yield made
+    made.callback.close()
+
+
+class Watching:
+    """A watcher for whom each pause is a moment in which the sweep goes on."""
+
+    def __init__(self, sweep: Sweep, *moments: Callable[[], object]) -> None:
+        self.stream, self.now, self._moments = io.StringIO(), 1000.0, list(moments)
+        self._folder = sweep.folder
+
+    def __call__(self) -> Any:
+        console = Console(file=self.stream, width=100)
+        return watch(self._folder, console=console, clock=lambda: self.now, sleep=self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self._moments:
+            self._moments.pop(0)()
+
+    @property
+    def text(self) -> str:
+        return self.stream.getvalue()
+
+
+def test_it_tells_of_each_end_and_ends_with_the_sweep(sweep: Sweep) -> None:
+    def begin() -> None:
+        sweep.start(sweep.add(lr=0.1))
+        sweep.report(sweep.trials[0], 1, 0.5)
+        sweep.callback.note("val_loss is logged without sync_dist", "00000")
+
+    with locked(sweep.folder):
+        watching = Watching(sweep, begin, lambda: sweep.end_by_itself(sweep.trials[0]), sweep.end)
+        state = watching()
+    assert watching.text.splitlines() == [
+        "trial 00000: val_loss is logged without sync_dist",
+        "trial 00000 finished after 1 epoch  loss=0.5  (best 0.5 by 00000)  1 done",
+        "Sweep digits ended after 0s: 1 trial (1 finished). Best loss=0.5 by trial 00000 at epoch 1: lr=0.1",
+    ]
+    assert state.ended == "finished"
+
+
+def test_a_sweep_that_has_ended_is_shown_at_once(sweep: Sweep) -> None:
+    sweep.start(sweep.add())
+    sweep.fail(sweep.trials[0])
+    sweep.end()
+    watching = Watching(sweep)
+    watching()
+    assert "Sweep digits ended after" in watching.text
+    assert "1 failed" in watching.text
+
+
+def test_a_driver_that_died_is_told_of(sweep: Sweep) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    dead.wait()
+    me = {"host": socket.gethostname(), "pid": dead.pid, "since": "now"}
+    (sweep.folder / LOCK_FILE).write_text(json.dumps(me))
+    sweep.start(sweep.add())
+    watching = Watching(sweep)
+    state = watching()
+    assert state.ended is None
+    assert f"Its driver (process {dead.pid} on {socket.gethostname()}) is gone" in watching.text
+    assert "tunelight.resume(" in watching.text
+    assert watching.now - 1000.0 == pytest.approx(5.0, abs=1.0)  # it may just be starting
+
+
+def test_a_sweep_that_nobody_runs_is_told_of(sweep: Sweep) -> None:
+    watching = Watching(sweep)
+    watching()
+    assert "Sweep digits has not ended. No driver runs it" in watching.text
+
+
+def test_a_driver_that_comes_back_is_followed(sweep: Sweep, tmp_path: Path) -> None:
+    held = locked(sweep.folder)
+    moments = [lambda: None, held.__enter__, *[lambda: None] * 20, sweep.end]
+    watching = Watching(sweep, *moments)
+    assert watching().ended == "finished"
+    held.__exit__(None, None, None)
+
+
+def test_ctrl_c_gives_the_terminal_back(sweep: Sweep) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    watching = Watching(sweep, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        watching()
+    assert "(watching ended)" in watching.text
+
+
+def test_a_folder_that_is_no_sweep_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="holds no sweep that can be read"):
+        watch(tmp_path)
+
+
+# The record as it grows
+
+
+def test_a_follower_knows_what_the_writer_knows(sweep: Sweep) -> None:
+    follower = Follower(sweep.folder)
+    assert [line["kind"] for line in follower.look()] == ["sweep"]
+    sweep.start(sweep.add())
+    sweep.report(sweep.trials[0], 1, 0.5)
+    assert [line["kind"] for line in follower.look()] == ["trial", "state", "report"]
+    assert follower.look() == []
+    assert follower.state == sweep.state == read_record(sweep.folder)
+
+
+def test_half_a_line_is_waited_for(sweep: Sweep) -> None:
+    follower = Follower(sweep.folder)
+    follower.look()
+    path = sweep.folder / RECORD_FILE
+    sweep.add()
+    before = path.read_bytes()
+    sweep.step()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(before) + 20])
+    assert follower.look() == []
+    path.write_bytes(whole)
+    assert len(follower.look()) == 1
+
+
+def test_a_record_that_was_replaced_is_read_anew(sweep: Sweep) -> None:
+    follower = Follower(sweep.folder)
+    sweep.start(sweep.add())
+    follower.look()
+    path = sweep.folder / RECORD_FILE
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+    assert len(follower.look()) == 3
+    assert len(follower.state.trials) == 1
+
+
+def test_a_damaged_record_is_an_error(sweep: Sweep) -> None:
+    follower = Follower(sweep.folder)
+    with (sweep.folder / RECORD_FILE).open("ab") as stream:
+        stream.write(b'{"kind":"note"}\n')
+    with pytest.raises(StorageError, match=r"is damaged \d+ bytes in"):
+        follower.look()
+
+
+# Who runs it
+
+
+def test_the_lock_says_who_runs_a_sweep(tmp_path: Path) -> None:
+    assert driver_of(tmp_path) is None
+    with locked(tmp_path):
+        found = driver_of(tmp_path)
+        assert found is not None
+        assert (found.pid, found.alive) == (os.getpid(), True)
+    assert driver_of(tmp_path) is None
+
+
+def test_a_driver_of_another_host_lives_as_long_as_it_gives_signs(tmp_path: Path) -> None:
+    path = tmp_path / LOCK_FILE
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+    found = driver_of(tmp_path)
+    assert found is not None
+    assert found.alive
+    os.utime(path, (time.time() - 61, time.time() - 61))
+    found = driver_of(tmp_path)
+    assert found is not None
+    assert not found.alive
+
+
+def test_looking_keeps_no_driver_from_starting(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        pass
+    driver_of(tmp_path)
+    with locked(tmp_path):
+        driver_of(tmp_path)
+        assert driver_of(tmp_path) is not None

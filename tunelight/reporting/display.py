@@ -1,0 +1,145 @@
+"""When what is shown, and what is said once: for whoever follows a sweep's state, its own driver or another process."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from rich.console import Console
+
+from tunelight.reporting.screen import MOST_EVENTS, Screen, rows_of, title
+from tunelight.reporting.views import MAX_ROWS, View, choose_view
+from tunelight.reporting.words import (
+    STYLES,
+    best_line,
+    describe_error,
+    end_line,
+    short_id,
+    summary,
+)
+from tunelight.storage import INTERRUPTED, SweepState
+
+_SHORTEST_S: Final = 0.25
+"""Between two redraws when something happened."""
+_LONGEST_S: Final = 1.0
+"""Between two redraws when only time passed."""
+_SHARE: Final = 0.01
+"""Of the time redraws may take: where one is dear (a large terminal, a slow machine), they become fewer."""
+_QUIET_S: Final = 60.0
+"""After how long without a word there is a line where no table can be."""
+_EXTRA_LINES: Final = 2
+"""What rungs and the best curve take, beside the events."""
+
+
+class Display:
+    """Shows a sweep's state in a view that fits the place, and says each warning and each failure once.
+
+    Args:
+        state: asked for the live view each time.
+        total: how many trials there will be, if that is known.
+        console: where to write; None is standard output.
+        clock: seconds since the epoch. timer: what a redraw costs is measured by.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], SweepState],
+        *,
+        total: int | None = None,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.total = total
+        self.open = True
+        self._get, self._console, self._clock, self._timer = state, console, clock, timer
+        self._view: View | None = None
+        self._dirty = True
+        self._drawn = -math.inf
+        self._pause = _SHORTEST_S
+        self._said_at = clock()
+        self._recent: deque[str] = deque(maxlen=MAX_ROWS)
+        self._noted = len(state().notes)
+        self._said: set[str] = set()
+
+    @property
+    def view(self) -> View:
+        """The place where it is shown, chosen when first needed."""
+        if self._view is None:
+            self._view = choose_view(self._console)
+        return self._view
+
+    def touch(self) -> None:
+        """Note that there is something to draw."""
+        self._dirty = True
+
+    def tick(self) -> None:
+        """Redraw if it is time; where there is no table, say a line now and then. Cheap to call often."""
+        now = self._clock()
+        if not self.open or abs(now - self._drawn) < (self._pause if self._dirty else max(_LONGEST_S, self._pause)):
+            return
+        self._dirty, self._drawn = False, now
+        began = self._timer()
+        self.view.draw(self._screen)
+        self._pause = max(_SHORTEST_S, (self._timer() - began) / _SHARE)
+        if not self.view.animated and abs(now - self._said_at) >= _QUIET_S:
+            state = self._get()
+            self._say("  ".join(filter(None, (title(state, now, self.total), best_line(state)))))
+
+    def trial_ended(self, trial_id: str) -> None:
+        """Say that a trial has ended, once."""
+        state = self._get()
+        trial = state.trials.get(trial_id)
+        if not self.open or trial is None or trial_id in self._recent:
+            return
+        self._dirty = True
+        self._recent.append(trial_id)
+        self.say_notes()
+        if trial.error is not None:
+            self._say(describe_error(trial), STYLES.get(trial.state, "red"))
+        if not self.view.animated:
+            self._say(end_line(state, trial, self.total))
+
+    def trial_goes_on(self, trial_id: str) -> None:
+        """Note that a trial that had ended runs again: its next end is another."""
+        if trial_id in self._recent:
+            self._recent.remove(trial_id)
+        self._dirty = True
+
+    def say_notes(self) -> None:
+        """Say warnings that were not said yet; the same text of several trials is said once."""
+        notes = self._get().notes
+        while self.open and self._noted < len(notes):
+            trial_id, text = notes[self._noted]
+            self._noted += 1
+            if text not in self._said:
+                self._said.add(text)
+                self._say(f"trial {short_id(trial_id)}: {text}" if trial_id else text, "yellow")
+
+    def close(self, last: str | None = None) -> None:
+        """Draw a last time, give the terminal back, say how the sweep went (or ``last``). Callable more than once."""
+        if not self.open:
+            return
+        state, view = self._get(), self.view
+        self._recent.extend(trial.id for trial in state.trials.values() if trial.state == INTERRUPTED and trial.history)
+        try:
+            self.say_notes()
+            view.draw(self._screen)
+        finally:
+            self.open = False
+            view.close()
+        view.say(last or summary(state, self._clock()), "")
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._said_at = self._clock()
+        self.view.say(text, style)
+
+    def _screen(self, room: int) -> Screen:
+        """Return what is to be drawn where a table of ``room`` rows fits: with the last events, if they fit too."""
+        state = self._get()
+        events = max(0, min(MOST_EVENTS, room - MAX_ROWS // 2 - _EXTRA_LINES))
+        rows = max(1, min(MAX_ROWS, room - events - (_EXTRA_LINES if events else 0)))
+        return Screen(state, rows_of(state, reversed(self._recent), rows), self._clock(), self.total, events)

@@ -1,0 +1,30 @@
+"""Figures of a sweep: functions from results to a plotly ``Figure``. Importing this imports plotly.
+
+>>> from tunelight.reporting.figures import FIGURES, history
+>>> history(results).show()                                     # doctest: +SKIP
+>>> tunelight.reporting.write_image(history(results), "a.png")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tunelight.reporting.figures.curves import history, learning_curves
+from tunelight.reporting.figures.parameters import importances, parallel, slices
+from tunelight.reporting.figures.pareto import pareto
+from tunelight.reporting.figures.timeline import timeline
+
+__all__ = ["FIGURES", "history", "importances", "learning_curves", "parallel", "pareto", "slices", "timeline"]
+
+FIGURES: Final[dict[str, Callable[..., Any]]] = {
+    "history": history,
+    "learning_curves": learning_curves,
+    "importances": importances,
+    "parallel": parallel,
+    "slices": slices,
+    "timeline": timeline,
+    "pareto": pareto,
+}
+"""By name, in the order of a report. Each takes the results (``SweepResults``) and returns a ``Figure``; each draws
+also a sweep of one trial, or of none that has reported, and then says what is missing."""

@@ -1,0 +1,166 @@
+"""What figures draw, read from results: who reported what, and which values a key had."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tunelight.errors import MetricError, guess
+from tunelight.reporting.figures.style import Values
+from tunelight.storage import is_better, metric_value
+
+if TYPE_CHECKING:
+    from tunelight.results import SweepResults, TrialResult
+
+WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
+"""What a report holds beside the user's metrics."""
+MISSING: Final = "(not set)"
+"""Shown for a key that a configuration lacks: it depends on others (a conditional one)."""
+
+
+def judged_by(results: SweepResults) -> tuple[str, str]:
+    """Return the sweep's metric and mode; of several, the first."""
+    metric, mode = results.metric, results.mode
+    first = metric if isinstance(metric, str) or not metric else metric[0]
+    how = mode if isinstance(mode, str) else mode[0]
+    return first or "metric", how
+
+
+def metrics_of(results: SweepResults) -> list[str]:
+    """Return the names of all numbers that were reported, in order; nested ones as ``outer/inner``."""
+    names: dict[str, None] = {}
+    for trial in results.trials:
+        for report in (trial.history[0], trial.history[-1]) if trial.history else ():
+            names.update(dict.fromkeys(_numbers(report)))
+    return [name for name in names if name not in WHEN]
+
+
+def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in report.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{key}"
+
+
+def check_metric(results: SweepResults, metric: str) -> str:
+    """Return ``metric`` if it was reported. Raises: MetricError, which lists what was."""
+    valid = metrics_of(results)
+    if metric not in valid and metric != judged_by(results)[0]:
+        raise MetricError(
+            f"No trial of {results.name} reported a number as {metric!r}.{guess(metric, valid)} "
+            f"Reported were: {', '.join(valid) or 'none'}."
+        )
+    return metric
+
+
+def best_of(trial: TrialResult, metric: str, mode: str) -> float:
+    """Return a trial's best finite value of a metric over all its reports; NaN without one."""
+    best = math.nan
+    for report in trial.history:
+        value = metric_value(report, metric)
+        if value is not None and math.isfinite(value) and (math.isnan(best) or is_better(value, best, mode)):
+            best = value
+    return best
+
+
+def values_of(results: SweepResults, metric: str | None = None, mode: str | None = None) -> Values:
+    """Return each trial's best value of a metric (default: the sweep's); NaN where it has none."""
+    first, how = judged_by(results)
+    if metric is None or (metric == first and mode in (None, how)):
+        return np.array([math.nan if trial.value is None else trial.value for trial in results.trials], dtype=float)
+    return np.array([best_of(trial, metric, mode or how) for trial in results.trials], dtype=float)
+
+
+def progress(report: Mapping[str, Any]) -> int:
+    """Return how many epochs a report has seen; where it does not say, its number."""
+    epoch = report.get("epoch")
+    return epoch + 1 if isinstance(epoch, int) else int(report.get("training_iteration") or 0)
+
+
+def rung_reached(results: SweepResults, trial: TrialResult) -> int | None:
+    """Return how many rungs a trial has come to; None where it is not known where they lie."""
+    return reached(results.record.sweep.get("rungs"), trial.history)
+
+
+def reached(rungs: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many of ``rungs`` (of a record) a trial with this history has come to; None where that is unknown."""
+    if not rungs or not rungs["at"]:
+        return None
+    if not history:
+        return 0
+    done = history[-1].get(rungs["by"])
+    return None if not isinstance(done, int | float) else sum(done >= milestone for milestone in rungs["at"])
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a configuration's leaves by dotted key."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@dataclass(frozen=True)
+class Column:
+    """One key of the search space, with its value in each of some trials."""
+
+    key: str
+    raw: tuple[Any, ...]
+    """MISSING where a configuration lacks it."""
+    numeric: bool
+
+    @property
+    def there(self) -> Values:
+        """Return for which trials it is set."""
+        return np.array([value is not MISSING for value in self.raw], dtype=bool)
+
+    @property
+    def numbers(self) -> Values:
+        """Return numbers, NaN where it is not set; of what is no number, its place among ``labels``."""
+        if self.numeric:
+            return np.array([math.nan if value is MISSING else float(value) for value in self.raw], dtype=float)
+        place = {label: index for index, label in enumerate(self.labels)}
+        return np.array([math.nan if value is MISSING else place[_label(value)] for value in self.raw], dtype=float)
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the different values of what is no number, as text: numbers among them by size, then the rest."""
+        found = {_label(value): value for value in self.raw if value is not MISSING}
+        return sorted(found, key=lambda label: _order(found[label], label))
+
+
+def columns(trials: Iterable[TrialResult]) -> list[Column]:
+    """Return the keys that differ between trials, in the order in which configurations name them."""
+    configs = [dict(flat(trial.config)) for trial in trials]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    made = [_column(key, tuple(config.get(key, MISSING) for config in configs)) for key in keys]
+    return [column for column in made if len({_label(value) for value in column.raw}) > 1]
+
+
+def _column(key: str, raw: tuple[Any, ...]) -> Column:
+    numeric = all(value is MISSING or _is_number(value) for value in raw)
+    return Column(key, raw, numeric)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _label(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _order(value: Any, label: str) -> tuple[bool, float, str]:
+    is_number = _is_number(value)
+    return (not is_number, float(value) if is_number else 0.0, label)

@@ -1,0 +1,203 @@
+"""Figures of what the configurations have to do with what came of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from tunelight.reporting.figures.data import MISSING, Column, check_metric, columns, judged_by, values_of
+from tunelight.reporting.figures.importance import Evaluator, importances_of
+from tunelight.reporting.figures.style import SCALE, Values, axis_type, figure, is_wide, nothing, plain, scatter, text
+
+if TYPE_CHECKING:
+    from tunelight.results import SweepResults
+
+_MOST_AXES: Final = 14
+_MOST_SLICES: Final = 12
+_ROW: Final = 4
+_MOST_TICKS: Final = 12
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The trials that have a finite value, with the keys in which they differ."""
+
+    metric: str
+    mode: str
+    index: Values
+    values: Values
+    columns: list[Column]
+
+    @property
+    def missing(self) -> str:
+        """Return why there is nothing to compare; an empty string where there is."""
+        if len(self.values) == 0:
+            return f"No trial has reported a number as {text(self.metric)} yet."
+        if len(self.values) == 1:
+            return "Only one trial has a value yet: there is nothing to compare it with."
+        return "" if self.columns else "All trials have the same configuration."
+
+
+def _judge(results: SweepResults, metric: str | None) -> _Judged:
+    first, mode = judged_by(results)
+    metric = first if metric is None else check_metric(results, metric)
+    values = values_of(results, metric, mode)
+    there = np.isfinite(values)
+    trials = [trial for trial, found in zip(results.trials, there, strict=True) if found]
+    index = np.array([trial.index for trial in trials], dtype=np.int32)
+    return _Judged(metric, mode, index, values[there], columns(trials))
+
+
+def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
+    """Draw each trial as a line through the values of its configuration to its best value.
+
+    A key that a configuration lacks is drawn as "(not set)", below its axis's values. Raises: MetricError.
+    """
+    judged = _judge(results, metric)
+    title = f"Parallel coordinates: configurations and their best {text(judged.metric)}"
+    if judged.missing:
+        return nothing(title, judged.missing)
+    more = len(judged.columns) - _MOST_AXES
+    note = "drag along an axis to select" + (f"; {more} more keys are left out" if more > 0 else "")
+    made = figure(title, note=note)
+    target = _axis(plain(judged.metric, 24), judged.values, judged.values)
+    axes = [_column_axis(column) for column in judged.columns[:_MOST_AXES]]
+    line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
+    made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15))
+    made.update_layout(height=520, margin={"t": 140, "l": 90, "r": 90, "b": 40})
+    return made
+
+
+def _column_axis(column: Column) -> dict[str, Any]:
+    label = plain(column.key, 24)
+    if column.numeric:
+        numbers = column.numbers
+        return _axis(label, numbers, numbers[column.there])
+    names, ticks = column.labels, list(range(len(column.labels)))
+    numbers = np.where(column.there, column.numbers, -1.0)
+    if not column.there.all():
+        names, ticks = [MISSING, *names], [-1, *ticks]
+    step = math.ceil(len(ticks) / (2 * _MOST_TICKS))
+    return {
+        "label": label,
+        "values": numbers.astype(np.float32),
+        "tickvals": ticks[::step],
+        "ticktext": [plain(name, 16) for name in names[::step]],
+        "range": [ticks[0] - 0.2, ticks[-1] + 0.2],
+    }
+
+
+def _axis(label: str, numbers: Values, known: Values) -> dict[str, Any]:
+    """Return an axis of numbers, logarithmic where they are far apart; NaN is put below them."""
+    log = is_wide(known)
+    shown, found = (np.log10(numbers), np.log10(known)) if log else (numbers, known)
+    low, high = float(found.min()), float(found.max())
+    few = np.unique(found)
+    ticks = few if len(few) <= 6 else np.linspace(low, high, 5)
+    names = [f"{10**tick if log else tick:.3g}" for tick in ticks]
+    span = (high - low) or 1.0
+    axis = {"label": label, "range": [low - span * 0.02, high + span * 0.02]}
+    if np.isnan(shown).any():
+        below = low - span * 0.15
+        shown = np.where(np.isnan(shown), below, shown)
+        ticks, names = np.array([below, *ticks]), [MISSING, *names]
+        axis["range"] = [below - span * 0.02, high + span * 0.02]
+    return {**axis, "values": shown.astype(np.float32), "tickvals": ticks.tolist(), "ticktext": names}
+
+
+def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
+    """Draw each trial's best value over the value of each key by itself. Raises: MetricError."""
+    judged = _judge(results, metric)
+    title = f"Slices: best {text(judged.metric)} over each key by itself"
+    if judged.missing:
+        return nothing(title, judged.missing)
+    shown, more = judged.columns[:_MOST_SLICES], len(judged.columns) - _MOST_SLICES
+    wide = min(_ROW, len(shown))
+    rows = math.ceil(len(shown) / wide)
+    made = make_subplots(
+        rows=rows,
+        cols=wide,
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+        vertical_spacing=0.26 / rows,
+        subplot_titles=[text(column.key, 30) for column in shown],
+    )
+    note = "the later a trial, the brighter" + (f"; {more} more keys are left out" if more > 0 else "")
+    base = figure(title, note=note).layout
+    made.update_layout(template="plotly_white", title=base.title, margin={"l": 60, "r": 30, "t": 100, "b": 50})
+    made.update_layout(height=170 + 250 * rows, showlegend=False, hovermode="closest")
+    kind = scatter(len(judged.values) * len(shown))
+    for number, column in enumerate(shown):
+        place: Any = {"row": number // wide + 1, "col": number % wide + 1}
+        there = column.there
+        made.add_trace(
+            kind(
+                x=column.numbers[there] if column.numeric else _words(column),
+                y=judged.values[there],
+                customdata=judged.index[there],
+                mode="markers",
+                marker={"size": 6, "color": judged.index[there], "colorscale": SCALE, "opacity": 0.8},
+                hovertemplate="trial %{customdata}: %{x}, %{y:.5g}<extra></extra>",
+            ),
+            **place,
+        )
+        made.update_xaxes(type=axis_type(column.numbers) if column.numeric else "category", **_ticks(column), **place)
+        made.update_yaxes(type=axis_type(judged.values), **place)
+    made.update_yaxes(title={"text": text(judged.metric, 30)}, col=1)
+    return made
+
+
+def _ticks(column: Column) -> dict[str, Any]:
+    """Return how a small axis is marked: each power of ten, each of a few numbers, or what plotly finds."""
+    if not column.numeric:
+        return {}
+    known = column.numbers[column.there]
+    if is_wide(known):
+        return {"dtick": 1, "exponentformat": "power"}
+    few = np.unique(known)
+    return {"tickvals": few.tolist()} if len(few) <= 5 else {"nticks": 6}
+
+
+def _words(column: Column) -> list[str]:
+    names = [text(name, 16) for name in column.labels]
+    return [names[int(place)] for place in column.numbers[column.there]]
+
+
+def importances(results: SweepResults, metric: str | None = None, evaluator: Evaluator = "pedanova") -> go.Figure:
+    """Draw how much of the differences between trials each key explains, by Optuna.
+
+    Args:
+        metric: by default the sweep's. Raises: MetricError for one that nobody reported.
+        evaluator: "pedanova" (PED-ANOVA, Watanabe et al. 2023: what sets the best tenth apart; milliseconds) or
+            "fanova" (fANOVA, Hutter et al. 2014: shares of the variance; minutes from about 1,000 trials on).
+    """
+    judged = _judge(results, metric)
+    how = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}.get(evaluator, evaluator)
+    title = f"Importances for {text(judged.metric)}, by {how}"
+    if judged.missing:
+        return nothing(title, judged.missing)
+    found, why = importances_of(judged.columns, judged.values, judged.mode, evaluator)
+    if not found:
+        return nothing(title, why)
+    partial = any(one.partial for one in found)
+    note = "* a key that not all configurations have, judged among those that do" if partial else ""
+    made = figure(title, "importance", "", note)
+    found = sorted(found, key=lambda one: one.value)
+    made.add_trace(
+        go.Bar(
+            x=[one.value for one in found],
+            y=[f"{text(one.key)}{'*' if one.partial else ''}" for one in found],
+            text=[f"{one.value:.2f}" for one in found],
+            orientation="h",
+            marker={"color": "#6c8ebf"},
+            hovertemplate="%{y}: %{x:.3f}<extra></extra>",
+        )
+    )
+    made.update_xaxes(range=[0, max(1.05, 1.05 * max(one.value for one in found))])
+    made.update_layout(height=160 + 30 * len(found))
+    return made

@@ -1,0 +1,95 @@
+"""What all figures share: layout, colours, axes, and text that is shown as it is."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+
+Values = npt.NDArray[Any]
+
+COLOURS: Final = {
+    "FINISHED": "#2a9d6f",
+    "STOPPED": "#6c8ebf",
+    "RUNNING": "#e0a030",
+    "PAUSED": "#b9a44c",
+    "PENDING": "#9a9a9a",
+    "INTERRUPTED": "#9a7fbf",
+    "DIVERGED": "#c2549d",
+    "OOM": "#8f4a2b",
+    "ERROR": "#d1495b",
+}
+"""Of a trial's states; distinct also in print and for most who see colours otherwise."""
+BEST: Final = "#d1495b"
+SCALE: Final = "Viridis"
+GL_FROM: Final = 3000
+"""Points from which on a figure is drawn by WebGL, which stays smooth; below it as SVG, which prints sharper."""
+_TEXT: Final = 48
+_LOG_FROM: Final = 30.0
+"""Spread of positive values (a high quantile to a low one) from which on an axis may be logarithmic..."""
+_LOG_BELOW: Final = 0.25
+"""...if half of them lie below this part of the high one: of numbers drawn evenly, half lie below 0.5 of it."""
+
+
+def text(value: Any, most: int = _TEXT) -> str:
+    """Return a value as text for a figure: not taken for markup by plotly, and not longer than ``most`` characters."""
+    return html.escape(plain(value, most), quote=False)
+
+
+def plain(value: Any, most: int = _TEXT) -> str:
+    """Return a value as text for where plotly knows no markup: the axes of parallel coordinates."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    words = " ".join(str(value).split())
+    return words if len(words) <= most else f"{words[: most - 3]}..."
+
+
+def figure(title: str, x: str = "", y: str = "", note: str = "") -> go.Figure:
+    """Return an empty figure with a title, a smaller line below it, and titles of its axes."""
+    below = f"<br><sup>{note}</sup>" if note else ""
+    return go.Figure(
+        layout={
+            "template": "plotly_white",
+            "title": {"text": f"{title}{below}", "x": 0, "xref": "paper"},
+            "xaxis": {"title": {"text": x}, "automargin": True},
+            "yaxis": {"title": {"text": y}, "automargin": True},
+            "legend": {"orientation": "h", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"},
+            "margin": {"l": 60, "r": 30, "t": 80, "b": 80},
+            "height": 460,
+            "hovermode": "closest",
+        }
+    )
+
+
+def nothing(title: str, why: str) -> go.Figure:
+    """Return a figure that says why there is nothing to draw."""
+    made = figure(title)
+    made.update_layout(height=220)
+    made.update_xaxes(visible=False)
+    made.update_yaxes(visible=False)
+    made.add_annotation(text=why, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font={"size": 15})
+    return made
+
+
+def scatter(count: int) -> Any:
+    """Return plotly's class of scatter plots for so many points."""
+    return go.Scattergl if count >= GL_FROM else go.Scatter
+
+
+def is_wide(values: Values | Sequence[float]) -> bool:
+    """Tell whether values are better seen on a logarithmic axis."""
+    found = np.asarray(values, dtype=float)
+    found = found[np.isfinite(found)]
+    if len(found) < 3 or found.min() <= 0:
+        return False
+    low, middle, high = np.quantile(found, (0.02, 0.5, 0.98))
+    return bool(high / low >= _LOG_FROM and middle / high <= _LOG_BELOW)
+
+
+def axis_type(values: Values | Sequence[float]) -> str:
+    """Return plotly's word for the axis that fits."""
+    return "log" if is_wide(values) else "linear"

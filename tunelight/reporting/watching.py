@@ -1,0 +1,83 @@
+"""watch(): follow a sweep that another process runs, by its record alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rich.console import Console
+
+from tunelight.reporting.display import Display
+from tunelight.reporting.words import elapsed
+from tunelight.storage import RUNNING, TERMINAL, Driver, Follower, SweepState, driver_of
+
+_LOOK_S: Final = 0.5
+_GRACE_S: Final = 5.0
+"""How long a record may have no end and no driver: one that starts or ends takes its lock, or writes last."""
+
+
+def watch(
+    folder: str | os.PathLike[str],
+    *,
+    console: Console | None = None,
+    every_s: float = _LOOK_S,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], object] = time.sleep,
+) -> SweepState:
+    """Show a sweep that another process runs, as that process would, until it ends; return what is known of it then.
+
+    The state's ``ended`` says how it ended ("finished", "interrupted", "time budget"), and is None where its driver
+    died, or is on another host and gives no sign of life: that is said as well. A sweep that has ended is shown once.
+
+    Args:
+        folder: the sweep's, storage/name. console: where to write (standard output).
+        every_s: seconds between two looks.
+
+    Raises: StorageError where it is no sweep, or its record is damaged; KeyboardInterrupt after Ctrl-C, with the
+        terminal as it was. Runs on: any process that sees the folder.
+    """
+    follower = Follower(folder)
+    follower.look()
+    display = Display(lambda: follower.state, console=console, clock=clock)
+    display.total = follower.state.sweep.get("num_samples")
+    last, alone_since = "(watching ended)", None
+    try:
+        while True:
+            if follower.state.ended is not None:
+                last = ""
+                break
+            driver = driver_of(follower.folder)
+            alone_since = (alone_since or clock()) if driver is None or not driver.alive else None
+            if alone_since is not None and clock() - alone_since >= _GRACE_S:
+                last = _left(follower, driver, clock())
+                break
+            display.tick()
+            sleep(every_s)
+            _take(follower, display)
+    finally:
+        display.close(last or None)
+    return follower.state
+
+
+def _take(follower: Follower, display: Display) -> None:
+    """Take in what is new, and say what a person should hear at once."""
+    for line in follower.look():
+        display.touch()
+        if line["kind"] == "sweep":
+            display.total = follower.state.sweep.get("num_samples")
+        if line["kind"] == "state" and line["state"] in TERMINAL:
+            display.trial_ended(line["trial"])
+        elif line["kind"] == "state" and line["state"] == RUNNING:
+            display.trial_goes_on(line["trial"])
+    display.say_notes()
+
+
+def _left(follower: Follower, driver: Driver | None, now: float) -> str:
+    """Say that nobody runs a sweep that has not ended."""
+    who = f"Its driver ({driver}) is gone" if driver is not None else "No driver runs it"
+    since = follower.state.updated
+    when = f", and its record was written last {elapsed(max(0.0, now - since))} ago" if since is not None else ""
+    name = follower.folder.name
+    return f"Sweep {name} has not ended. {who}{when}. To go on with it: tunelight.resume({str(follower.folder)!r})."

@@ -1,0 +1,202 @@
+"""How a sweep's state is put into words: one line each, and values in few characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tunelight.storage import (
+    DIVERGED,
+    ERROR,
+    FINISHED,
+    INTERRUPTED,
+    OOM,
+    PAUSED,
+    RUNNING,
+    STOPPED,
+    TERMINAL,
+    SweepState,
+    TrialState,
+    metric_value,
+)
+
+_MESSAGE_CHARS: Final = 300
+STYLES: Final = {
+    RUNNING: "green",
+    PAUSED: "yellow",
+    STOPPED: "dim",
+    DIVERGED: "magenta",
+    OOM: "magenta",
+    ERROR: "red",
+    INTERRUPTED: "yellow",
+}
+VERBS: Final = {
+    FINISHED: "finished",
+    STOPPED: "stopped",
+    DIVERGED: "diverged",
+    OOM: "ran out of memory",
+    ERROR: "failed",
+    INTERRUPTED: "was interrupted",
+}
+_ENDS: Final = {**VERBS, STOPPED: "stopped early", INTERRUPTED: "interrupted"}
+
+
+def end_line(state: SweepState, trial: TrialState, total: int | None) -> str:
+    """Return the one line that says how a trial ended."""
+    metric, best = metric_of(state), state.best
+    parts = [f"trial {short_id(trial.id)} {VERBS.get(trial.state, 'ended')} {_after(trial)}"]
+    if trial.value is not None:
+        parts.append(f"{metric}={compact(trial.value)}")
+    if best is not None:
+        parts.append(f"(best {compact(best.value)} by {short_id(best.trial)})")
+    parts.append(done(state, total))
+    return "  ".join(parts)
+
+
+def best_line(state: SweepState) -> str:
+    """Return the best report of a sweep and its configuration; empty before the first report."""
+    best = state.best
+    if best is None:
+        return ""
+    when = f"epoch {best.epoch + 1}" if best.epoch is not None else f"report {best.training_iteration}"
+    leaves = _leaves(state.trials[best.trial].config_at(best.training_iteration))
+    config = ", ".join(f"{key}={None if value is None else compact(value)}" for key, value in leaves)
+    return f"best {metric_of(state)}={compact(best.value)} by trial {short_id(best.trial)} at {when}: {config}"
+
+
+def describe_error(trial: TrialState) -> str:
+    """Return which rank of a trial failed and how, and where its traceback is."""
+    error = trial.error or {}
+    rank = error.get("rank")
+    who = f"rank {rank}: " if isinstance(rank, int) and rank >= 0 else ""
+    message = " ".join(str(error.get("message", "")).split())
+    if len(message) > _MESSAGE_CHARS:
+        message = f"{message[:_MESSAGE_CHARS]}..."
+    where = f" (traceback: {trial.folder}/log.txt)" if error.get("traceback") and trial.folder else ""
+    if trial.state == DIVERGED:
+        return f"trial {short_id(trial.id)} diverged: {who}{message}{where}"
+    how = VERBS.get(trial.state, "failed")
+    return f"trial {short_id(trial.id)} {how}: {who}{error.get('type_name', 'error')}: {message}{where}"
+
+
+def event_line(state: SweepState, event: tuple[float, str | None, str, str]) -> str:
+    """Return what one event of the record was; empty for those that say nothing new, as a start."""
+    _, trial_id, kind, detail = event
+    who = f"trial {short_id(trial_id)}" if trial_id else ""
+    if kind == "note":
+        return f"{who}: {detail}" if who else detail
+    if kind == "config":
+        return f"{who} took over trial {short_id(detail)}"
+    if detail == PAUSED:
+        return f"{who} paused"
+    if detail not in VERBS:
+        return ""
+    value = state.trials[trial_id].value if trial_id in state.trials else None
+    return f"{who} {VERBS[detail]}" + ("" if value is None else f", {metric_of(state)}={compact(value)}")
+
+
+def summary(state: SweepState, now: float) -> str:
+    """Return how a sweep went, in one paragraph."""
+    counts = [f"{state.counts[key]} {word}" for key, word in _ENDS.items() if state.counts[key]]
+    left = len(state.trials) - ended(state)
+    if left:
+        counts.append(f"{left} not ended")
+    name = f"Sweep {state.sweep['name']}" if state.sweep.get("name") else "The sweep"
+    trials = "1 trial" if len(state.trials) == 1 else f"{len(state.trials)} trials"
+    how = f" ({', '.join(counts)})" if counts else ""
+    best = best_line(state) or f"no {metric_of(state)} was reported"
+    return f"{name} ended after {elapsed(age(state, now))}: {trials}{how}. {best[0].upper()}{best[1:]}"
+
+
+def counts(state: SweepState, total: int | None) -> str:
+    """Return how many trials are in which state."""
+    words = {
+        RUNNING: "running",
+        PAUSED: "paused",
+        **{key: _ENDS[key] for key in (STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED)},
+    }
+    shown = [f"{state.counts[key]} {word}" for key, word in words.items() if state.counts[key]]
+    return ", ".join([done(state, total), *shown])
+
+
+def done(state: SweepState, total: int | None) -> str:
+    """Return how many trials have ended, of how many."""
+    return f"{ended(state)}/{total} done" if total else f"{ended(state)} done"
+
+
+def ended(state: SweepState) -> int:
+    """Return how many trials have ended."""
+    return sum(state.counts[key] for key in TERMINAL)
+
+
+def metric_of(state: SweepState) -> str:
+    """Return the name of the sweep's metric; of several, the first."""
+    metric = state.sweep.get("metric") or "metric"
+    return metric if isinstance(metric, str) else str(metric[0])
+
+
+def age(state: SweepState, now: float) -> float:
+    """Return the seconds since the sweep's last run began, until it ended or now."""
+    end = now if state.ended is None or state.updated is None else state.updated
+    return max(0.0, end - state.started) if state.started is not None else 0.0
+
+
+def epochs(report: Mapping[str, Any]) -> int | None:
+    """Return how many epochs a report has seen (Lightning counts them from 0)."""
+    epoch = report.get("epoch")
+    return epoch + 1 if isinstance(epoch, int) else None
+
+
+def last_value(trial: TrialState, metric: str) -> Any:
+    """Return the metric in a trial's last report as it was reported, NaN included; None without one."""
+    report = trial.history[-1] if trial.history else {}
+    return report.get(metric, metric_value(report, metric))
+
+
+def short_id(trial_id: str | None) -> str:
+    """Return the number that a trial's id ends with, as tunelight's and Tune's own do; else the whole id."""
+    tail = (trial_id or "").rsplit("_", 1)[-1]
+    return tail if tail.isdecimal() else str(trial_id)
+
+
+def compact(value: Any) -> str:
+    """Return a value in few characters: four digits of a number, the beginning of a long text."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, int) and abs(value) < 1_000_000:
+        return str(value)
+    if isinstance(value, int | float):
+        try:
+            return f"{float(value):.4g}"
+        except OverflowError:
+            return f"{str(value)[:20]}..."
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def elapsed(seconds: float) -> str:
+    """Return a duration as a person says it: ``8s``, ``3m 05s``, ``2h 10m``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+
+
+def _after(trial: TrialState) -> str:
+    if not trial.history:
+        return "before its first report"
+    found = epochs(trial.history[-1])
+    count, unit = (len(trial.history), "report") if found is None else (found, "epoch")
+    return f"after {count} {unit}{'' if count == 1 else 's'}"
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,61 @@
+"""A record that another process writes: read as it grows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tunelight.errors import StorageError
+from tunelight.storage.files import RECORD_FILE
+from tunelight.storage.record import check_format, parse, read_lines
+from tunelight.storage.state import SweepState, apply
+
+
+class Follower:
+    """Keeps the live view of a sweep that another process runs; reads only what is new.
+
+    Raises: StorageError where ``folder`` is no sweep, or its record cannot be read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        self.state = SweepState()
+        self._path = self.folder / RECORD_FILE
+        self._read = 0
+        self._file: int | None = None
+        if not self._path.exists():
+            read_lines(self.folder)  # says what is wrong
+
+    def look(self) -> list[dict[str, Any]]:
+        """Take in the lines that were written since the last look, and return them. Raises: StorageError."""
+        try:
+            with self._path.open("rb") as stream:
+                found = os.fstat(stream.fileno())
+                if found.st_size < self._read or self._file not in (None, found.st_ino):
+                    self._read, self.state = 0, SweepState()  # it was repaired, or is another sweep's by now
+                self._file = found.st_ino
+                stream.seek(self._read)
+                chunks = stream.read().split(b"\n")
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be read any more: {error.strerror}.") from error
+        lines = []
+        for chunk in chunks[:-1]:  # behind the last line break: not written yet
+            lines.append(self._take(chunk))
+            self._read += len(chunk) + 1
+        return lines
+
+    def _take(self, chunk: bytes) -> dict[str, Any]:
+        """Take in one line; one that is corrupt, or that a later tunelight wrote, raises StorageError."""
+        line = parse(chunk)
+        try:
+            if line is None:
+                raise ValueError("its checksum does not fit")
+            check_format(line, self._path)
+            apply(self.state, line)
+            return line
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StorageError(
+                f"{self._path} is damaged {self._read} bytes in ({error}). If its driver runs no more, "
+                "tunelight.run(..., resume='force') repairs it."
+            ) from error
