@@ -110,14 +110,37 @@ class SearchSpace:
         ``sample_from`` are called last, with what was drawn so far, and answer for their own randomness.
         """
         drawn: dict[str, Any] = {}
-        for key, values in reversed(self._grid().items()):
-            grid_index, position = divmod(grid_index, len(values))
-            drawn[key] = values[position]
+
+        def choose(key: str, domain: Any) -> Any:
+            drawn[key] = domain.sample(config=self.written({**grid, **drawn}), random_state=rng)
+            return drawn[key]
+
+        grid = self._grid_point(grid_index)
+        return self.written(self.draw(choose, grid_index))
+
+    def draw(self, choose: Callable[[str, Any], Any], grid_index: int = 0) -> dict[str, Any]:
+        """Return values by dotted key: of the grid, point ``grid_index``; of every other key, what ``choose`` says.
+
+        It is asked with the key and its domain, for functions (``sample_from``) last.
+        """
+        drawn = self._grid_point(grid_index)
         for functions in (False, True):
             for key, domain in self.domains.items():
                 if key not in drawn and domain.is_function() is functions:
-                    drawn[key] = domain.sample(config=self.written(drawn), random_state=rng)
-        return self.written(drawn)
+                    drawn[key] = choose(key, domain)
+        return drawn
+
+    def broken(self, values: Mapping[str, Any]) -> str | None:
+        """Return the constraint that values by dotted key break; None where they may be run."""
+        return None
+
+    def _grid_point(self, index: int) -> dict[str, Any]:
+        """Return the grid's point ``index``; its last axis moves first."""
+        point: dict[str, Any] = {}
+        for key, values in reversed(self._grid().items()):
+            index, position = divmod(index, len(values))
+            point[key] = values[position]
+        return point
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data that is read back: {"lr": {"loguniform": [1e-4, 0.1]}}."""
