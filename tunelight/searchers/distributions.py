@@ -44,11 +44,12 @@ class Parameter:
         return chosen if self.choices is None else self.choices[chosen]
 
     def stored(self, value: Any) -> Any:
-        """Return how the study holds a value. Raises: ValueError where that lies outside of the distribution."""
+        """Return how the study holds a value, which may come from a record. Raises: ValueError where it lies outside."""
         if self.choices is not None:
-            value = next((text for text, choice in self.choices.items() if _same(choice, value)), None)
-            if value is None:
+            found = [text for text, choice in self.choices.items() if _same(choice, value) or plain(choice) == value]
+            if not found:
                 raise ValueError("it is none of the choices")
+            value = found[0]
         elif isinstance(self.distribution, IntDistribution) and value != int(value):
             raise ValueError("it is no whole number")
         create_trial(  # Optuna's own check

@@ -14,7 +14,7 @@ import numpy as np
 import optuna
 from optuna.samplers import BaseSampler, GPSampler
 from optuna.storages import InMemoryStorage
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from tunelight.errors import SettingsError
 from tunelight.searchers.distributions import Parameter, parameter_of
@@ -246,11 +246,17 @@ class OptunaSearcher(Follower):
         wanted = {key for key, parameter in self._parameters.items() if parameter is not None}
         count = 0
         for one in earlier:
-            made = self._frozen(
-                self.space.dotted(one.config), **self._told(one), user_attrs={"trial": one.name, "state": one.state}
-            )
-            if made.params and (not whole or made.params.keys() >= wanted):
-                self.study.add_trial(made)
+            params, others = self._split(self.space.dotted(one.config))
+            if params and (not whole or params.keys() >= wanted):
+                with quiet():
+                    self.study.add_trial(
+                        create_trial(
+                            params={key: value for key, (value, _) in params.items()},
+                            distributions={key: parameter.distribution for key, (_, parameter) in params.items()},
+                            user_attrs={**others, "trial": one.name, "state": one.state},
+                            **self._told(one),
+                        )
+                    )
                 count += 1
         return count
 
@@ -264,15 +270,6 @@ class OptunaSearcher(Follower):
         curve = dict(one.curve) if single else {}
         last = {"values": [curve[max(curve)]]} if curve else {}
         return {"state": TrialState.PRUNED, "intermediate_values": curve, "constraints": constraints, **last}
-
-    def _frozen(self, values: Mapping[str, Any], user_attrs: Mapping[str, Any], **more: Any) -> FrozenTrial:
-        params, others = self._split(values)
-        return create_trial(
-            params={key: value for key, (value, _) in params.items()},
-            distributions={key: parameter.distribution for key, (_, parameter) in params.items()},
-            user_attrs={**others, **user_attrs},
-            **more,
-        )
 
     def _split(self, values: Mapping[str, Any]) -> tuple[dict[str, tuple[Any, Parameter]], dict[str, Any]]:
         """Return values as parameters of the study, and those that can be none."""
