@@ -148,7 +148,7 @@ def run(
         sweep = _prepare(space, settings, past)
         if not sweep.to_do:
             if past is not None:
-                past.settle()
+                _settle(past, sweep)
             return SweepResults.load(sweep.folder)
         if past is None:
             stack.enter_context(locked(sweep.folder))
@@ -213,6 +213,16 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
         write_sweep_file(folder, told)
     return _Sweep(space, settings, at_first, payload, scheduler, searcher, start, folder, told)
+
+
+def _settle(past: Past, sweep: _Sweep) -> None:
+    """Bring record and study of a sweep to their end whose driver died after its last trial had ended."""
+    from tunelight.searchers import Follower  # noqa: PLC0415
+
+    past.settle()
+    if isinstance(sweep.searcher, Follower):
+        sweep.searcher.mirror_to(sweep.folder)
+        sweep.searcher.close({})
 
 
 def _start_from(
@@ -348,6 +358,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
     from tunelight.headwatch import HeadCallback  # noqa: PLC0415
     from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
+    from tunelight.searchers import Follower  # noqa: PLC0415
     from tunelight.storage import RecordCallback  # noqa: PLC0415
     from tunelight.trial import trial_seed  # noqa: PLC0415
 
@@ -368,7 +379,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
-    if hasattr(sweep.searcher, "mirror_to"):
+    if isinstance(sweep.searcher, Follower):
         sweep.searcher.mirror_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
@@ -378,5 +389,5 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
         record.close()
         tensorboard.close()
         shown.close()
-        if hasattr(sweep.searcher, "mirror_to"):
+        if isinstance(sweep.searcher, Follower):
             sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})

@@ -26,7 +26,12 @@ from tunelight.storage import read_lines
 
 SPACE = SearchSpace({"lr": tl.loguniform(1e-4, 1.0), "net": {"width": tl.randint(8, 65), "act": tl.choice(["a", "b"])}})
 FLAT = SearchSpace({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)})
-SMALL = {"nsgaii": {"population_size": 4}, "nsgaiii": {"population_size": 4}, "tpe": {"n_startup_trials": 4}, "gp": {"n_startup_trials": 3}}
+SMALL: dict[str, dict[str, Any]] = {
+    "nsgaii": {"population_size": 4},
+    "nsgaiii": {"population_size": 4},
+    "tpe": {"n_startup_trials": 4},
+    "gp": {"n_startup_trials": 3},
+}
 
 
 def searcher(kind: Any = "tpe", space: SearchSpace = SPACE, metric: Any = "loss", seed: int = 3, **more: Any) -> Any:
@@ -143,7 +148,8 @@ DOMAINS = {
     "uniform": tl.uniform(0, 1), "quniform": tl.quniform(0, 1, 0.25), "loguniform": tl.loguniform(1e-4, 1e-1),
     "qloguniform": tl.qloguniform(0.5, 8, 0.5), "randint": tl.randint(1, 4), "qrandint": tl.qrandint(2, 8, 2),
     "lograndint": tl.lograndint(1, 5), "qlograndint": tl.qlograndint(8, 64, 8), "randn": tl.randn(1, 2),
-    "qrandn": tl.qrandn(0, 1, 0.5), "choice": tl.choice([1, "b", None]), "sample_from": tl.sample_from(lambda c: c["randint"]),
+    "qrandn": tl.qrandn(0, 1, 0.5), "choice": tl.choice([1, "b", None]),
+    "sample_from": tl.sample_from(lambda c: c["randint"]),
 }  # fmt: skip
 WITHOUT = ("qloguniform", "qlograndint", "randn", "qrandn", "sample_from")
 
@@ -230,7 +236,9 @@ def test_what_breaks_a_constraint_is_told_and_never_run(kind):
     rest = [trial for trial in one.study.trials if "trial" not in trial.user_attrs]
     assert len(run) == count
     assert rest
-    assert all(trial.constraints == {"infeasible": 1.0} and trial.params["x"] + trial.params["y"] > 0.7 for trial in rest)
+    assert all(
+        trial.constraints == {"infeasible": 1.0} and trial.params["x"] + trial.params["y"] > 0.7 for trial in rest
+    )
     assert one.study.best_trial in run
 
 

@@ -83,7 +83,7 @@ def test_any_searcher_of_ray_tunes_still_works():
     rays = OptunaSearch(seed=1)
     assert build(rays) is rays
     assert build(rays).suggest("a").keys() == {"x", "y"}
-    several = OptunaSearch(seed=1)
+    several: Any = OptunaSearch(seed=1)
     build(several, metric=["loss", "acc"], mode=["min", "max"])
     assert (several.metric, several.mode) == (["loss", "acc"], ["min", "max"])
 
@@ -226,7 +226,7 @@ def test_a_warm_start_judges_by_the_metrics_of_the_new_sweep(tmp_path):
     folder = earlier(tmp_path / "a")
     one = build("nsgaii", space, metric=["acc", "latency"], mode=["max", "min"], warm_start=[folder, folder])
     assert [trial.values for trial in one.study.trials if trial.values] == [[0.1, 3.0], [-float("inf"), float("inf")]]
-    with pytest.raises(SettingsError, match="reported 'accuracy', .*They reported: loss, acc"):
+    with pytest.raises(SettingsError, match=r"reported 'accuracy', .*They reported: loss, acc"):
         build("tpe", space, metric="accuracy", warm_start=folder)
     with pytest.raises(StorageError, match="no sweep that can be read"):
         build("tpe", space, warm_start=tmp_path / "nowhere")

@@ -22,12 +22,14 @@ def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
     """Return the searcher that the settings name. Raises: SettingsError for an unknown one."""
     from ray.tune.search import Searcher  # noqa: PLC0415
 
+    from tunelight.searchers.sweep import Follower  # noqa: PLC0415
+
     given: Any = settings.searcher
-    if isinstance(given, Searcher) and not hasattr(given, "for_sweep"):
+    if isinstance(given, Searcher) and not isinstance(given, Follower):
         _refuse_warm_start(settings, f"{type(given).__name__} is not tunelight's, and")
-        metrics, modes = zip(*settings.objectives, strict=True)
-        judged = (metrics[0], modes[0]) if len(metrics) == 1 else (list(metrics), list(modes))
-        given.set_search_properties(*judged, dict(space.domains))
+        metrics, modes = (list(each) for each in zip(*settings.objectives, strict=True))
+        metric, mode = (metrics, modes) if len(metrics) > 1 else (metrics[0], modes[0])
+        given.set_search_properties(metric, mode, dict(space.domains))
         return given
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = options.pop("name", None)
@@ -92,6 +94,6 @@ def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: S
 def _refuse_warm_start(settings: Settings, who: str) -> None:
     if settings.warm_start:
         raise SettingsError(
-            f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='tpe' (or 'gp', 'cmaes', "
-            "'nsgaii'), or leave warm_start= out."
+            f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='tpe' (or 'gp', "
+            "'cmaes', 'nsgaii'), or leave warm_start= out."
         )

@@ -44,7 +44,7 @@ class Parameter:
         return chosen if self.choices is None else self.choices[chosen]
 
     def stored(self, value: Any) -> Any:
-        """Return how the study holds a value, which may come from a record. Raises: ValueError where it lies outside."""
+        """Return how the study holds a value, also a recorded one. Raises: ValueError where it lies outside."""
         if self.choices is not None:
             found = [text for text, choice in self.choices.items() if _same(choice, value) or plain(choice) == value]
             if not found:

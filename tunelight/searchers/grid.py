@@ -32,7 +32,7 @@ class GridSearcher(Searcher):
         self._grid_index = 0
         self._path: list[int] | None = []
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str:
+    def suggest(self, trial_id: str) -> Any:
         """Return the next configuration, or FINISHED."""
         while self._path is not None:
             taken: list[tuple[int, int]] = []
@@ -40,7 +40,7 @@ class GridSearcher(Searcher):
             self._step(taken)
             if self._space.broken(values) is None:
                 return self._space.written(values)
-        return str(Searcher.FINISHED)
+        return Searcher.FINISHED
 
     def _pick(self, taken: list[tuple[int, int]], key: str, domain: Any) -> Any:
         """Return a key's value on the path, and note where that is among how many; beyond the path, the first."""

@@ -85,7 +85,6 @@ class OptunaSearcher(Follower):
         self._options = options
         self.address = study_storage
         self.notes: list[str] = []
-        """What the person who runs the sweep should know of it."""
         self._seed = seed
         self._space = None if space is None else SearchSpace.of(space)
         self._objectives = paired(metric, mode)
@@ -142,7 +141,7 @@ class OptunaSearcher(Follower):
                     storage=self._storage,
                     study_name="sweep",
                     sampler=make_sampler(self._named, self._options, self._seed or 0, count),
-                    directions=[f"{mode}imize" for _, mode in self._objectives],
+                    directions=["minimize" if mode == "min" else "maximize" for _, mode in self._objectives],
                 )
                 self._study.set_metric_names([metric for metric, _ in self._objectives])
         return self._study
@@ -159,7 +158,7 @@ class OptunaSearcher(Follower):
         return self._space
 
     def mirror_to(self, folder: Path) -> None:
-        """Write a copy of the study from now on: to the journal in a sweep's folder, or to ``study_storage``."""
+        """Write a copy of the study from now on: to ``study_storage``, or to the journal in a sweep's folder."""
         where = self.address or str(folder / "study.journal")
         self._mirror = Mirror(self.study, self._storage, storage_opener(where), where, folder)
         self._mirror.start()

@@ -25,7 +25,18 @@ _ERROR_KEY = f"{RESULT_KEY}/error"
 
 
 class Follower(Searcher):
-    """A Searcher that hears of every trial, also of those that it did not suggest, and how each of them ended."""
+    """A Searcher that hears of every trial, also of those that it did not suggest, and how each of them ended.
+
+    ``notes``: what the person who runs the sweep should know.
+    """
+
+    notes: Sequence[str] = ()
+
+    def mirror_to(self, folder: Path) -> None:
+        """Keep a copy of what it knows in the sweep's folder from now on, if it has one to show."""
+
+    def close(self, states: Mapping[str, str]) -> None:
+        """End with the sweep; ``states``: those that the record has of its trials, by id."""
 
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
         """Take a trial that it did not suggest now: a baseline, or (``asked``) what it suggested in an earlier run."""
