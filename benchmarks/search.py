@@ -167,7 +167,12 @@ def main() -> int:
         suggestion_times(300, 10)
         return 0
     good = [regrets(TASKS, told.trials, told.seeds), suggestion_times(1000, 100)]
-    print("\nRegret as Optuna's: " + ("yes" if good[0] else "NO") + "; time of a suggestion: " + ("yes" if good[1] else "NO"))
+    print(
+        "\nRegret as Optuna's: "
+        + ("yes" if good[0] else "NO")
+        + "; time of a suggestion: "
+        + ("yes" if good[1] else "NO")
+    )
     return 0 if all(good) else 1
 
 

@@ -50,6 +50,8 @@ def train(config: dict[str, Any]) -> None:
         ("cmaes", {}, optuna.samplers.CmaEsSampler),
         ({"name": "tpe", "n_startup_trials": 5}, {}, optuna.samplers.TPESampler),
         ({"n_startup_trials": 5}, {}, optuna.samplers.TPESampler),
+        ({"population_size": 5}, {"metric": ["loss", "latency"]}, optuna.samplers.NSGAIISampler),
+        (OptunaSearcher(population_size=5), {"metric": ["loss", "latency"]}, optuna.samplers.NSGAIISampler),
         (optuna.samplers.GPSampler(), {}, optuna.samplers.GPSampler),
     ],
 )

@@ -63,7 +63,7 @@ def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: S
     if isinstance(given, OptunaSearcher):
         plan = given
     elif given is None or (isinstance(given, str) and given in KINDS) or is_sampler(given):
-        plan = OptunaSearcher(given, **options)
+        plan = OptunaSearcher(given, metric=settings.metric, mode=settings.mode, **options)
     else:
         valid = [*_BLIND, *KINDS]
         raise SettingsError(

@@ -46,7 +46,8 @@ class Parameter:
     def stored(self, value: Any) -> Any:
         """Return how the study holds a value, also a recorded one. Raises: ValueError where it lies outside."""
         if self.choices is not None:
-            found = [text for text, choice in self.choices.items() if _same(choice, value) or plain(choice) == value]
+            found = [text for text, choice in self.choices.items() if _same(choice, value)]
+            found += [text for text, choice in self.choices.items() if plain(choice) == value]
             if not found:
                 raise ValueError("it is none of the choices")
             value = found[0]

@@ -95,7 +95,8 @@ class OptunaSearcher(Follower):
         self._met = 0
         self._mirror: Mirror | None = None
         self._warned: set[str] = set()
-        make_sampler(self._named, options, seed or 0, len(self._objectives))  # a wrong one is refused here
+        if sampler is not None or self._objectives:  # a wrong one is refused here, as soon as it is known
+            make_sampler(self._named, options, seed or 0, len(self._objectives))
 
     @property
     def _named(self) -> Any:
