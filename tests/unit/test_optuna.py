@@ -188,9 +188,11 @@ def test_choices_that_optuna_cannot_keep_stand_there_as_texts(values):
 
 
 def test_points_of_a_grid_are_walked_through_and_are_parameters():
-    one = searcher("tpe", SearchSpace({"depth": tl.grid_search([1, 2, 3]), "lr": tl.uniform(0, 1)}))
+    twice = tl.sample_from(lambda config: 2 * config["depth"])
+    one = searcher("tpe", SearchSpace({"depth": tl.grid_search([1, 2, 3]), "lr": tl.uniform(0, 1), "twice": twice}))
     assert [one.suggest(f"{n:05d}")["depth"] for n in range(6)] == [1, 2, 3, 1, 2, 3]
     assert [trial.params["depth"] for trial in one.study.trials] == [1, 2, 3, 1, 2, 3]
+    assert [trial.user_attrs["twice"] for trial in one.study.trials] == [2, 4, 6, 2, 4, 6]
 
 
 def test_a_sampler_that_raises_does_not_end_the_sweep(caplog):

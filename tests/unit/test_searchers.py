@@ -135,9 +135,11 @@ def test_a_grid_is_every_configuration_once_in_order():
 
 
 def test_the_grid_axes_of_a_space_are_part_of_the_grid():
-    space = SearchSpace({"a": tl.choice([1, 2]), "b": tl.grid_search([3, 4]), "c": tl.qrandint(0, 4, 2)})
-    found = {tuple(config.values()) for config in walked(GridSearcher(space))}
-    assert found == set(itertools.product([1, 2], [3, 4], [0, 2, 4]))
+    last = tl.sample_from(lambda config: config["c"])
+    space = SearchSpace({"a": tl.choice([1, 2]), "b": tl.grid_search([3, 4]), "c": tl.qrandint(0, 4, 2), "d": last})
+    found = [tuple(config.values()) for config in walked(GridSearcher(space))]
+    assert len(found) == 12
+    assert set(found) == {(a, b, c, c) for a, b, c in itertools.product([1, 2], [3, 4], [0, 2, 4])}
 
 
 class Conditional(SearchSpace):

@@ -28,7 +28,8 @@ def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
     if isinstance(given, Searcher) and not isinstance(given, Follower):
         _refuse_warm_start(settings, f"{type(given).__name__} is not tunelight's, and")
         metrics, modes = (list(each) for each in zip(*settings.objectives, strict=True))
-        metric, mode = (metrics, modes) if len(metrics) > 1 else (metrics[0], modes[0])
+        metric: Any = metrics if len(metrics) > 1 else metrics[0]
+        mode: Any = modes if len(modes) > 1 else modes[0]
         given.set_search_properties(metric, mode, dict(space.domains))
         return given
     options = dict(given) if isinstance(given, Mapping) else {"name": given}

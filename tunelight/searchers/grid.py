@@ -71,8 +71,10 @@ class GridSearcher(Searcher):
 
 
 def _values(domain: Any) -> list[Any] | None:
-    """Return all values of a domain; None where they have no end."""
+    """Return all values of a domain; None where they have no end. Fixed ones and functions are not chosen."""
     name, arguments = spell(domain)
+    if name in ("fixed", "sample_from"):
+        return []
     match name, arguments:
         case (("choice" | "ordinal" | "grid_search"), [values]):
             return list(values)

@@ -186,7 +186,7 @@ class OptunaSearcher(Follower):
             trial = self.study.ask()
             try:
                 with quiet():
-                    values = self._drawn(trial, number, generator(*words))
+                    values = self._drawn(trial, number, generator(*words, 1))
             except Exception as error:  # noqa: BLE001 - whatever a sampler raises would end the sweep
                 self._tell(trial, TrialState.FAIL)
                 self._say("error", f"{type(sampler).__name__} raised {type(error).__name__}: {error}. {_AT_RANDOM}")
@@ -203,15 +203,10 @@ class OptunaSearcher(Follower):
 
     def _drawn(self, trial: optuna.Trial, number: int, rng: np.random.RandomState) -> dict[str, Any]:
         """Draw from the space what the sampler suggests, and by the domain itself what Optuna has no word for."""
-        drawn: dict[str, Any] = {}
 
         def choose(key: str, domain: Any) -> Any:
             parameter = self._parameters[key]
-            if parameter is None:
-                drawn[key] = domain.sample(config=self.space.written(drawn), random_state=rng)
-            else:
-                drawn[key] = parameter.suggest(trial)
-            return drawn[key]
+            return domain.sample(random_state=rng) if parameter is None else parameter.suggest(trial)
 
         return self.space.draw(choose, number % self.space.grid_size)
 

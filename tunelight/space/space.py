@@ -109,25 +109,18 @@ class SearchSpace:
         It depends on ``rng`` and ``grid_index`` alone; the grid's last axis moves first. Functions given to
         ``sample_from`` are called last, with what was drawn so far, and answer for their own randomness.
         """
-        drawn: dict[str, Any] = {}
-
-        def choose(key: str, domain: Any) -> Any:
-            drawn[key] = domain.sample(config=self.written({**grid, **drawn}), random_state=rng)
-            return drawn[key]
-
-        grid = self._grid_point(grid_index)
-        return self.written(self.draw(choose, grid_index))
+        return self.written(self.draw(lambda _, domain: domain.sample(random_state=rng), grid_index))
 
     def draw(self, choose: Callable[[str, Any], Any], grid_index: int = 0) -> dict[str, Any]:
         """Return values by dotted key: of the grid, point ``grid_index``; of every other key, what ``choose`` says.
 
-        It is asked with the key and its domain, for functions (``sample_from``) last.
+        It is asked with the key and its domain; functions (``sample_from``) are called last, and not asked for.
         """
         drawn = self._grid_point(grid_index)
         for functions in (False, True):
             for key, domain in self.domains.items():
                 if key not in drawn and domain.is_function() is functions:
-                    drawn[key] = choose(key, domain)
+                    drawn[key] = domain.sample(config=self.written(drawn)) if functions else choose(key, domain)
         return drawn
 
     def broken(self, values: Mapping[str, Any]) -> str | None:
