@@ -18,7 +18,7 @@ from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, guess
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import load_object
-from tunelight.settings.objectives import Mode, check_metric, check_mode, check_paired, paired
+from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode, check_paired
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
@@ -57,7 +57,7 @@ PARTS: tuple[str, ...] = ("model", "data", "trainer")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Judged):
     """All that a sweep can be told beside its search space: one field for each keyword of ``tunelight.run``.
 
     The same names are keywords of SearchSpace and keys of a YAML file. Values are checked one by one here
@@ -103,16 +103,6 @@ class Settings:
             object.__setattr__(self, name, check_setting(name, getattr(self, name)))
         _check_grace(self.scheduler, self.max_epochs)
         check_paired(self.metric, self.mode)
-
-    @property
-    def objectives(self) -> tuple[tuple[str, Mode], ...]:
-        """What is searched for, (metric, mode) each; trials are judged by the first."""
-        return paired(self.metric, self.mode)
-
-    @property
-    def judged_by(self) -> dict[str, Any]:
-        """The metric and mode that trials are judged by, where they are judged by one."""
-        return dict(zip(("metric", "mode"), (*self.objectives, (None, self.mode))[0], strict=True))
 
     @property
     def budget_s(self) -> float | None:
