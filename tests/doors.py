@@ -128,7 +128,11 @@ DOORS: dict[str, Door] = {
     "tuner": Door(names(FIRST, "trial trainable"), why="it makes trainables; what it is given, it checks and hands on"),
     "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
     "schedulers.pb2": Door(names(FIRST), names("numpy"), late=names("sklearn threadpoolctl"), why="an extra"),
-    "searchers": Door(names(FIRST), names("numpy optuna", TUNE)),
+    "searchers": Door(
+        names(FIRST, "storage"),
+        names("numpy optuna", TUNE),
+        why="they suggest, from what they are told and what earlier sweeps recorded",
+    ),
     "simulation": Door(
         names(FIRST, "schedulers searchers storage"),
         names("numpy sortedcontainers", TUNE),
@@ -145,8 +149,9 @@ DOORS: dict[str, Door] = {
         names(TUNE),
         why="it tells Tune's schedulers and searchers what the record says",
     ),
+    "pareto": Door(names("errors settings storage"), names("numpy"), why="it compares what trials reported"),
     "results": Door(
-        names("messages errors checkpoints settings space storage"),
+        names("messages errors checkpoints pareto settings space storage"),
         names("numpy pandas yaml"),
         late=names(LIGHTNING),
         why="results are read from the record alone, also where neither Ray nor torch is installed",

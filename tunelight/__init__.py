@@ -17,6 +17,7 @@ _WHERE = {
     "FailurePolicy": "tunelight.policies",
     "GangPBT": "tunelight.schedulers",
     "HorovodRayStrategy": "tunelight.strategies",
+    "OptunaSearcher": "tunelight.searchers",
     "Plan": "tunelight.simulation",
     "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
+    from tunelight.searchers import OptunaSearcher
     from tunelight.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate

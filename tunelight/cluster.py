@@ -171,3 +171,30 @@ def quiet(verbose: int) -> Iterator[None]:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def tune_environment(verbose: int) -> Iterator[None]:
+    """Set what Tune only takes from the environment, and put everything back afterwards."""
+    wanted = {
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # tunelight keeps its own record
+        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial's last word holds no metric
+        "TUNE_GLOBAL_CHECKPOINT_S": "600",  # Tune's own snapshot is not what a sweep is resumed from
+        "RAY_AIR_NEW_OUTPUT": "0",
+    }
+    before = {key: os.environ.get(key) for key in wanted}
+    main = threading.current_thread() is threading.main_thread()
+    caught = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM) if main else ()
+    signals = {sig: signal.getsignal(sig) for sig in caught}
+    if main:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends a sweep as Ctrl-C does
+    os.environ.update({key: value for key, value in wanted.items() if before[key] is None})
+    try:
+        with quiet(verbose):
+            yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+        for sig, handler in signals.items():
+            signal.signal(sig, handler)  # Tune leaves its own behind

@@ -3,9 +3,10 @@
 Both are objects that only learn by being told. So they are told again, in the recorded order and by Tune's own
 calls, what they were told in the sweep's last runs; nothing is sent to any actor, for there is none.
 
-A searcher is asked for its suggestions again, which also brings its generator to where it was. Where it suggests
-what the trial was run with, as tunelight's own and seeded ones do, it hears what it heard then. Where not, one that
-takes whole trials (``add_evaluated_point``, as Optuna's) is told those, and another does not know that trial.
+A Follower, as the one over Optuna, takes every trial as it was. Another searcher is asked for its suggestions again,
+which also brings its generator to where it was. Where it suggests what the trial was run with, as tunelight's own and
+seeded ones do, it hears what it heard then. Where not, one that takes whole trials (``add_evaluated_point``, as Ray's
+OptunaSearch) is told those, and another does not know that trial.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ray.tune.utils import flatten_dict
 
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
-from tunelight.searchers import Start, teach
+from tunelight.searchers import Follower, Start, teach
 from tunelight.space import SearchSpace
 from tunelight.storage import (
     DIVERGED,
@@ -36,6 +37,7 @@ from tunelight.storage import (
     PAUSED,
     PENDING,
     RUNNING,
+    STOPPED,
     TERMINAL,
     SweepState,
     apply,
@@ -194,6 +196,9 @@ def replay_searcher(
                 teller.report(line, _result(state, line))
             elif ends.get(line.get("trial", "")) == number and line["trial"] not in again:
                 teller.end(line)
+        for trial in state.trials.values():  # the driver died between the scheduler's word and the trial's end
+            if trial.id not in again and trial.id not in ends and trial.decision == "STOP":
+                teller.end({"trial": trial.id, "state": STOPPED})
     except Exception as error:
         name = type(searcher).__name__
         raise SettingsError(
@@ -224,10 +229,15 @@ class _Teller:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Take a recorded trial; trials whose own lines are lost were suggested all the same."""
-        for missing in range(self.created, line["index"]):
+        missing_from, self.created = self.created, max(self.created, line["index"] + 1)
+        if isinstance(self._searcher, Follower):
+            config = revived(self._space, line["config"])
+            self._searcher.take(line["trial"], config, asked=line["index"] >= self._baselines)
+            self.told.add(line["trial"])
+            return
+        for missing in range(missing_from, line["index"]):
             if missing >= self._baselines:
                 self._suggest(f"{missing:05d}", None)
-        self.created = max(self.created, line["index"] + 1)
         if line["index"] < self._baselines or self._suggest(line["trial"], line["config"]):
             return
         values = self._space.dotted(revived(self._space, line["config"]))
@@ -253,6 +263,10 @@ class _Teller:
 
     def end(self, line: Mapping[str, Any]) -> None:
         trial = line["trial"]
+        if isinstance(self._searcher, Follower):
+            self.told.discard(trial)
+            self._searcher.end(trial, line["state"], self._last.get(trial))
+            return
         error = line["state"] in (ERROR, DIVERGED, OOM)
         result = None if error else self._last.get(trial)
         if trial in self.points:

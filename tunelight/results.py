@@ -23,6 +23,8 @@ from tunelight.errors import (
     StorageError,
     TrainFunctionError,
 )
+from tunelight.pareto import Fronted
+from tunelight.settings import paired
 from tunelight.storage import SweepState, TrialState
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class TrialResult:
 
     @property
     def _mode(self) -> str:
-        return str(self._settings.get("mode") or "min")
+        return next((mode for _, mode in paired(self._settings.get("metric"), self._settings.get("mode"))), "min")
 
     def load_model(self, model_cls: type[Any] | None = None, *, weights_only: bool = True, **kwargs: Any) -> Any:
         """Return the LightningModule with the weights of :attr:`checkpoint`, on the CPU.
@@ -193,7 +195,7 @@ class TrialResult:
         return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={len(self.history)})"
 
 
-class SweepResults:
+class SweepResults(Fronted[TrialResult]):
     """All that a sweep found; get it from ``tunelight.run`` or :meth:`load`. Iterates over its trials.
 
     The best trial is the one with the best report of all (not the best last report). NaN is never best, and
@@ -225,13 +227,13 @@ class SweepResults:
 
     @property
     def metric(self) -> str | None:
-        """What trials are judged by."""
-        return self._told.get("metric")
+        """What trials are judged by: the first, where there are several."""
+        return next((metric for metric, _ in self.objectives), None)
 
     @property
     def mode(self) -> str:
         """Which values are better: "min" or "max"."""
-        return str(self._told.get("mode") or "min")
+        return next((mode for _, mode in self.objectives), "min")
 
     @property
     def best(self) -> TrialResult:

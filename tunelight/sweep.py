@@ -6,28 +6,27 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunelight.cluster import connected, quiet
+from tunelight.cluster import connected, tune_environment
 from tunelight.messages import OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
 from tunelight.recipe import Recipe
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
-from tunelight.settings import Checkpoints, Settings, check_model, check_picklable, check_train
+from tunelight.settings import Checkpoints, Mode, Settings, check_model, check_picklable, check_train
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, versions, write_sweep_file
 
 if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
     from ray.tune.schedulers import TrialScheduler
     from ray.tune.search import Searcher
 
@@ -55,12 +54,12 @@ def run(
     model: Callable[..., Any] | str | None = UNSET,
     data: Callable[..., Any] | str | None = UNSET,
     trainer_args: Mapping[str, Any] | None = UNSET,
-    metric: str | None = UNSET,
-    mode: Literal["min", "max"] = UNSET,
+    metric: str | Sequence[str] | None = UNSET,
+    mode: Mode | Sequence[Mode] = UNSET,
     num_samples: int = UNSET,
     max_epochs: int | None = UNSET,
     scheduler: str | Mapping[str, Any] | TrialScheduler = UNSET,
-    searcher: str | Searcher = UNSET,
+    searcher: str | Mapping[str, Any] | Searcher | BaseSampler | None = UNSET,
     workers: int | tuple[int, int] | None = UNSET,
     cpus_per_worker: float = UNSET,
     gpus_per_worker: float = UNSET,
@@ -75,6 +74,7 @@ def run(
     resume: bool | Literal["force"] = UNSET,
     seed: int | None = UNSET,
     baselines: Sequence[Mapping[str, Any]] = UNSET,
+    warm_start: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = UNSET,
     callbacks: Sequence[Any] = UNSET,
     failures: FailurePolicy | Mapping[str, Any] | int = UNSET,
     on_resize: str | Mapping[str, Any] | OnResize = UNSET,
@@ -93,12 +93,15 @@ def run(
         model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's
             classes and further Trainer arguments; keys of the space are then ``model.lr``, ``data.batch_size``,
             ``trainer.gradient_clip_val``.
-        metric, mode: what is judged, and whether "min" (default) or "max" is better.
+        metric, mode: what is judged, and whether "min" (default) or "max" is better. Lists of them: the scheduler and
+            ``results.best`` go by the first, the searcher by all, and ``results.pareto()`` has the front.
         num_samples: trials in all, baselines included (10); a grid is walked through that many times.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
         scheduler: "asha" (default), "fifo", a name of Ray's, {"name": "asha", "grace_period": 2, ...} or any
             Ray Tune TrialScheduler.
-        searcher: "random" (default) or a Ray Tune Searcher.
+        searcher: "random", "grid" (each configuration once), or of Optuna's: "tpe", "gp", "cmaes", "sobol", "qmc",
+            "nsgaii", "nsgaiii"; {"name": "tpe", "n_startup_trials": 20, ...}, an OptunaSearcher, an Optuna sampler, or
+            any Ray Tune Searcher (None: "random"; with several metrics "nsgaii").
         workers: workers of a trial (None: from ``resources_per_trial``, else 1). (1, 4) is an elastic gang: 4, and no
             fewer than 1 while nodes are lost.
         cpus_per_worker, gpus_per_worker: what each worker holds (1, 0); fractions are allowed.
@@ -117,6 +120,8 @@ def run(
         seed: of the sweep: configurations and every trial's own seed follow from it (None: drawn, and recorded; a
             sweep that is resumed keeps its own).
         baselines: configurations to try first.
+        warm_start: folders of earlier sweeps, whose trials an Optuna searcher is to know, also of other spaces where
+            they overlap (none).
         callbacks: Ray Tune Callbacks, on the driver.
         failures: FailurePolicy(max_failures=3, ...), or just a number: what a trial survives (lost workers and nodes,
             hangs), going on from its last checkpoint.
@@ -143,7 +148,7 @@ def run(
         sweep = _prepare(space, settings, past)
         if not sweep.to_do:
             if past is not None:
-                past.settle()
+                _settle(past, sweep)
             return SweepResults.load(sweep.folder)
         if past is None:
             stack.enter_context(locked(sweep.folder))
@@ -208,6 +213,16 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
         write_sweep_file(folder, told)
     return _Sweep(space, settings, at_first, payload, scheduler, searcher, start, folder, told)
+
+
+def _settle(past: Past, sweep: _Sweep) -> None:
+    """Bring record and study of a sweep to their end whose driver died after its last trial had ended."""
+    from tunelight.searchers import Follower  # noqa: PLC0415
+
+    past.settle()
+    if isinstance(sweep.searcher, Follower):
+        sweep.searcher.mirror_to(sweep.folder)
+        sweep.searcher.close({})
 
 
 def _start_from(
@@ -296,8 +311,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
         train=payload if len(payload) <= _INLINE_BYTES else ray.put(payload),
         reservation=sweep.reservation,
         backend=settings.backend,
-        metric=settings.metric,
-        mode=settings.mode,
+        **settings.judged_by,
         seed=settings.seed or 0,
         keep=keep.keep,
         every=keep.every,
@@ -312,7 +326,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
         verbose=settings.verbose,
         start=sweep.reservation.least if getattr(scheduler, "resizes", False) else None,
     )
-    with _tune_environment(settings.verbose), _callbacks(sweep, watch) as callbacks:
+    with tune_environment(settings.verbose), _callbacks(sweep, watch) as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
             name=folder.name,
@@ -344,6 +358,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
     from tunelight.headwatch import HeadCallback  # noqa: PLC0415
     from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
+    from tunelight.searchers import Follower  # noqa: PLC0415
     from tunelight.storage import RecordCallback  # noqa: PLC0415
     from tunelight.trial import trial_seed  # noqa: PLC0415
 
@@ -351,10 +366,9 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     record = RecordCallback(
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.again},
-        seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
-        metric=settings.metric,
-        mode=settings.mode,
-        seed=settings.seed or 0,
+        seed_of=lambda trial_id: trial_seed(seed, trial_id),
+        **settings.judged_by,
+        seed=seed,
         num_samples=total,
         max_epochs=settings.max_epochs,
         workers=sweep.reservation.workers,
@@ -366,35 +380,14 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
+    if isinstance(sweep.searcher, Follower):
+        sweep.searcher.mirror_to(folder)
+        for text in sweep.searcher.notes:
+            record.note(text)
     try:
         yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
     finally:
         for one in (record, tensorboard, shown):
             one.close()
-
-
-@contextlib.contextmanager
-def _tune_environment(verbose: int) -> Iterator[None]:
-    """Set what Tune only takes from the environment, and put everything back afterwards."""
-    wanted = {
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # tunelight keeps its own record
-        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial's last word holds no metric
-        "TUNE_GLOBAL_CHECKPOINT_S": "600",  # Tune's own snapshot is not what a sweep is resumed from
-        "RAY_AIR_NEW_OUTPUT": "0",
-    }
-    before = {key: os.environ.get(key) for key in wanted}
-    main = threading.current_thread() is threading.main_thread()
-    caught = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM) if main else ()
-    signals = {sig: signal.getsignal(sig) for sig in caught}
-    if main:
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends a sweep as Ctrl-C does
-    os.environ.update({key: value for key, value in wanted.items() if before[key] is None})
-    try:
-        with quiet(verbose):
-            yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-        for sig, handler in signals.items():
-            signal.signal(sig, handler)  # Tune leaves its own behind
+        if isinstance(sweep.searcher, Follower):
+            sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})

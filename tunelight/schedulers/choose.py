@@ -77,7 +77,7 @@ def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialSchedu
         options.setdefault("max_t", settings.max_epochs)
     if "seed" in valid:
         options.setdefault("seed", settings.seed or 0)
-    made: TrialScheduler = kind(**{"metric": settings.metric, "mode": settings.mode, **options})
+    made: TrialScheduler = kind(**{**settings.judged_by, **options})
     return made
 
 
@@ -91,8 +91,8 @@ def _limit(scheduler: Any, settings: Settings) -> None:
 def judged_by(scheduler: Any, settings: Settings) -> dict[str, Any]:
     """Return the metric and mode that Tune is to tell the scheduler: those that it was not made with."""
     return {
-        name: getattr(settings, name)
-        for name in ("metric", "mode")
+        name: value
+        for name, value in settings.judged_by.items()
         if getattr(scheduler, f"_{name}", getattr(scheduler, name, None)) is None
     }
 

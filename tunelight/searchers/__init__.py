@@ -1,6 +1,23 @@
 """Where configurations come from: Ray Tune Searchers, and the sweep's own way of asking them."""
 
-from tunelight.searchers.random import RandomSearcher
-from tunelight.searchers.sweep import Again, Start, SweepSearch, teach
+from __future__ import annotations
 
-__all__ = ["Again", "RandomSearcher", "Start", "SweepSearch", "teach"]
+from typing import TYPE_CHECKING, Any
+
+from tunelight.searchers.grid import GridSearcher
+from tunelight.searchers.random import RandomSearcher
+from tunelight.searchers.sweep import Again, Follower, Start, SweepSearch, teach
+
+if TYPE_CHECKING:
+    from tunelight.searchers.optuna import OptunaSearcher
+
+__all__ = ["Again", "Follower", "GridSearcher", "OptunaSearcher", "RandomSearcher", "Start", "SweepSearch", "teach"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what costs an import of its own when it is asked for: Optuna takes half a second."""
+    if name == "OptunaSearcher":
+        from tunelight.searchers.optuna import OptunaSearcher  # noqa: PLC0415
+
+        return OptunaSearcher
+    raise AttributeError(f"module 'tunelight.searchers' has no attribute {name!r}")

@@ -2,35 +2,105 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import SettingsError, guess
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
+    from tunelight.searchers.optuna import OptunaSearcher
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
+
+_BLIND = ("random", "grid")
+"""Searchers of ours that learn nothing, and take no options."""
 
 
 def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
     """Return the searcher that the settings name. Raises: SettingsError for an unknown one."""
     from ray.tune.search import Searcher  # noqa: PLC0415
 
-    from tunelight.searchers import RandomSearcher  # noqa: PLC0415
+    from tunelight.searchers.sweep import Follower  # noqa: PLC0415
 
-    given = settings.searcher
-    if given == "random":
-        return RandomSearcher(space, settings.seed or 0, settings.metric, settings.mode)
-    if isinstance(given, Searcher):
+    given: Any = settings.searcher
+    if isinstance(given, Searcher) and not isinstance(given, Follower):
         if space.when or space.require:
             raise SettingsError(
                 f"The searcher {type(given).__name__} knows neither conditions nor constraints, and the search space "
                 f"has {'`when` of ' + ', '.join(space.when) if space.when else '`require`'}. Use one of tunelight's "
-                "own, searcher='random', or leave them out."
+                "own, searcher='tpe' or 'random', or leave them out."
             )
-        given.set_search_properties(settings.metric, settings.mode, dict(space.domains))
+        _refuse_warm_start(settings, f"{type(given).__name__} is not tunelight's, and")
+        metrics, modes = (list(each) for each in zip(*settings.objectives, strict=True))
+        metric: Any = metrics if len(metrics) > 1 else metrics[0]
+        mode: Any = modes if len(modes) > 1 else modes[0]
+        given.set_search_properties(metric, mode, dict(space.domains))
         return given
-    raise SettingsError(
-        f"There is no searcher {given!r}.{guess(given, ['random'])} There is 'random', or pass a Ray Tune Searcher."
-    )
+    options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    name = options.pop("name", None)
+    if name is None and len(settings.objectives) == 1 and not options:
+        name = "random"
+    if isinstance(name, str) and name in _BLIND:
+        if options:
+            raise SettingsError(f"searcher={name!r} takes no {', '.join(options)}.")
+        _refuse_warm_start(settings, f"searcher={name!r}")
+        return _blind(name, space, settings)
+    return _optuna(name, options, space, settings)
+
+
+def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
+    from tunelight.searchers.grid import GridSearcher  # noqa: PLC0415
+    from tunelight.searchers.random import RandomSearcher  # noqa: PLC0415
+
+    metric, mode = settings.judged_by.values()
+    if name == "grid":
+        return GridSearcher(space, metric, mode)
+    return RandomSearcher(space, settings.seed or 0, metric, mode)
+
+
+def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings) -> OptunaSearcher:
+    from tunelight.searchers.earlier import read_earlier  # noqa: PLC0415
+    from tunelight.searchers.mirror import check_address  # noqa: PLC0415
+    from tunelight.searchers.optuna import OptunaSearcher  # noqa: PLC0415 - imports Optuna
+    from tunelight.searchers.samplers import KINDS, is_sampler, learns  # noqa: PLC0415
+    from tunelight.storage import sweep_folder  # noqa: PLC0415
+
+    if isinstance(given, OptunaSearcher):
+        plan = given
+    elif given is None or (isinstance(given, str) and given in KINDS) or is_sampler(given):
+        plan = OptunaSearcher(given, metric=settings.metric, mode=settings.mode, **options)
+    else:
+        valid = [*_BLIND, *KINDS]
+        raise SettingsError(
+            f"There is no searcher {given!r}.{guess(given, valid)} There are {', '.join(valid)}, or pass a Ray Tune "
+            "Searcher, tunelight's OptunaSearcher or an Optuna sampler."
+        )
+    searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
+    if searcher.address is not None:
+        folder = None if settings.name is None else sweep_folder(settings.storage, settings.name)
+        check_address(searcher.address, folder)
+    if settings.warm_start:
+        if not learns(searcher.kind):
+            _refuse_warm_start(settings, f"searcher={given!r}")
+        earlier = read_earlier(settings.warm_start, settings.objectives)
+        count = searcher.learn(earlier)
+        if not count:
+            raise SettingsError(
+                f"warm_start: of the {len(earlier)} trials of earlier sweeps, none has a value for a key of this "
+                "search space that lies inside of its domain (for samplers other than TPE: for every key). Leave "
+                "warm_start= out, or search a space that overlaps with theirs."
+            )
+        searcher.notes.append(
+            f"warm start: {count} of {len(earlier)} trials of earlier sweeps are known to the searcher"
+        )
+    return searcher
+
+
+def _refuse_warm_start(settings: Settings, who: str) -> None:
+    if settings.warm_start:
+        raise SettingsError(
+            f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='tpe' (or 'gp', "
+            "'cmaes', 'nsgaii'), or leave warm_start= out."
+        )

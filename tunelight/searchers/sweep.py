@@ -18,9 +18,33 @@ from ray.tune.search import SearchAlgorithm, Searcher
 from tunelight import checkpoints
 from tunelight.errors import TunelightError
 from tunelight.messages import RESULT_KEY
+from tunelight.storage import ERROR, FINISHED, STOPPED
 
 _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"
+
+
+class Follower(Searcher):
+    """A Searcher that hears of every trial, also of those that it did not suggest, and how each of them ended.
+
+    ``notes``: what the person who runs the sweep should know.
+    """
+
+    notes: Sequence[str] = ()
+
+    def mirror_to(self, folder: Path) -> None:
+        """Keep a copy of what it knows in the sweep's folder from now on, if it has one to show."""
+
+    def close(self, states: Mapping[str, str]) -> None:
+        """End with the sweep; ``states``: those that the record has of its trials, by id."""
+
+    def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
+        """Take a trial that it did not suggest now: a baseline, or (``asked``) what it suggested in an earlier run."""
+        raise NotImplementedError
+
+    def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
+        """Hear how a trial ended, as the record has it; ``result``: its last report, where there is one."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -81,6 +105,7 @@ class SweepSearch(SearchAlgorithm):
         self._again = deque(start.again)
         self._told = set(start.told)
         self._points = start.points
+        self._heard: dict[str, Any] = {}
         self._live: dict[str, Trial] = {}
         self._exhausted = False
         self._waiting_since: float | None = None
@@ -135,7 +160,11 @@ class SweepSearch(SearchAlgorithm):
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
         if self._created < len(self._baselines):
-            return self._baselines[self._created]
+            baseline = self._baselines[self._created]
+            if isinstance(self.searcher, Follower):
+                self.searcher.take(trial_id, baseline)
+                self._told.add(trial_id)
+            return baseline
         config: Any = self.searcher.suggest(trial_id)
         if config == Searcher.FINISHED:
             self._exhausted = True
@@ -176,16 +205,34 @@ class SweepSearch(SearchAlgorithm):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Tell the searcher, if the trial is one of its own."""
         if trial_id in self._told:
+            self._heard[trial_id] = _which(result)
             self.searcher.on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
-        self._live.pop(trial_id, None)
+        trial = self._live.pop(trial_id, None)
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
+        state = self._ended(trial, trial_id, result or {}, error)
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if error else result)
-        if trial_id in self._told:
+        if trial_id not in self._told:
+            return
+        if isinstance(self.searcher, Follower):
+            self.searcher.end(trial_id, state, result)
+        else:
             self.searcher.on_trial_complete(trial_id=trial_id, result=None if error else result, error=error)
+
+    def _ended(self, trial: Trial | None, trial_id: str, result: Mapping[str, Any], error: bool) -> str:
+        """Return the state that the record will have.
+
+        A trial ends by itself with a report that it made, and that was heard, before; what the scheduler says STOP to
+        is not told as a report. Of trials that wait, or were stopped at another's report, none is done.
+        """
+        if error:
+            return str(result.get(f"{_ERROR_KEY}/state") or ERROR)
+        waits = trial is not None and trial.status in (Trial.PENDING, Trial.PAUSED)
+        heard = self._heard.pop(trial_id, None) == _which(result)
+        return FINISHED if result.get("done") and heard and not waits else STOPPED
 
     def is_finished(self) -> bool:
         """Return True when no trial is to come and none lives."""
@@ -196,9 +243,13 @@ class SweepSearch(SearchAlgorithm):
         return self._created >= self._num_samples or self._exhausted or not self._admit()
 
 
+def _which(result: Mapping[str, Any]) -> Any:
+    return result.get(TRAINING_ITERATION), result.get("timestamp")
+
+
 def teach(searcher: Searcher, values: Mapping[str, Any], result: Mapping[str, Any] | None) -> None:
     """Tell a searcher of a whole trial that it did not suggest in this process; a failed one has no result."""
-    value = (result or {}).get(searcher.metric)
+    value = (result or {}).get(searcher.metric) if isinstance(searcher.metric, str) else None
     if isinstance(value, int | float) and not math.isnan(value):
         searcher.add_evaluated_point(dict(values), float(value))
     else:

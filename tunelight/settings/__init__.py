@@ -1,6 +1,7 @@
 """What a sweep is told: its settings, each checked, and checks of the code that it trains."""
 
 from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object
+from tunelight.settings.objectives import Mode, paired
 from tunelight.settings.values import BACKENDS, NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "NAMES",
     "PARTS",
     "Checkpoints",
+    "Mode",
     "Settings",
     "check_model",
     "check_names",
@@ -17,4 +19,5 @@ __all__ = [
     "fingerprint",
     "import_path",
     "load_object",
+    "paired",
 ]

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from importlib.util import find_spec
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, guess
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import load_object
+from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode, check_paired
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
@@ -55,7 +57,7 @@ PARTS: tuple[str, ...] = ("model", "data", "trainer")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Judged):
     """All that a sweep can be told beside its search space: one field for each keyword of ``tunelight.run``.
 
     The same names are keywords of SearchSpace and keys of a YAML file. Values are checked one by one here
@@ -67,12 +69,12 @@ class Settings:
     model: Any = None
     data: Any = None
     trainer_args: Mapping[str, Any] | None = None
-    metric: str | None = None
-    mode: Literal["min", "max"] = "min"
+    metric: str | Sequence[str] | None = None
+    mode: Mode | Sequence[Mode] = "min"
     num_samples: int = 10
     max_epochs: int | None = None
     scheduler: Any = "asha"
-    searcher: Any = "random"
+    searcher: Any = None
     workers: int | tuple[int, int] | None = None
     cpus_per_worker: float = 1
     gpus_per_worker: float = 0
@@ -87,6 +89,7 @@ class Settings:
     resume: bool | Literal["force"] = False
     seed: int | None = None
     baselines: Sequence[Mapping[str, Any]] = ()
+    warm_start: Sequence[str | os.PathLike[str]] = ()
     callbacks: Sequence[Any] = ()
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     on_resize: OnResize = field(default_factory=OnResize)
@@ -99,6 +102,7 @@ class Settings:
         for name in NAMES:
             object.__setattr__(self, name, check_setting(name, getattr(self, name)))
         _check_grace(self.scheduler, self.max_epochs)
+        check_paired(self.metric, self.mode)
 
     @property
     def budget_s(self) -> float | None:
@@ -192,13 +196,6 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise SettingsError(f"{name} must be a dict of names and values, not {value!r}.")
     return value
-
-
-def _mode(name: str, value: Any) -> str:
-    if value not in ("min", "max"):
-        valid = guess(value, ["min", "max"])
-        raise SettingsError(f"{name} must be 'min' (less is better) or 'max', not {value!r}.{valid}")
-    return str(value)
 
 
 def _workers(name: str, value: Any) -> int | tuple[int, int]:
@@ -322,6 +319,11 @@ def _baselines(name: str, value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(dict(config) for config in value)
 
 
+def _folders(name: str, value: Any) -> tuple[Path, ...]:
+    given = value if isinstance(value, list | tuple) else [value]
+    return tuple(Path(_storage(name, one)).expanduser().absolute() for one in given)
+
+
 def _code(_name: str, value: Any) -> Any:
     return load_object(value) if isinstance(value, str) else value
 
@@ -367,13 +369,14 @@ NAMES: tuple[str, ...] = tuple(_DEFAULTS)
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("train", "model", "data"), _code),
     **dict.fromkeys(("trainer_args", "resources_per_trial", "runtime_env"), _mapping),
-    **dict.fromkeys(("metric", "name", "address"), _text),
+    **dict.fromkeys(("name", "address"), _text),
+    "metric": check_metric,
     **dict.fromkeys(("num_samples", "max_epochs", "max_concurrent"), _whole),
     **dict.fromkeys(("seed", "verbose"), functools.partial(_whole, least=0)),
     "failures": _failures,
     "on_resize": _on_resize,
     **dict.fromkeys(("reuse_gangs", "progress"), _flag),
-    "mode": _mode,
+    "mode": check_mode,
     "workers": _workers,
     "cpus_per_worker": _number,
     "gpus_per_worker": functools.partial(_number, zero=True),
@@ -383,5 +386,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "storage": _storage,
     "resume": _resume,
     "baselines": _baselines,
+    "warm_start": _folders,
     "callbacks": _callbacks,
 }

@@ -133,7 +133,7 @@ def simulate(
         max_concurrent=max_concurrent,
         failures=check_setting("failures", max_failures),
     )
-    _check_metric(settings.metric, table)
+    _check_metric(settings.judged_by["metric"], table)
     built = build_scheduler(settings)
     world, factory = _world(settings, built, cluster, costs or Costs(), strategy=strategy, keep_log=events)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
@@ -201,8 +201,7 @@ def _world(
         seed=settings.seed or 0,
         most=most,
         first_until=first_decision(scheduler).until,
-        metric=settings.metric,
-        mode=settings.mode,
+        **settings.judged_by,
         max_epochs=settings.max_epochs,
         keep_log=keep_log,
     )
@@ -217,7 +216,7 @@ def _searcher(given: Searcher | None, table: Curves, settings: Settings) -> Sear
     searcher = copy.deepcopy(given)
     with contextlib.suppress(TypeError):
         if "config" in inspect.signature(searcher.set_search_properties).parameters:
-            searcher.set_search_properties(settings.metric, settings.mode, {})
+            searcher.set_search_properties(**settings.judged_by, config={})
     return searcher
 
 

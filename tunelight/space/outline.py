@@ -141,12 +141,19 @@ class SpaceFile(_Closed):
     model: Annotated[Code | None, Checked] = Field(None, description="The LightningModule's class.")
     data: Annotated[Code | None, Checked] = Field(None, description="The LightningDataModule's class.")
     trainer_args: Annotated[Options | None, Checked] = Field(None, description="More arguments of Lightning's Trainer.")
-    metric: Annotated[str | None, Checked] = Field(None, description="The logged metric that is judged.")
-    mode: Annotated[Literal["min", "max"], Checked] = Field("min", description="Whether less or more is better.")
+    metric: Annotated[str | list[str] | None, Checked] = Field(
+        None, description="The logged metric that is judged; a list for several objectives."
+    )
+    mode: Annotated[Literal["min", "max"] | list[Literal["min", "max"]], Checked] = Field(
+        "min", description="Whether less or more is better; a list for several objectives."
+    )
     num_samples: Annotated[PositiveInt, Checked] = Field(10, description="Trials in all; rounds through a grid.")
     max_epochs: Annotated[PositiveInt | None, Checked] = Field(None, description="Epochs of a trial at most.")
     scheduler: Annotated[str | Options, Checked] = Field("asha", description="Which trials train on: asha, fifo, ...")
-    searcher: Annotated[str | Options, Checked] = Field("random", description="Where configurations come from.")
+    searcher: Annotated[str | Options | None, Checked] = Field(
+        None, description="Where configurations come from: random, tpe, gp, cmaes, ..."
+    )
+    warm_start: Annotated[list[str], Checked] = Field([], description="Folders of earlier sweeps to learn from.")
     workers: Annotated[
         PositiveInt | Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None, Checked
     ] = Field(None, description="Workers of a trial; [least, wanted] is an elastic gang.")

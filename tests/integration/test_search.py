@@ -1,0 +1,166 @@
+"""Sweeps under Optuna's samplers: what Optuna and its dashboard find in the study, and what comes after a resume."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import ray
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+import tunelight as tl
+from tests.integration.training import plain
+from tunelight.digits import DigitsClassifier, DigitsData
+
+SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
+PORT_S = 30.0
+
+
+def study_of(results: tl.SweepResults) -> optuna.Study:
+    storage = JournalStorage(JournalFileBackend(str(results.folder / "study.journal")))
+    return optuna.load_study(study_name=results.name, storage=storage)
+
+
+def counts(study: optuna.Study) -> dict[str, int]:
+    states = [trial.state.name for trial in study.trials]
+    return {name: states.count(name) for name in sorted(set(states))}
+
+
+def counting(config: dict[str, Any]) -> None:
+    """Report config's lr over 4 steps; it is quick, and what it reports follows from lr alone."""
+    for step in range(1, 5):
+        tl.report({"loss": abs(config["lr"] - 0.01) / step, "latency": 1 / config["lr"]})
+
+
+def sweep(tmp_path: Path, train: Any = counting, **kwargs: Any) -> tl.SweepResults:
+    settings: dict[str, Any] = {
+        "metric": "loss", "num_samples": 6, "seed": 7, "storage": tmp_path, "name": "s", "scheduler": "fifo",
+        "progress": False, "max_concurrent": 1, "searcher": {"name": "tpe", "n_startup_trials": 2},
+    }  # fmt: skip
+    return tl.run(SPACE, train, **(settings | kwargs))
+
+
+class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
+    """Ends the sweep at its n-th report, as a supervisor does."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_tpe_under_asha_on_gangs_leaves_a_study_with_the_records_counts(ray4: Any, tmp_path: Path) -> None:
+    results = tl.run(
+        {"model.lr": tl.loguniform(1e-5, 1e-1), "model.hidden": tl.lograndint(4, 65)},
+        model=DigitsClassifier, data=DigitsData, metric="val_loss", max_epochs=3, num_samples=8, workers=2,
+        scheduler={"name": "asha", "reduction_factor": 2}, searcher={"name": "tpe", "n_startup_trials": 3},
+        seed=1, storage=tmp_path, name="digits", progress=False, trainer_args={"accelerator": "cpu"},
+        baselines=[{"model.lr": 1e-5, "model.hidden": 4}],
+    )  # fmt: skip
+    assert not results.errors, results.errors[0].error
+    study = study_of(results)
+    assert results.num_stopped
+    assert counts(study) == {"COMPLETE": results.num_finished, "PRUNED": results.num_stopped}
+    for trial, told in zip(results.trials, study.trials, strict=True):
+        assert told.user_attrs["trial"] == trial.id
+        assert told.params == trial.config
+        assert list(told.intermediate_values.values()) == [report["val_loss"] for report in trial.history]
+        if trial.state == "FINISHED":
+            assert told.value == trial.value
+
+
+def test_a_sweep_that_is_cut_off_goes_on_with_the_suggestions_that_it_would_have_had(ray4: Any, tmp_path: Path) -> None:
+    whole = sweep(tmp_path, name="whole")
+    cut = sweep(tmp_path, callbacks=[Cut(14)], resume=True)
+    assert cut.num_interrupted == 1
+    assert counts(study_of(cut))["FAIL"] == 1
+    results = tl.resume(tmp_path / "s", callbacks=[])
+    assert [trial.config for trial in results.trials] == [trial.config for trial in whole.trials]
+    assert counts(study_of(results)) == {"COMPLETE": 6}
+    again = tl.resume(tmp_path / "s", callbacks=[])  # nothing to do
+    assert counts(study_of(again)) == {"COMPLETE": 6}
+
+
+class Look(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
+    """Asks a dashboard's server for the study's trials when the third trial makes its second report."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.seen: list[str] = []
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+        if trial.trial_id != "00002" or result["training_iteration"] != 2 or self.seen:
+            return
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        journal = self._folder / "study.journal"
+        code = "import sys; from optuna_dashboard._cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, str(journal), "--host", "127.0.0.1", "--port", str(port)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + PORT_S
+            while not self.seen or self.seen != ["Complete", "Complete", "Running"]:
+                assert time.monotonic() < end, f"the dashboard shows {self.seen}"
+                time.sleep(0.3)
+                self.seen = self._ask(port)
+        finally:
+            server.kill()
+            server.wait()
+
+    def _ask(self, port: int) -> list[str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies/0", timeout=5) as answer:
+                return sorted(trial["state"] for trial in json.load(answer)["trials"])
+        except OSError:
+            return []
+
+
+@pytest.mark.slow
+def test_optunas_dashboard_opens_the_study_of_a_running_sweep(ray4: Any, tmp_path: Path) -> None:
+    look = Look(tmp_path / "s")
+    results = sweep(tmp_path, callbacks=[look], num_samples=4)
+    assert look.seen == ["Complete", "Complete", "Running"]
+    assert counts(study_of(results)) == {"COMPLETE": 4}
+
+
+def test_several_metrics_have_a_front_and_a_later_sweep_begins_with_what_they_found(ray4: Any, tmp_path: Path) -> None:
+    first = sweep(tmp_path, name="first", metric=["loss", "latency"], searcher={"population_size": 4})
+    assert isinstance(study_of(first).directions, list)
+    front = [trial.id for trial in first.pareto()]
+    assert first.best.id in front
+    assert front == [trial.user_attrs["trial"] for trial in study_of(first).best_trials]
+    assert tl.resume(first.folder).objectives == (("loss", "min"), ("latency", "min"))
+    second = sweep(tmp_path, name="second", num_samples=2, warm_start=[first.folder])
+    assert len(study_of(second).trials) == 8
+    assert "warm start: 6 of 6" in (second.folder / "record.jsonl").read_text()
+
+
+def test_rays_own_optuna_search_still_works(ray4: Any, tmp_path: Path) -> None:
+    from ray.tune.search.optuna import OptunaSearch
+
+    results = sweep(tmp_path, plain, searcher=OptunaSearch(seed=1), num_samples=2, workers=2)
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 2
+    assert not (results.folder / "study.journal").exists()
+
+
+def test_a_grid_ends_when_every_configuration_was_tried(ray4: Any, tmp_path: Path) -> None:
+    space = {"lr": tl.choice([0.01, 0.1]), "depth": tl.randint(1, 3)}
+    results = tl.run(
+        space, counting, metric="loss", searcher="grid", num_samples=50, seed=1, storage=tmp_path, name="g",
+        scheduler="fifo", progress=False,
+    )  # fmt: skip
+    assert [trial.config for trial in results.trials] == [{"lr": lr, "depth": d} for lr in (0.01, 0.1) for d in (1, 2)]

@@ -1,0 +1,382 @@
+"""OptunaSearcher: what it suggests, what its study is told, and what comes back from a record."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+from ray.tune.experiment import Trial
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tunelight.errors import SettingsError
+from tunelight.messages import RESULT_KEY
+from tunelight.replay import replay_searcher
+from tunelight.searchers import OptunaSearcher, SweepSearch
+from tunelight.searchers.distributions import parameter_of
+from tunelight.searchers.samplers import KINDS
+from tunelight.space import SearchSpace
+from tunelight.storage import read_lines
+
+SPACE = SearchSpace({"lr": tl.loguniform(1e-4, 1.0), "net": {"width": tl.randint(8, 65), "act": tl.choice(["a", "b"])}})
+FLAT = SearchSpace({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)})
+SMALL: dict[str, dict[str, Any]] = {
+    "nsgaii": {"population_size": 4},
+    "nsgaiii": {"population_size": 4},
+    "tpe": {"n_startup_trials": 4},
+    "gp": {"n_startup_trials": 3},
+}
+
+
+def searcher(kind: Any = "tpe", space: SearchSpace = SPACE, metric: Any = "loss", seed: int = 3, **more: Any) -> Any:
+    return OptunaSearcher(kind, **more).for_sweep(space, metric, "min", seed)
+
+
+def loss_of(config: dict[str, Any]) -> float:
+    if "x" in config:
+        return float((config["x"] - 0.3) ** 2 + config["y"])
+    return float((math.log10(config["lr"]) + 2) ** 2 + config["net"]["width"] / 100)
+
+
+def report(number: int, loss: Any, **more: Any) -> dict[str, Any]:
+    return {"loss": loss, "training_iteration": number, "timestamp": float(number), **more}
+
+
+def counts(study: optuna.Study) -> dict[str, int]:
+    states = [trial.state.name for trial in study.trials]
+    return {name: states.count(name) for name in sorted(set(states))}
+
+
+class Unpruned:
+    """Trials of a sweep, told to its search as Tune does."""
+
+    def __init__(self, searcher: Any, num_samples: int = 9, **more: Any) -> None:
+        self.search = SweepSearch(searcher, num_samples, **more)
+        self.search._make = self._make  # type: ignore[method-assign]
+
+    def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
+        trial = Trial("x", stub=True, trial_id=trial_id, config=config)
+        trial.status = Trial.RUNNING
+        return trial
+
+    def begin(self) -> str:
+        trial = self.search.next_trial()
+        assert trial is not None
+        return str(trial.trial_id)
+
+    def go_on(self, trial_id: str, result: dict[str, Any]) -> None:
+        self.search.on_trial_result(trial_id, result)
+
+    def end(self, trial_id: str, result: dict[str, Any] | None, error: bool = False) -> None:
+        self.search.on_trial_complete(trial_id, result and {**result, "done": True}, error)
+
+
+# --- what is suggested ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*KINDS, optuna.samplers.RandomSampler(seed=1), optuna.samplers.TPESampler()])
+def test_every_sampler_suggests_from_the_space_and_the_same_for_a_seed(kind):
+    one, two = (searcher(kind, **SMALL.get(str(kind), {})) for _ in range(2))
+    count = 5 if kind == "gp" else 12
+    for number in range(count):
+        config = one.suggest(f"{number:05d}")
+        assert config == two.suggest(f"{number:05d}")
+        assert 1e-4 <= config["lr"] <= 1
+        assert config["net"]["width"] in range(8, 65)
+        assert config["net"]["act"] in ("a", "b")
+        for each in (one, two):
+            each.end(f"{number:05d}", "FINISHED", report(1, loss_of(config)))
+    assert counts(one.study) == {"COMPLETE": count}
+    assert searcher(kind, seed=4).suggest("00000") != searcher(kind, seed=5).suggest("00000")
+
+
+@pytest.mark.parametrize("kind", ["tpe", "cmaes", "sobol", "nsgaii", "nsgaiii"])
+def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_path, kind):
+    live = searcher(kind, FLAT, **SMALL.get(kind, {}))
+    sweep = Sweep(tmp_path)
+    running: list[Any] = []
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        running.append(trial := sweep.add(**live.suggest(f"{number:05d}")))
+        sweep.start(trial)
+        for one in list(running[: len(running) - 1 + (number == 23)]):
+            step = one.last_result.get("training_iteration", 0) + 1
+            stop = step == 1 and rng.random() < 0.3
+            sweep.report(one, step, loss_of(one.config) + 1 / step, done=stop)
+            if stop or step == 2:
+                if not stop:
+                    live.on_trial_result(one.trial_id, one.last_result)
+                live.end(one.trial_id, "STOPPED" if stop else "FINISHED", one.last_result)
+                sweep.end_by_itself(one)
+                running.remove(one)
+            else:
+                live.on_trial_result(one.trial_id, one.last_result)
+    sweep.callback.record.close()
+    again = searcher(kind, FLAT, **SMALL.get(kind, {}))
+    start = replay_searcher(read_lines(tmp_path), again, FLAT, foreign=False, again=[one.trial_id for one in running])
+    assert start.created == 24
+    assert set(start.told) == {one.trial_id for one in running}
+    told = [(t.params, t.state, t.values, t.intermediate_values) for t in live.study.trials]
+    assert [(t.params, t.state, t.values, t.intermediate_values) for t in again.study.trials] == told
+    assert {TrialState.PRUNED, TrialState.COMPLETE, TrialState.RUNNING} <= {t.state for t in live.study.trials}
+    assert [again.suggest(f"{n:05d}") for n in (24, 25)] == [live.suggest(f"{n:05d}") for n in (24, 25)]
+
+
+def test_tpe_finds_better_ones_than_chance_would():
+    found = {}
+    for kind in ("tpe", "random"):
+        best = []
+        for seed in range(5):
+            one = searcher(optuna.samplers.RandomSampler() if kind == "random" else kind, FLAT, seed=seed)
+            losses = []
+            for number in range(40):
+                config = one.suggest(f"{number:05d}")
+                losses.append(loss_of(config))
+                one.end(f"{number:05d}", "FINISHED", report(1, losses[-1]))
+            best.append(min(losses))
+        found[kind] = float(np.mean(best))
+    assert found["tpe"] < found["random"] / 2
+
+
+DOMAINS = {
+    "uniform": tl.uniform(0, 1), "quniform": tl.quniform(0, 1, 0.25), "loguniform": tl.loguniform(1e-4, 1e-1),
+    "qloguniform": tl.qloguniform(0.5, 8, 0.5), "randint": tl.randint(1, 4), "qrandint": tl.qrandint(2, 8, 2),
+    "lograndint": tl.lograndint(1, 5), "qlograndint": tl.qlograndint(8, 64, 8), "randn": tl.randn(1, 2),
+    "qrandn": tl.qrandn(0, 1, 0.5), "choice": tl.choice([1, "b", None]),
+    "sample_from": tl.sample_from(lambda c: c["randint"]),
+}  # fmt: skip
+WITHOUT = ("qloguniform", "qlograndint", "randn", "qrandn", "sample_from")
+
+
+def test_every_domain_is_drawn_from_and_what_optuna_has_no_word_for_is_kept_beside():
+    space = SearchSpace(DOMAINS)
+    one = searcher("tpe", space, n_startup_trials=5)
+    seen: dict[str, set[Any]] = {key: set() for key in DOMAINS}
+    for number in range(60):
+        config = one.suggest(f"{number:05d}")
+        for key, value in config.items():
+            seen[key].add(value)
+        assert config["sample_from"] == config["randint"]
+        one.end(f"{number:05d}", "FINISHED", report(1, config["uniform"]))
+    assert seen["randint"] == {1, 2, 3}
+    assert seen["lograndint"] == {1, 2, 3, 4}
+    assert seen["qrandint"] == {2, 4, 6, 8}
+    assert seen["quniform"] == {0, 0.25, 0.5, 0.75, 1}
+    assert seen["choice"] <= {1, "b", None}
+    trial = one.study.trials[-1]
+    assert trial.params.keys() == DOMAINS.keys() - set(WITHOUT)
+    assert {key: trial.user_attrs[key] for key in WITHOUT} == {key: config[key] for key in WITHOUT}
+
+
+@pytest.mark.parametrize("values", [[(1, 2), (3,)], [dict, list], [1, True, 1.0], ["1", 1, [1]], [3, 3, 4]])
+def test_choices_that_optuna_cannot_keep_stand_there_as_texts(values):
+    parameter = parameter_of("key", tl.choice(values))
+    assert parameter is not None
+    assert all(isinstance(one, str) for one in parameter.distribution.choices)  # type: ignore[attr-defined]
+    assert len(parameter.distribution.choices) == len(values)  # type: ignore[attr-defined]
+    for value in values:
+        text = parameter.stored(value)
+        assert parameter.choices is not None
+        assert type(parameter.choices[text]) is type(value)
+        assert parameter.choices[text] == value
+
+
+def test_points_of_a_grid_are_walked_through_and_are_parameters():
+    twice = tl.sample_from(lambda config: 2 * config["depth"])
+    one = searcher("tpe", SearchSpace({"depth": tl.grid_search([1, 2, 3]), "lr": tl.uniform(0, 1), "twice": twice}))
+    assert [one.suggest(f"{n:05d}")["depth"] for n in range(6)] == [1, 2, 3, 1, 2, 3]
+    assert [trial.params["depth"] for trial in one.study.trials] == [1, 2, 3, 1, 2, 3]
+    assert [trial.user_attrs["twice"] for trial in one.study.trials] == [2, 4, 6, 2, 4, 6]
+
+
+def test_a_sampler_that_raises_does_not_end_the_sweep(caplog):
+    class Broken(optuna.samplers.RandomSampler):
+        def sample_independent(self, *given: Any, **more: Any) -> Any:
+            raise np.linalg.LinAlgError("singular")
+
+    one = searcher(Broken(), FLAT)
+    with caplog.at_level(logging.WARNING, "tunelight"):
+        configs = [one.suggest(f"{n:05d}") for n in range(3)]
+    assert len({config["x"] for config in configs}) == 3
+    assert [record.message for record in caplog.records] == [
+        "Broken raised LinAlgError: singular. The configuration is drawn at random instead."
+    ]
+    one.end("00000", "FINISHED", report(1, 0.5))
+    assert counts(one.study) == {"COMPLETE": 1, "FAIL": 3, "RUNNING": 2}
+
+
+# --- constraints ------------------------------------------------------------------------------------------
+
+
+class Half(SearchSpace):
+    """Only what lies below the diagonal may be run."""
+
+    def broken(self, values: Any) -> str | None:
+        return "x + y <= 0.7" if values["x"] + values["y"] > 0.7 else None
+
+    def sample(self, rng: Any, grid_index: int = 0) -> dict[str, Any]:
+        while self.broken(config := super().sample(rng, grid_index)):
+            pass
+        return config
+
+
+@pytest.mark.parametrize("kind", ["tpe", "gp", "nsgaii", "cmaes", "sobol"])
+def test_what_breaks_a_constraint_is_told_and_never_run(kind):
+    one = searcher(kind, Half({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)}), **SMALL.get(kind, {}))
+    count = 5 if kind == "gp" else 16
+    for number in range(count):
+        config = one.suggest(f"{number:05d}")
+        assert config["x"] + config["y"] <= 0.7
+        one.end(f"{number:05d}", "FINISHED", report(1, loss_of(config)))
+    run = [trial for trial in one.study.trials if "trial" in trial.user_attrs]
+    rest = [trial for trial in one.study.trials if "trial" not in trial.user_attrs]
+    assert len(run) == count
+    assert rest
+    assert all(
+        trial.constraints == {"infeasible": 1.0} and trial.params["x"] + trial.params["y"] > 0.7 for trial in rest
+    )
+    assert one.study.best_trial in run
+
+
+def test_when_suggestions_keep_breaking_a_constraint_one_is_drawn_at_random(caplog):
+    class Corner(Half):
+        def broken(self, values: Any) -> str | None:
+            return "x <= 1e-3" if values["x"] > 1e-3 else None
+
+    one = searcher("sobol", Corner({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)}))
+    with caplog.at_level(logging.WARNING, "tunelight"):
+        assert one.suggest("00000")["x"] <= 1e-3
+    assert "50 suggestions of QMCSampler in a row broke 'x <= 1e-3'" in caplog.text
+
+
+# --- what is told -----------------------------------------------------------------------------------------
+
+
+def test_ends_are_told_as_they_are(tmp_path):
+    one = searcher()
+    sweep = Unpruned(one)
+    ids = [sweep.begin() for _ in range(8)]
+    last = {}
+    for trial_id in ids:
+        last[trial_id] = report(1, 1.0)
+        sweep.go_on(trial_id, last[trial_id])
+    finished, stopped, waited, failed, lost, diverged, oom, live = ids
+    best, worse = report(2, 0.25), report(3, 0.5)
+    for result in (best, worse):
+        sweep.go_on(finished, result)
+    sweep.end(finished, worse)
+    sweep.end(stopped, report(2, 0.75))  # the scheduler's STOP: not told as a report before
+    sweep.search._live[waited].status = Trial.PAUSED
+    sweep.end(waited, None)
+    for trial_id, state in ((failed, "ERROR"), (diverged, "DIVERGED"), (oom, "OOM")):
+        error = {f"{RESULT_KEY}/error/state": state, f"{RESULT_KEY}/error/type_name": "E"}
+        sweep.end(trial_id, report(2, math.nan, **error))
+    sweep.end(lost, None, error=True)
+
+    told = {trial.user_attrs["trial"]: trial for trial in one.study.trials}
+    assert (told[finished].state, told[finished].value) == (TrialState.COMPLETE, 0.25)
+    assert told[finished].intermediate_values == {1: 1.0, 2: 0.25, 3: 0.5}
+    assert (told[stopped].state, told[stopped].intermediate_values) == (TrialState.PRUNED, {1: 1.0, 2: 0.75})
+    assert (told[waited].state, told[waited].intermediate_values) == (TrialState.PRUNED, {1: 1.0})
+    assert told[failed].state == told[lost].state == TrialState.FAIL
+    for trial_id in (diverged, oom):
+        assert (told[trial_id].state, told[trial_id].value) == (TrialState.COMPLETE, math.inf)
+        assert told[trial_id].constraints == {"infeasible": 1.0}
+        assert told[trial_id].intermediate_values == {1: 1.0}
+    assert told[live].state == TrialState.RUNNING
+    assert one.study.best_trial.user_attrs["trial"] == finished
+    one.close({live: "INTERRUPTED"})
+    assert (one.study.trials[-1].state, one.study.trials[-1].user_attrs["state"]) == (TrialState.FAIL, "INTERRUPTED")
+
+
+def test_a_trial_that_the_scheduler_stops_at_anothers_report_is_pruned():
+    one = searcher()
+    sweep = Unpruned(one)
+    first = sweep.begin()
+    sweep.go_on(first, report(1, 1.0))
+    sweep.search.on_trial_complete(first, report(1, 1.0))  # not done: it did not come to its end by itself
+    assert one.study.trials[0].state == TrialState.PRUNED
+
+
+def test_baselines_are_trials_of_the_study_also_where_they_lie_outside_of_the_space():
+    one = searcher("tpe", FLAT)
+    sweep = Unpruned(one, baselines=[{"x": 0.5, "y": 0.25}, {"x": 0.5, "y": 7.0}])
+    for _ in range(3):
+        sweep.begin()
+    first, second, third = one.study.trials
+    assert first.params == {"x": 0.5, "y": 0.25}
+    assert (second.params, second.user_attrs["y"]) == ({"x": 0.5}, 7.0)
+    assert third.params.keys() == {"x", "y"}
+    sweep.end("00000", report(1, 0.5))
+    assert one.study.trials[0].state == TrialState.PRUNED
+
+
+def test_a_report_that_is_made_again_counts_once():
+    one = searcher("tpe", FLAT)
+    one.suggest("00000")
+    for result in (report(1, 1.0), report(2, 0.5), report(2, 0.75), report(3, 0.25)):
+        one.on_trial_result("00000", result)
+    one.end("00000", "STOPPED")
+    assert one.study.trials[0].intermediate_values == {1: 1.0, 2: 0.5, 3: 0.25}
+
+
+def test_several_metrics_are_all_told_as_of_the_best_report_by_the_first():
+    one = searcher(None, FLAT, metric=["loss", "latency"])
+    assert isinstance(one.study.sampler, optuna.samplers.NSGAIISampler)
+    for number in range(3):
+        one.suggest(f"{number:05d}")
+        for step, (loss, latency) in enumerate([(1.0, 5.0), (0.5, 6.0), (0.75, 4.0)], start=1):
+            one.on_trial_result(f"{number:05d}", report(step, loss, latency=latency + number))
+    one.end("00000", "FINISHED")
+    one.end("00001", "STOPPED")
+    one.end("00002", "DIVERGED")
+    assert [trial.values for trial in one.study.trials] == [[0.5, 6.0], None, [math.inf, math.inf]]
+    assert [trial.user_attrs["trial"] for trial in one.study.best_trials] == ["00000"]
+
+
+def test_a_metric_that_is_never_reported_is_said_once_and_the_trial_fails(caplog):
+    one = searcher("tpe", FLAT, metric=["loss", "latency"])
+    with caplog.at_level(logging.WARNING, "tunelight"):
+        for trial_id in ("00000", "00001"):
+            one.suggest(trial_id)
+            one.end(trial_id, "FINISHED", report(1, 0.5))
+    assert caplog.messages == ["A trial reported no latency: such reports are left out of the study."]
+    assert counts(one.study) == {"FAIL": 2}
+
+
+def test_it_also_serves_plain_tune():
+    one = OptunaSearcher("tpe", seed=1)
+    assert one.set_search_properties("loss", "max", {"x": tl.uniform(0, 1)})
+    first, second = (one.suggest(name) for name in ("abc_00000", "abc_00001"))
+    assert first != second
+    one.on_trial_result("abc_00000", report(1, 0.5))
+    one.on_trial_complete("abc_00000", report(1, 0.5))
+    one.on_trial_complete("abc_00001", report(1, 0.75))
+    assert [trial.state.name for trial in one.study.trials] == ["COMPLETE", "PRUNED"]
+    assert one.study.direction.name == "MAXIMIZE"
+    assert not one.set_search_properties("loss", "min", {})
+
+
+def test_without_a_space_or_metric_it_says_what_is_missing():
+    with pytest.raises(SettingsError, match="nothing to search"):
+        OptunaSearcher(metric="loss").suggest("00000")
+    with pytest.raises(SettingsError, match="no metric"):
+        OptunaSearcher(space=FLAT).suggest("00000")
+
+
+def test_it_searches_the_simulators_curves():
+    space = {"lr": tl.loguniform(1e-4, 1.0)}
+    searcher = OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=2)
+    first, second = (tl.simulate("digits", searcher=searcher, num_samples=30, seed=1) for _ in range(2))
+    assert [trial.config for trial in first.trials] == [trial.config for trial in second.trials]
+
+
+@pytest.fixture(autouse=True)
+def _no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)

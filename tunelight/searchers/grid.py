@@ -1,0 +1,87 @@
+"""GridSearcher: every configuration of a space that has finitely many, in order."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from tunelight.errors import SettingsError
+from tunelight.space import SearchSpace
+from tunelight.space.domains import spell
+
+
+class GridSearcher(Searcher):
+    """Suggest each configuration once, the last key moving first; then say that there is none left.
+
+    Keys are chosen from ``choice``, ``grid``, ``randint``, ``qrandint`` and ``quniform``. What is chosen may decide
+    which keys come after it (conditions): the configurations are the leaves of a tree, walked from left to right.
+    What breaks a constraint of the space is left out. Raises: SettingsError, naming the keys without an end.
+    """
+
+    def __init__(self, space: SearchSpace, metric: str | None = None, mode: str | None = None) -> None:
+        super().__init__(metric=metric, mode=mode)
+        self._space = space
+        self._values = {key: _values(domain) for key, domain in space.domains.items()}
+        if endless := [key for key, values in self._values.items() if values is None]:
+            raise SettingsError(
+                f"searcher='grid' tries every value, and {', '.join(endless)} has no end of them. Give it a list "
+                "(choice, grid), whole numbers (randint) or steps (quniform), or choose searcher='sobol' or 'random'."
+            )
+        self._grid_index = 0
+        self._path: list[int] | None = []
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next configuration, or FINISHED."""
+        while self._path is not None:
+            taken: list[tuple[int, int]] = []
+            values = self._space.draw(functools.partial(self._pick, taken), self._grid_index)
+            self._step(taken)
+            if self._space.broken(values) is None:
+                return self._space.written(values)
+        return Searcher.FINISHED
+
+    def _pick(self, taken: list[tuple[int, int]], key: str, domain: Any) -> Any:
+        """Return a key's value on the path, and note where that is among how many; beyond the path, the first."""
+        values = self._values[key] or []
+        path = self._path or []
+        at = path[len(taken)] if len(taken) < len(path) else 0
+        taken.append((at, len(values)))
+        return values[at]
+
+    def _step(self, taken: list[tuple[int, int]]) -> None:
+        """Go to the next leaf; at the last one, to the next point of the grid axes."""
+        while taken and taken[-1][0] + 1 == taken[-1][1]:
+            taken.pop()
+        if taken:
+            self._path = [at for at, _ in taken[:-1]] + [taken[-1][0] + 1]
+            return
+        self._grid_index += 1
+        self._path = [] if self._grid_index < self._space.grid_size else None
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Learn nothing."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing: where it is follows from how often it was asked."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Need nothing; see ``save``."""
+
+
+def _values(domain: Any) -> list[Any] | None:
+    """Return all values of a domain; None where they have no end. Fixed ones and functions are not chosen."""
+    name, arguments = spell(domain)
+    if name in ("fixed", "sample_from"):
+        return []
+    match name, arguments:
+        case (("choice" | "ordinal" | "grid_search"), [values]):
+            return list(values)
+        case "randint", [low, high]:
+            return list(range(low, high))
+        case "qrandint", [low, high, q]:
+            return list(range(low, high + 1, q))
+        case "quniform", [low, high, q]:
+            return [low + q * index for index in range(round((high - low) / q) + 1)]
+    return None

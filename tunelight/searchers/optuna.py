@@ -1,0 +1,371 @@
+"""OptunaSearcher: Optuna's samplers for a sweep, over a study that holds what became of its trials."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler, GPSampler
+from optuna.storages import InMemoryStorage
+from optuna.trial import TrialState, create_trial
+
+from tunelight.errors import SettingsError
+from tunelight.searchers.distributions import Parameter, parameter_of
+from tunelight.searchers.earlier import Earlier
+from tunelight.searchers.mirror import Mirror, storage_opener
+from tunelight.searchers.samplers import generator, keeps_nothing, make_sampler, quiet, reseed
+from tunelight.searchers.sweep import Follower
+from tunelight.settings import Mode, paired
+from tunelight.space import SearchSpace
+from tunelight.space.plain import plain
+from tunelight.storage import DIVERGED, ERROR, FINISHED, INTERRUPTED, OOM, STOPPED, is_better
+
+logger = logging.getLogger("tunelight")
+
+_ATTEMPTS: Final = 50
+"""How often a sampler is asked again that suggests what breaks a constraint of the space."""
+_INFEASIBLE: Final = "infeasible"
+"""The constraint, in Optuna's sense, by which samplers learn where training cannot succeed."""
+
+_AT_RANDOM: Final = "The configuration is drawn at random instead."
+
+
+@dataclass
+class _Live:
+    """A trial of the study that has not ended; ``best``: what it reported when its first metric was best."""
+
+    trial: optuna.Trial
+    best: list[float] | None = None
+    last: Any = None
+    """The number of its last report."""
+    steps: set[Any] = field(default_factory=set)
+
+
+class OptunaSearcher(Follower):
+    """Suggest what an Optuna sampler makes of the trials so far.
+
+    The study is in memory. A copy of it, for optuna-dashboard and Optuna's own plots, is written by a thread of its
+    own to ``study.journal`` in the sweep's folder, or to ``study_storage``. A sweep that goes on rebuilds its study
+    from its record, never from the copy.
+
+    Suggestion n follows from the seed, n, and what the study was told before. Ends are told as they are: FINISHED is
+    COMPLETE with the trial's best report, STOPPED is PRUNED, ERROR and INTERRUPTED are FAIL; DIVERGED and OOM are
+    COMPLETE, but infeasible and infinitely bad. What breaks a constraint of the space is told so too, and never run.
+
+    Args:
+        sampler: "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii", or an Optuna sampler, which is copied and
+            seeded as the sweep is (None: "tpe"; with several metrics "nsgaii").
+        space, metric, mode, seed: for use without ``tunelight.run``, which tells its own (0 is the seed then).
+        study_storage: an address that Optuna knows, as "sqlite:///studies.db", for the copy (None: the journal).
+        options: arguments of the named sampler.
+
+    Raises: SettingsError. Runs on: driver.
+    """
+
+    def __init__(
+        self,
+        sampler: str | BaseSampler | None = None,
+        *,
+        space: SearchSpace | Mapping[str, Any] | None = None,
+        metric: str | Sequence[str] | None = None,
+        mode: Mode | Sequence[Mode] | None = None,
+        seed: int | None = None,
+        study_storage: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.kind = sampler
+        self._options = options
+        self.address = study_storage
+        self.notes: list[str] = []
+        self._seed = seed
+        self._space = None if space is None else SearchSpace.of(space)
+        self._objectives = paired(metric, mode)
+        self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
+        self._storage = InMemoryStorage()
+        self._study: optuna.Study | None = None
+        self._live: dict[str, _Live] = {}
+        self._met = 0
+        self._mirror: Mirror | None = None
+        self._warned: set[str] = set()
+        if sampler is not None or self._objectives:  # a wrong one is refused here, as soon as it is known
+            make_sampler(self._named, options, seed or 0, len(self._objectives))
+
+    @property
+    def _named(self) -> Any:
+        return self.kind or ("nsgaii" if len(self._objectives) > 1 else "tpe")
+
+    def for_sweep(
+        self, space: SearchSpace, metric: str | Sequence[str] | None, mode: Mode | Sequence[Mode], seed: int
+    ) -> OptunaSearcher:
+        """Return another searcher like this one, that a sweep can use as its own."""
+        seed = seed if self._seed is None else self._seed
+        return OptunaSearcher(
+            self.kind,
+            space=space,
+            metric=metric,
+            mode=mode,
+            seed=seed,
+            study_storage=self.address,
+            **self._options,
+        )
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        """Take what Tune tells, where nobody told it before; return False once the study has begun."""
+        if self._study is not None:
+            return False
+        if metric is not None and not self._objectives:
+            self._objectives = paired(metric, "max" if mode == "max" else "min")
+            self._metric, self._mode = self._objectives[0]
+        if config and self._space is None:
+            self._space = SearchSpace.of(config)
+        return True
+
+    # -- the study
+
+    @property
+    def study(self) -> optuna.Study:
+        """The study in memory; it begins when it is first asked for."""
+        if self._study is None:
+            count = len(self._objectives)
+            if not count:
+                raise SettingsError("OptunaSearcher has no metric to search for. Give it metric= and mode=.")
+            with quiet():
+                self._study = optuna.create_study(
+                    storage=self._storage,
+                    study_name="sweep",
+                    sampler=make_sampler(self._named, self._options, self._seed or 0, count),
+                    directions=["minimize" if mode == "min" else "maximize" for _, mode in self._objectives],
+                )
+                self._study.set_metric_names([metric for metric, _ in self._objectives])
+        return self._study
+
+    @functools.cached_property
+    def _parameters(self) -> dict[str, Parameter | None]:
+        return {key: parameter_of(key, domain) for key, domain in self.space.domains.items()}
+
+    @property
+    def space(self) -> SearchSpace:
+        """What is searched. Raises: SettingsError where nobody said."""
+        if self._space is None:
+            raise SettingsError("OptunaSearcher has nothing to search. Give it space=.")
+        return self._space
+
+    def mirror_to(self, folder: Path) -> None:
+        """Write a copy of the study from now on: to ``study_storage``, or to the journal in a sweep's folder."""
+        where = self.address or str(folder / "study.journal")
+        self._mirror = Mirror(self.study, self._storage, storage_opener(where), where, folder)
+        self._mirror.start()
+
+    def close(self, states: Mapping[str, str]) -> None:
+        """Tell the study of trials that were cut off with the sweep, by their recorded states, and end the copy."""
+        for trial_id in list(self._live):
+            self.end(trial_id, states.get(trial_id, INTERRUPTED))
+        if self._mirror is not None:
+            self._mirror.close()
+
+    def _changed(self) -> None:
+        if self._mirror is not None:
+            self._mirror.changed()
+
+    # -- trials that begin
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """Return the next configuration."""
+        sampler, number = self.study.sampler, self._number(trial_id)
+        for attempt in range(_ATTEMPTS):
+            words = (self._seed or 0, number, attempt)
+            reseed(sampler, *words)
+            trial = self.study.ask()
+            try:
+                with quiet():
+                    values = self._drawn(trial, number, generator(*words, 1))
+            except Exception as error:  # noqa: BLE001 - whatever a sampler raises would end the sweep
+                self._tell(trial, TrialState.FAIL)
+                self._say("error", f"{type(sampler).__name__} raised {type(error).__name__}: {error}. {_AT_RANDOM}")
+                break
+            broken = self.space.broken(values)
+            if broken is None:
+                return self._begin(trial_id, trial, values)
+            self._tell_infeasible(trial, f"not run: {broken}")
+        else:
+            name = type(sampler).__name__
+            self._say("broken", f"{_ATTEMPTS} suggestions of {name} in a row broke {broken!r}. {_AT_RANDOM}")
+        config = self.space.sample(generator(self._seed or 0, number), number % self.space.grid_size)
+        return self._begin(trial_id, self.study.ask(), self.space.dotted(config))
+
+    def _drawn(self, trial: optuna.Trial, number: int, rng: np.random.RandomState) -> dict[str, Any]:
+        """Draw from the space what the sampler suggests, and by the domain itself what Optuna has no word for."""
+
+        def choose(key: str, domain: Any) -> Any:
+            parameter = self._parameters[key]
+            return domain.sample(random_state=rng) if parameter is None else parameter.suggest(trial)
+
+        return self.space.draw(choose, number % self.space.grid_size)
+
+    def _begin(self, trial_id: str, trial: optuna.Trial, values: Mapping[str, Any]) -> dict[str, Any]:
+        at = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
+        params, others = self._split(values)
+        for key, (value, parameter) in params.items():
+            if key not in trial.params:  # not suggested just now
+                inner = parameter.distribution.to_internal_repr(value)
+                self._storage.set_trial_param(at, key, inner, parameter.distribution)
+        for key, value in {**others, "trial": trial_id}.items():
+            trial.set_user_attr(key, value)
+        self._live[trial_id] = _Live(trial)
+        self._changed()
+        return self.space.written(values)
+
+    def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
+        """Take a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
+        number, trial = self._number(trial_id), self.study.ask()
+        if asked and not keeps_nothing(self.study.sampler):
+            reseed(self.study.sampler, self._seed or 0, number, 0)
+            with quiet():
+                trial.relative_params  # noqa: B018 - asked for what it leaves behind
+        self._begin(trial_id, trial, self.space.dotted(config))
+
+    def learn(self, earlier: Sequence[Earlier]) -> int:
+        """Add trials of earlier sweeps to the study, as far as their keys are shared; return how many had any.
+
+        A sampler that models all keys together, as all but TPE do, is only told of trials that have every key.
+        """
+        whole = not isinstance(self.study.sampler, optuna.samplers.TPESampler)
+        wanted = {key for key, parameter in self._parameters.items() if parameter is not None}
+        count = 0
+        for one in earlier:
+            params, others = self._split(self.space.dotted(one.config))
+            if params and (not whole or params.keys() >= wanted):
+                with quiet():
+                    self.study.add_trial(
+                        create_trial(
+                            params={key: value for key, (value, _) in params.items()},
+                            distributions={key: parameter.distribution for key, (_, parameter) in params.items()},
+                            user_attrs={**others, "trial": one.name, "state": one.state},
+                            **self._told(one),
+                        )
+                    )
+                count += 1
+        return count
+
+    def _told(self, one: Earlier) -> dict[str, Any]:
+        if one.state in (DIVERGED, OOM):
+            return {"state": TrialState.COMPLETE, "values": self._worst, "constraints": {_INFEASIBLE: 1.0}}
+        constraints = {_INFEASIBLE: 0.0} if self._marks_all else None
+        if one.state == FINISHED:
+            return {"state": TrialState.COMPLETE, "values": list(one.best), "constraints": constraints}
+        single = len(self._objectives) == 1
+        curve = dict(one.curve) if single else {}
+        last = {"values": [curve[max(curve)]]} if curve else {}
+        return {"state": TrialState.PRUNED, "intermediate_values": curve, "constraints": constraints, **last}
+
+    def _split(self, values: Mapping[str, Any]) -> tuple[dict[str, tuple[Any, Parameter]], dict[str, Any]]:
+        """Return values as parameters of the study, and those that can be none."""
+        params: dict[str, tuple[Any, Parameter]] = {}
+        others: dict[str, Any] = {}
+        for key, value in values.items():
+            try:
+                parameter = self._parameters[key]
+                if parameter is None:
+                    raise ValueError
+                params[key] = parameter.stored(value), parameter
+            except (ValueError, TypeError):
+                others[key] = plain(value)
+        return params, others
+
+    @property
+    def _study_id(self) -> int:
+        return self._storage.get_study_id_from_name(self.study.study_name)
+
+    def _number(self, trial_id: str) -> int:
+        """Return which trial this is: a sweep counts its own; elsewhere they are counted here."""
+        self._met += 1
+        return int(trial_id) if trial_id.isdecimal() else self._met - 1
+
+    # -- what becomes of them
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Tell the study of a report."""
+        if (live := self._live.get(trial_id)) is not None:
+            self._hear(live, result)
+            self._changed()
+
+    def _hear(self, live: _Live, result: Mapping[str, Any]) -> None:
+        live.last = step = result.get("training_iteration")
+        values = [_number(result, metric) for metric, _ in self._objectives]
+        if values[0] is None:
+            return
+        if len(values) == 1 and step is not None and step not in live.steps:  # one that is made again counts once
+            live.steps.add(step)
+            live.trial.report(values[0], int(step))
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            missing = [metric for (metric, _), value in zip(self._objectives, values, strict=True) if value is None]
+            self._say("missing", f"A trial reported no {', '.join(missing)}: such reports are left out of the study.")
+        elif live.best is None or is_better(known[0], live.best[0], self._objectives[0][1]):
+            live.best = known
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Tell the study of an end, for those who say less of it than ``end`` wants to know."""
+        live = self._live.get(trial_id)
+        heard = live is not None and result is not None and live.last == result.get("training_iteration")
+        self.end(trial_id, ERROR if error else FINISHED if heard else STOPPED, result)
+
+    def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
+        """Tell the study how a trial ended, with its last report where it has not heard of that yet."""
+        live = self._live.pop(trial_id, None)
+        if live is None:
+            return
+        if result is not None and result.get("training_iteration") != live.last:
+            self._hear(live, result)
+        live.trial.set_user_attr("state", state)
+        if state in (DIVERGED, OOM):
+            self._tell_infeasible(live.trial)
+        elif state == STOPPED or (state == FINISHED and live.best is not None):
+            if self._marks_all:
+                live.trial.set_constraint(_INFEASIBLE, 0.0)
+            whole = state == FINISHED
+            self._tell(live.trial, TrialState.COMPLETE if whole else TrialState.PRUNED, live.best if whole else None)
+        else:
+            self._tell(live.trial, TrialState.FAIL)
+        self._changed()
+
+    def _tell_infeasible(self, trial: optuna.Trial, why: str | None = None) -> None:
+        if why is not None:
+            trial.set_user_attr("why", why)
+        trial.set_constraint(_INFEASIBLE, 1.0)
+        self._tell(trial, TrialState.COMPLETE, self._worst)
+
+    def _tell(self, trial: optuna.Trial, state: TrialState, values: Sequence[float] | None = None) -> None:
+        with quiet():
+            self.study.tell(trial, values, state)
+
+    @property
+    def _worst(self) -> list[float]:
+        return [math.inf if mode == "min" else -math.inf for _, mode in self._objectives]
+
+    @property
+    def _marks_all(self) -> bool:
+        """Tell whether every trial has to say that it is feasible: Optuna's GP wants as many constraints of each."""
+        return isinstance(self.study.sampler, GPSampler)
+
+    def _say(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning(text)
+
+
+def _number(result: Mapping[str, Any], metric: str) -> float | None:
+    """Return a metric as a finite float; None where there is none."""
+    try:
+        value = float(result[metric])
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,114 @@
+"""Optuna's samplers by name, made and seeded for a sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna import samplers
+from optuna.samplers import BaseSampler
+
+from tunelight.errors import SettingsError, guess
+
+KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "tpe": ("TPESampler", {"constant_liar": True}),
+    "gp": ("GPSampler", {"warn_independent_sampling": False}),
+    "cmaes": ("CmaEsSampler", {"warn_independent_sampling": False}),
+    "sobol": ("QMCSampler", {"qmc_type": "sobol", "scramble": True, "warn_independent_sampling": False}),
+    "qmc": ("QMCSampler", {"scramble": True, "warn_independent_sampling": False}),
+    "nsgaii": ("NSGAIISampler", {}),
+    "nsgaiii": ("NSGAIIISampler", {}),
+}
+"""Names, the samplers' classes, and what they are told where nobody says otherwise."""
+_ONE_METRIC = ("cmaes",)
+_BLIND = ("sobol", "qmc")
+"""They look at no result."""
+
+
+def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: int) -> BaseSampler:
+    """Return a sampler by name, or a copy of one that is given. Raises: SettingsError."""
+    if isinstance(kind, BaseSampler):
+        if options:
+            raise SettingsError(f"{type(kind).__name__} is made already, and takes no {', '.join(options)} any more.")
+        return copy.deepcopy(kind)
+    if kind not in KINDS:
+        raise SettingsError(f"There is no sampler {kind!r}.{guess(kind, KINDS)} There are: {', '.join(KINDS)}.")
+    if objectives > 1 and kind in _ONE_METRIC:
+        raise SettingsError(f"searcher={kind!r} takes one metric only. Choose 'nsgaii', 'tpe' or 'gp' for several.")
+    name, usual = KINDS[kind]
+    make: type[BaseSampler] = getattr(samplers, name)
+    valid = list(inspect.signature(make).parameters)
+    for option in options:
+        if option not in valid:
+            raise SettingsError(
+                f"searcher {kind!r} has no {option!r}.{guess(option, valid)} It takes study_storage, "
+                f"{', '.join(valid)}."
+            )
+    try:
+        with quiet():
+            return make(**{"seed": seed, **usual, **options})
+    except (ImportError, TypeError, ValueError) as error:
+        raise SettingsError(f"searcher {kind!r} does not take {dict(options)}: {error}") from error
+
+
+# Whoever runs a sweep need not hear of studies that it makes for itself.
+logging.getLogger("optuna.storages").setLevel(logging.WARNING)
+
+
+def learns(kind: Any) -> bool:
+    """Tell whether a sampler looks at results at all."""
+    return kind not in _BLIND and not isinstance(kind, samplers.RandomSampler | samplers.QMCSampler)
+
+
+def is_sampler(given: Any) -> bool:
+    """Tell whether this is a sampler of Optuna's, or of the user's own."""
+    return isinstance(given, BaseSampler)
+
+
+def keeps_nothing(sampler: BaseSampler) -> bool:
+    """Tell whether a sampler knows nothing but the parameters and values of trials.
+
+    The others leave something with each trial that they suggest (a generation, the place in a sequence).
+    """
+    return isinstance(sampler, samplers.TPESampler | samplers.GPSampler | samplers.RandomSampler)
+
+
+def reseed(sampler: BaseSampler, *words: int) -> None:
+    """Seed a sampler's generators, so that what it suggests next follows from ``words`` and what it was told.
+
+    Optuna's own ``reseed_rng`` takes no seed; without one, a study that goes on would have to be asked all over again
+    for its generators to be where they were.
+    """
+    state = np.random.SeedSequence(words).generate_state(4)
+    for found in _generators(sampler):
+        found.seed(state)
+
+
+def generator(*words: int) -> np.random.RandomState:
+    """Return a generator that is seeded by ``words``."""
+    return np.random.RandomState(np.random.SeedSequence(words).generate_state(4))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what Optuna says of experimental parts, and of trials that are told as infeasible."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        warnings.filterwarnings("ignore", message="Clip non-finite values")
+        warnings.filterwarnings("ignore", message="Constraints have been set")
+        yield
+
+
+def _generators(part: Any) -> Iterator[np.random.RandomState]:
+    for value in vars(part).values():
+        if isinstance(value, BaseSampler):
+            yield from _generators(value)
+        elif isinstance(found := getattr(value, "rng", None), np.random.RandomState):
+            yield found

@@ -1,0 +1,69 @@
+"""What a sweep searches for: one metric with its mode, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from tunelight.errors import SettingsError, guess
+
+Mode = Literal["min", "max"]
+MODES: tuple[Mode, ...] = ("min", "max")
+
+
+def paired(metric: str | Sequence[str] | None, mode: Mode | Sequence[Mode] | None) -> tuple[tuple[str, Mode], ...]:
+    """Return (metric, mode) of each objective, the first of which trials are judged by; empty without a metric.
+
+    One mode (None: "min") is that of all metrics. ``metric`` and ``mode`` are as ``tunelight.run`` takes them, or as
+    sweep.yaml holds them.
+    """
+    metrics = (metric,) if isinstance(metric, str) else tuple(metric or ())
+    modes: Sequence[Mode] = (mode or "min",) * len(metrics) if mode is None or isinstance(mode, str) else mode
+    return tuple(zip(metrics, modes, strict=True))
+
+
+def check_metric(name: str, value: Any) -> str | list[str]:
+    """Return a metric's name, or a list of names. Raises: SettingsError."""
+    metrics = list(value) if isinstance(value, list | tuple) else [value]
+    for metric in metrics:
+        if not isinstance(metric, str) or not metric:
+            raise SettingsError(f"{name} must be text, or a list of texts, not {value!r}.")
+    if not metrics or len(set(metrics)) < len(metrics):
+        raise SettingsError(f"{name} must be one metric, or a list of different ones, not {value!r}.")
+    return metrics if isinstance(value, list | tuple) else metrics[0]
+
+
+def check_mode(name: str, value: Any) -> str | list[str]:
+    """Return a mode, or a list of modes. Raises: SettingsError."""
+    modes = list(value) if isinstance(value, list | tuple) else [value]
+    for mode in modes or [value]:
+        if mode not in MODES:
+            near = guess(mode, MODES)
+            raise SettingsError(f"{name} must be 'min' (less is better) or 'max', not {mode!r}.{near}")
+    return modes if isinstance(value, list | tuple) else modes[0]
+
+
+def check_paired(metric: Any, mode: Any) -> None:
+    """Raise SettingsError where a list of modes does not say one for each metric."""
+    if not isinstance(mode, str) and (isinstance(metric, str) or len(metric or ()) != len(mode)):
+        raise SettingsError(
+            f"mode={mode!r} has to hold 'min' or 'max' for each metric, and metric={metric!r}. Give as many modes as "
+            "metrics, in their order, or one for all."
+        )
+
+
+class Judged:
+    """The part of a sweep's settings that says what it searches for."""
+
+    metric: str | Sequence[str] | None
+    mode: Mode | Sequence[Mode]
+
+    @property
+    def objectives(self) -> tuple[tuple[str, Mode], ...]:
+        """What is searched for, (metric, mode) each; trials are judged by the first."""
+        return paired(self.metric, self.mode)
+
+    @property
+    def judged_by(self) -> dict[str, Any]:
+        """The metric and mode that trials are judged by, where they are judged by one."""
+        return dict(zip(("metric", "mode"), (*self.objectives, (None, self.mode))[0], strict=True))
