@@ -366,9 +366,9 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
     record = RecordCallback(
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.again},
-        seed_of=lambda trial_id: trial_seed(seed, trial_id),
+        seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
         **settings.judged_by,
-        seed=seed,
+        seed=settings.seed or 0,
         num_samples=total,
         max_epochs=settings.max_epochs,
         workers=sweep.reservation.workers,
