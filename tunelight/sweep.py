@@ -25,7 +25,7 @@ from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Settings, check_model, check_picklable, check_train
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
-from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, versions, write_sweep_file
+from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, provenance, write_sweep_file
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler
@@ -271,8 +271,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
     told["reservation"] = at_first.bundles
     told["code"] = code_of(settings)
     told["space_objects"] = objects_in(space)
-    told["versions"] = versions()
-    return told
+    return told | provenance(space.source)
 
 
 def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
@@ -359,6 +358,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
         num_samples=total,
         max_epochs=settings.max_epochs,
         budget_s=settings.budget_s,
+        run={**sweep.told["run"], "versions": sweep.told["versions"]},
     )
     write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)

@@ -6,191 +6,20 @@ interrupted, that still runs, or that ran elsewhere reads the same.
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import json
 import os
-import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from tunelight import checkpoints, storage
-from tunelight.errors import (
-    CheckpointError,
-    ImportPathError,
-    NoResultError,
-    StorageError,
-    TrainFunctionError,
-)
-from tunelight.storage import SweepState, TrialState
+from tunelight import storage
+from tunelight.errors import NoResultError, SettingsError, guess
+from tunelight.results.trial import TrialResult
+from tunelight.storage import SweepState
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_PREFIX: Final = "model."
-_SUFFIXES: Final = (".yaml", ".yml", ".json")
-
-
-class TrialResult:
-    """One trial of a sweep, read only.
-
-    Attributes:
-        id, index: its id (str), and its number in order of creation (int, from 0).
-        state: PENDING, RUNNING, PAUSED, FINISHED (ended by itself), STOPPED (early, by the scheduler), DIVERGED
-            (its metric became NaN, infinite or exploded), OOM (out of memory), ERROR or INTERRUPTED.
-        config: the configuration that its best report was trained under (dict; its last one without such a report).
-        changes: how its configuration changed on the way (population-based training): after which report, whose it took
-            over, ``before`` and ``config``.
-        seed: the seed that was set on all its ranks (int or None).
-        history: every report in order, a list of dicts: the metrics, ``epoch``, ``training_iteration`` and
-            ``timestamp``. Each once: what a trial that went back to a checkpoint reports again is left out.
-        metrics: the best report ({} if nothing comparable was reported). Best is by the sweep's metric over
-            all reports, not the last; NaN is never best, and of equal reports the earlier is.
-        value: the sweep's metric in the best report (float or None).
-        seconds: how long it ran (pauses left out).
-        path: its folder.
-    """
-
-    def __init__(self, state: TrialState, settings: Mapping[str, Any], folder: Path, now: float) -> None:
-        self.id = state.id
-        self.index = state.index
-        self.state = state.state
-        best = None if state.best is None else state.history[state.best]["training_iteration"]
-        self.config = dict(state.config) if best is None else state.config_at(best)
-        self.changes = [dict(change) for change in state.changes]
-        self.seed = state.seed
-        self.history = [dict(report) for report in state.history]
-        self.metrics: dict[str, Any] = {} if state.best is None else self.history[state.best]
-        self.value = state.value
-        self.seconds = state.elapsed(now)
-        self.path = folder / state.folder
-        self._settings = settings
-        self._folder = folder
-        self._error = state.error
-        self._checkpoints = list(state.checkpoints)
-
-    @property
-    def error(self) -> str | None:
-        """Why it failed, diverged or ran out of memory: rank, error and traceback as text; None if it did not."""
-        if self._error is None:
-            return None
-        about = self._error
-        rank = about.get("rank", -1)
-        where = f"rank {rank} on {about.get('node')}: " if isinstance(rank, int) and rank >= 0 else ""
-        head = f"{where}{about.get('type_name', 'Error')}: {about.get('message', '')}"
-        return f"{head}\n\n{about['traceback']}" if about.get("traceback") else head
-
-    @property
-    def checkpoint(self) -> Path | None:
-        """The best checkpoint that is still there, else the last one that is; None if there is none.
-
-        Best is by the sweep's metric at the report that it belongs to; of equals, the earlier.
-        """
-        kept = {path: known for known in self._checkpoints if (path := self._folder / known["path"]).exists()}
-        for info in checkpoints.find(self.path):  # those that were finished after the last report are in no record
-            kept.setdefault(Path(info.path), info.asdict())
-        best: tuple[float, Path] | None = None
-        for path, known in kept.items():
-            value = storage.metric_value(known, "value")
-            if value is not None and (best is None or storage.is_better(value, best[0], self._mode)):
-                best = value, path
-        if best is not None:
-            return best[1]
-        return list(kept)[-1] if kept else None
-
-    @property
-    def _mode(self) -> str:
-        return str(self._settings.get("mode") or "min")
-
-    def load_model(self, model_cls: type[Any] | None = None, *, weights_only: bool = True, **kwargs: Any) -> Any:
-        """Return the LightningModule with the weights of :attr:`checkpoint`, on the CPU.
-
-        Args:
-            model_cls: its class; not needed after a ``model=`` sweep, which recorded it.
-            weights_only: refuse checkpoints that hold more than tensors and plain data, since opening those
-                runs code. False for a checkpoint of your own that holds other objects.
-            kwargs: further arguments of the class; they win over all others. Where the module did not call
-                ``save_hyperparameters()``, its arguments are taken from the trial's configuration.
-
-        Raises: CheckpointError without a checkpoint, or where it cannot be loaded; TrainFunctionError where
-            the class is not known; ImportPathError where it does not import. Imports torch and Lightning.
-        """
-        cls = model_cls if model_cls is not None else self._recorded_model()
-        path = self.checkpoint
-        if path is None:
-            raise CheckpointError(
-                f"Trial {self.id} has no checkpoint to load a model from. Use tunelight's "
-                "TuneReportCheckpointCallback in the train function (a model= sweep writes checkpoints by "
-                "itself, unless checkpoints=None)."
-            )
-        if torn := checkpoints.describe_torn(path):
-            raise CheckpointError(f"{torn} Load another: {self._others(path)}.")
-        import torch  # noqa: PLC0415 - whoever only reads results need not wait for torch
-
-        try:
-            saved = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
-            has_arguments = "hyper_parameters" in saved
-            del saved
-            arguments = kwargs if has_arguments else {**self._model_arguments(cls), **kwargs}
-            return cls.load_from_checkpoint(path, map_location="cpu", weights_only=weights_only, **arguments)
-        except pickle.UnpicklingError as error:
-            raise CheckpointError(
-                f"{path} holds more than weights and plain data, and opening it would run code: {error}. If "
-                "you trust it, call load_model(weights_only=False)."
-            ) from error
-        except (OSError, RuntimeError, TypeError, KeyError) as error:
-            raise CheckpointError(
-                f"The checkpoint {path} cannot be loaded into {cls.__name__}: {error}. Is that the class "
-                "that the trial trained? Arguments that it needs can be given to load_model(...)."
-            ) from error
-
-    def _others(self, path: Path) -> str:
-        """Return which checkpoints the trial has beside ``path``, as text."""
-        whole = [info for info in checkpoints.find(self.path) if info.path != str(path) and checkpoints.is_whole(info)]
-        found = (info.path if info.value is None else f"{info.path} (value {_short(info.value)})" for info in whole)
-        return ", ".join(found) or "the trial has no other"
-
-    def _recorded_model(self) -> type[Any]:
-        recorded = self._settings.get("model")
-        if not isinstance(recorded, str):
-            raise TrainFunctionError(
-                f"Which class trial {self.id} trained is not known: the sweep was given a train function, "
-                "not model=. Call load_model(YourLightningModule)."
-            )
-        module, _, name = recorded.partition(":")
-        try:
-            found: Any = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
-            raise ImportPathError(
-                f"The sweep's model {recorded!r} does not import here: {error}. Call "
-                "load_model(YourLightningModule), or make its module importable."
-            ) from error
-        if not hasattr(found, "load_from_checkpoint"):
-            raise TrainFunctionError(
-                f"The sweep's model {recorded!r} is no LightningModule class but a {type(found).__name__}. "
-                "Call load_model(YourLightningModule)."
-            )
-        return found  # type: ignore[no-any-return]
-
-    def _model_arguments(self, cls: type[Any]) -> dict[str, Any]:
-        """Return the configuration's part for the module: ``model.*``, else what its constructor takes."""
-        dotted = {key.removeprefix(_PREFIX): self.config[key] for key in self.config if key.startswith(_PREFIX)}
-        nested = self.config.get("model")
-        if isinstance(nested, Mapping):
-            dotted = {**nested, **dotted}
-        if dotted:
-            return dotted
-        taken = inspect.signature(cls).parameters.values()
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-            return dict(self.config)
-        names = {parameter.name for parameter in taken}
-        return {key: value for key, value in self.config.items() if key in names}
-
-    def __repr__(self) -> str:
-        return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={len(self.history)})"
+    from tunelight.results.ensemble import Ensemble
 
 
 class SweepResults:
@@ -207,7 +36,7 @@ class SweepResults:
         self._state = state
         now = state.updated or 0.0
         self.trials = [
-            TrialResult(trial, self._told, self.folder, now)
+            TrialResult(trial, self._told, self.folder, now, [state.runs[number] for number in trial.runs])
             for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
         ]
         """Every trial, in order of creation."""
@@ -233,6 +62,11 @@ class SweepResults:
         return str(self._told.get("mode") or "min")
 
     @property
+    def ended(self) -> str | None:
+        """Why it ended: "finished", "time budget" or "interrupted"; None while it runs, or if its driver died."""
+        return self._state.ended
+
+    @property
     def best(self) -> TrialResult:
         """The trial with the best report of all.
 
@@ -248,6 +82,51 @@ class SweepResults:
             first = self.errors[0]
             return f"{text} Trial {first.id} failed with {(first.error or '').splitlines()[0]}; see .errors."
         return f"{text} Look at a trial's .history for what it reported, if anything."
+
+    def trial(self, key: str | int) -> TrialResult:
+        """Return a trial by its id, by the number that the id ends with (5, "5", "trial_00005"), or as "best".
+
+        Raises: NoResultError for one that there is not.
+        """
+        if key == "best":
+            return self.best
+        wanted = str(key).rpartition("_")[2]
+        for trial in self.trials:
+            tail = trial.id.rpartition("_")[2]
+            if str(key) in (trial.id, trial.path.name) or (
+                wanted.isdecimal() and tail.isdecimal() and int(wanted) == int(tail)
+            ):
+                return trial
+        ids = [trial.id for trial in self.trials]
+        shown = ", ".join(ids if len(ids) < 10 else [ids[0], ids[1], "...", ids[-1]]) or "none"
+        raise NoResultError(f"{self.folder} has no trial {key!r}.{guess(key, ids)} It has: {shown}; or say 'best'.")
+
+    def top(self, k: int) -> list[TrialResult]:
+        """Return the ``k`` best trials by their best report, best first; fewer where fewer reported the metric."""
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise SettingsError(f"k must be a whole number of 1 or more, not {k!r}.")
+        judged = [trial for trial in self.trials if trial.value is not None]
+        sign = -1.0 if self.mode == "max" else 1.0
+        return sorted(judged, key=lambda trial: (sign * float(trial.value or 0), trial.index))[:k]
+
+    def ensemble(self, k: int, model_cls: type[Any] | None = None, **kwargs: Any) -> Ensemble:
+        """Return a module whose output is the mean of what the ``k`` best trials' models return.
+
+        The mean is of the outputs of ``forward``, value by value: for a classifier that returns logits, of the logits
+        and not of probabilities. Weights are those of each trial's :attr:`TrialResult.checkpoint`, on the CPU and in
+        evaluation mode. Arguments beside ``k`` go to :meth:`TrialResult.load_model`.
+
+        Raises: NoResultError unless ``k`` trials reported the metric; what load_model raises. Imports torch.
+        """
+        found = self.top(k)
+        if len(found) < k:
+            raise NoResultError(
+                f"An ensemble of {k} was asked for, but {len(found)} trials of {self.folder} reported "
+                f"{self.metric!r}: {self._states()}. Ask for {len(found) or 'none'}."
+            )
+        from tunelight.results.ensemble import Ensemble  # noqa: PLC0415 - imports torch
+
+        return Ensemble([trial.load_model(model_cls, **kwargs) for trial in found])
 
     @property
     def best_config(self) -> dict[str, Any]:
@@ -321,46 +200,30 @@ class SweepResults:
         row["seconds"] = trial.seconds
         return row | _flat(trial.config, "config")
 
-    def export_best(self, path: str | os.PathLike[str]) -> Path:
-        """Write the best configuration and where it came from, as YAML or JSON by the file's suffix.
+    def export_best(
+        self, path: str | os.PathLike[str], format: str | None = None, *, checkpoint: bool = False
+    ) -> Path:
+        """Write the best configuration to a file that something else reads; return its path.
 
-        Keys: config; changes, where it was not the trial's only one; metric, mode, value; metrics (the best
-        report's); trial, seed, training_iteration, epoch; sweep (name, folder); checkpoint (a path or null); versions
-        (those that the sweep ran on).
-        Returns: the path. Raises: StorageError for another suffix or a file that cannot be written,
-        NoResultError when nothing comparable was reported.
+        Args:
+            path: where to; folders are made.
+            format: None goes by the file's suffix: .yaml and .yml, .json, .py.
+                "yaml", "json": ``config``, and where it came from: ``changes`` (where it was not the trial's only one),
+                ``metric``, ``mode``, ``value``, ``metrics`` (the best report's), ``trial``, ``seed``,
+                ``training_iteration``, ``epoch``, ``sweep`` (name, folder), ``checkpoint`` (a path or null),
+                ``versions`` (those that the sweep ran on).
+                "lightning-cli": for ``python train.py fit --config FILE``, where train.py makes a
+                ``LightningCLI(Model, Data)``: seed, model, data and Trainer, with workers and strategy.
+                "hydra": the same as a config (``# @package _global_``) whose parts have a ``_target_``.
+                "python": a program that trains it.
+            checkpoint: also copy the best checkpoint beside the file, as NAME.ckpt, and its weights as
+                NAME.safetensors (not where the checkpoint is a folder).
+
+        Raises: NoResultError when nothing comparable was reported; SettingsError for an unknown format, or keys that it
+        has no place for; StorageError for a suffix that does not fit or a file that cannot be written;
+        CheckpointError without a checkpoint to copy.
         """
-        target = Path(path)
-        if target.suffix.lower() not in _SUFFIXES:
-            raise StorageError(
-                f"export_best writes YAML or JSON by the file's suffix, but {str(path)!r} has "
-                f"{target.suffix or 'none'!r}. Use one of {', '.join(_SUFFIXES)}."
-            )
-        data = self._export()
-        is_json = target.suffix.lower() == ".json"
-        text = json.dumps(storage.plain(data), indent=2) + "\n" if is_json else storage.to_yaml(data)
-        storage.write_atomically(target, text)
-        return target
-
-    def _export(self) -> dict[str, Any]:
-        best = self.best
-        report = dict(best.metrics)
-        epoch, iteration, _ = (report.pop(key) for key in ("epoch", "training_iteration", "timestamp"))
-        return {
-            "config": best.config,
-            **({"changes": best.changes} if best.changes else {}),
-            "metric": self.metric,
-            "mode": self.mode,
-            "value": best.value,
-            "metrics": report,
-            "trial": best.id,
-            "seed": best.seed,
-            "training_iteration": iteration,
-            "epoch": epoch,
-            "sweep": {"name": self.name, "folder": self.folder},
-            "checkpoint": best.checkpoint,
-            "versions": self._told.get("versions") or storage.versions(),
-        }
+        return self.best.export(path, format, checkpoint=checkpoint)
 
     def summary(self) -> str:
         """Return a few lines to print: trials by state, and the best."""

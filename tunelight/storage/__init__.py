@@ -22,7 +22,9 @@ from tunelight.storage.files import (
     write_atomically,
     write_sweep_file,
 )
+from tunelight.storage.finding import DEFAULT_STORAGE, Found, find_sweep, list_sweeps
 from tunelight.storage.lock import LOCK_FILE, locked
+from tunelight.storage.provenance import provenance
 from tunelight.storage.record import Lines, Record, read_lines, read_record
 from tunelight.storage.repair import repair
 from tunelight.storage.state import (
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from tunelight.storage.recorder import RecordCallback
 
 __all__ = [
+    "DEFAULT_STORAGE",
     "DIVERGED",
     "ERROR",
     "FINISHED",
@@ -65,6 +68,7 @@ __all__ = [
     "SWEEP_FILE",
     "TERMINAL",
     "Best",
+    "Found",
     "Lines",
     "Record",
     "RecordCallback",
@@ -72,10 +76,13 @@ __all__ = [
     "TrialState",
     "apply",
     "create_sweep_folder",
+    "find_sweep",
     "is_better",
+    "list_sweeps",
     "locked",
     "metric_value",
     "plain",
+    "provenance",
     "read_lines",
     "read_record",
     "read_sweep_file",

@@ -52,6 +52,8 @@ class TrialState:
     """How long it was RUNNING, up to ``since``."""
     since: float | None = None
     """When it was last set to RUNNING; None while it is not."""
+    runs: list[int] = field(default_factory=list)
+    """In which of the sweep's runs it trained."""
 
     def elapsed(self, now: float) -> float:
         """Return the seconds it has been RUNNING until ``now``."""
@@ -83,6 +85,8 @@ class SweepState:
     """
 
     sweep: dict[str, Any] = field(default_factory=dict)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """What each run of the driver was: command, cwd, git, versions; empty where a record says nothing of it."""
     trials: dict[str, TrialState] = field(default_factory=dict)
     live: dict[str, TrialState] = field(default_factory=dict)
     """The trials that are RUNNING or PAUSED."""
@@ -109,7 +113,9 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
-    state.sweep.update(line["sweep"])
+    told = dict(line["sweep"])
+    state.runs.append(told.pop("run", None) or {})
+    state.sweep.update(told)
     state.started, state.ended = line["time"], None
 
 
@@ -125,6 +131,8 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
         trial.seconds, trial.since = trial.elapsed(line.get("at", line["time"])), None
     if new == RUNNING:
         trial.since = line["time"]
+        if state.runs and len(state.runs) - 1 not in trial.runs:
+            trial.runs.append(len(state.runs) - 1)
     state.counts[trial.state] -= 1
     state.counts[new] += 1
     trial.state, trial.error = new, line.get("error")
