@@ -15,7 +15,8 @@ from tunelight.results import SweepResults, TrialResult
 from tunelight.storage import INTERRUPTED, SWEEP_FILE, Record, create_sweep_folder, read_sweep_file, write_sweep_file
 
 _WHEN: Final = ("training_iteration", "timestamp")
-_NOT_COPIED: Final = ("code", "run", "versions", "baselines")
+_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start")
+"""What sweep.yaml says of the sweep that is not so of one trial's second run."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class Reproduction:
 
     def __str__(self) -> str:
         if self.same:
-            head = f"Trial {self.trial} is reproduced: all metrics of its {self.reports} reports are the same, bit by bit."
+            head = (
+                f"Trial {self.trial} is reproduced: all metrics of its {self.reports} reports are the same, bit by bit."
+            )
         elif self.differences:
             head = (
                 f"Trial {self.trial} is not reproduced: {len(self.differences)} values differ in {self.compared} "
@@ -179,24 +182,19 @@ def _same(was: Any, now: Any) -> bool:
 def _notes(was: Mapping[str, Any], now: Mapping[str, Any], trial: TrialResult) -> list[str]:
     """Return what else is not as it was when the trial was trained."""
     ran = trial.runs[-1] if trial.runs else {}
-    notes = []
-    versions = {name: (version, (now.get("versions") or {}).get(name)) for name, version in
-                (ran.get("versions") or was.get("versions") or {}).items()}
-    notes += [f"{name} was {then} and is {today}" for name, (then, today) in versions.items() if then != today]
-    for name, print_ in (was.get("code") or {}).items():
-        today = (now.get("code") or {}).get(name)
-        if None not in (print_, today) and print_ != today:
+    notes: list[str] = []
+    versions, code = now.get("versions") or {}, now.get("code") or {}
+    for name, version in (ran.get("versions") or was.get("versions") or {}).items():
+        if version != versions.get(name):
+            notes.append(f"{name} was {version} and is {versions.get(name)}")
+    for name, hashed in (was.get("code") or {}).items():
+        if None not in (hashed, code.get(name)) and hashed != code[name]:
             notes.append(f"the code of {name} ({was.get(name)}) has changed")
-    git, today = ran.get("git") or {}, (now.get("run") or {}).get("git") or {}
-    if git.get("commit") and today.get("commit") and git["commit"] != today["commit"]:
-        notes.append(f"the repository stood at {git['commit'][:12]} and stands at {today['commit'][:12]}")
+    git, here = ran.get("git") or {}, (now.get("run") or {}).get("git") or {}
+    if git.get("commit") and here.get("commit") and git["commit"] != here["commit"]:
+        notes.append(f"the repository stood at {git['commit'][:12]} and stands at {here['commit'][:12]}")
     if git.get("dirty"):
         notes.append("the repository had changes that were in no commit when it ran")
-    if len(set(_sizes(was))) > 1:
+    if isinstance(was.get("workers"), list):
         notes.append("its gang was elastic: reports that a smaller one made are the same to rounding only")
     return notes
-
-
-def _sizes(told: Mapping[str, Any]) -> list[Any]:
-    workers = told.get("workers")
-    return workers if isinstance(workers, list) else [workers]

@@ -44,6 +44,16 @@ def export(trial: TrialResult, told: Mapping[str, Any], path: Path, format: str 
     return path
 
 
+def format_of(trial: TrialResult, path: Path, asked: str | None) -> str:
+    """Return the format that a command writes: as asked, else by the suffix, where YAML is for LightningCLI if it can be.
+
+    It can where the sweep was given ``model=``. Raises: SettingsError, StorageError.
+    """
+    if asked is None and path.suffix.lower() in _YAML and trial.has_parts:
+        return "lightning-cli"
+    return _format(path, asked)
+
+
 def _format(path: Path, asked: str | None) -> str:
     """Return the format that is asked for, or that the suffix says. Raises: SettingsError, StorageError."""
     suffix = path.suffix.lower()

@@ -161,7 +161,9 @@ def _words(facts: Mapping[str, Any]) -> list[str]:
     value = "nothing comparable" if facts["value"] is None else f"{facts['metric']}={facts['value']:.6g}"
     lines = [f"Trial {facts['trial']} of the sweep {facts['sweep']['name']}: {value} at {when}."]
     if facts.get("changes"):
-        lines.append("Its configuration changed on the way (population-based training): this is that of its best report.")
+        lines.append(
+            "Its configuration changed on the way (population-based training): this is that of its best report."
+        )
     return lines
 
 

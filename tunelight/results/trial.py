@@ -73,6 +73,11 @@ class TrialResult:
         return self._folder
 
     @property
+    def has_parts(self) -> bool:
+        """Tell whether its sweep was given ``model=``, so that keys say whose arguments they are."""
+        return self._settings.get("model") is not None
+
+    @property
     def error(self) -> str | None:
         """Why it failed, diverged or ran out of memory: rank, error and traceback as text; None if it did not."""
         if self._error is None:
@@ -147,9 +152,7 @@ class TrialResult:
                 "that the trial trained? Arguments that it needs can be given to load_model(...)."
             ) from error
 
-    def export(
-        self, path: str | os.PathLike[str], format: str | None = None, *, checkpoint: bool = False
-    ) -> Path:
+    def export(self, path: str | os.PathLike[str], format: str | None = None, *, checkpoint: bool = False) -> Path:
         """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
         return export(self, self._settings, Path(path), format, checkpoint)
 

@@ -47,7 +47,9 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
         return known[0].folder
     inside = [one.folder.name for one in list_sweeps(path)] if path.is_dir() else []
     if inside:
-        raise StorageError(f"{path} is no sweep, but holds some: {_some(inside)}. Give one of them: {path / inside[0]}.")
+        raise StorageError(
+            f"{path} is no sweep, but holds some: {_some(inside)}. Give one of them: {path / inside[0]}."
+        )
     names = [one.folder.name for one in known]
     if not names:
         raise StorageError(

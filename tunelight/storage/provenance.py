@@ -13,7 +13,9 @@ from tunelight.storage.files import versions
 
 _GIT_S: Final = 5.0
 """How long git may take: a sweep does not wait for a slow file system."""
-_SECRET: Final = re.compile(r"(?i)(pass(word|wd|phrase)?|secret|token|credential|api[-_.]?key|access[-_.]?key|private[-_.]?key)$")
+_SECRET: Final = re.compile(
+    r"(?i)(pass(word|wd|phrase)?|secret|token|credential|api[-_.]?key|access[-_.]?key|private[-_.]?key)$"
+)
 _IN_ADDRESS: Final = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 
 
