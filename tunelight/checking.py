@@ -1,4 +1,4 @@
-"""Look at a sweep before it runs: is all of it right, does its gang fit, does one batch go through?"""
+"""Look at a sweep before it runs: whether all of it is right, its gang fits, and one batch goes through."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tunelight.resources import Reservation, fitted, reserve
 from tunelight.settings import NAMES, Settings, check_model, check_picklable, check_train
 from tunelight.space import SearchSpace
 from tunelight.sweep import run
-
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
 

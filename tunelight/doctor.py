@@ -33,7 +33,7 @@ Verdict = Literal["ok", "note", "wrong"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: "ok"; "note" (it works without, or otherwise); "wrong" (do what ``advice`` says)."""
+    """One thing that was looked at: "ok", "note" (it works all the same) or "wrong" (``advice`` says what to do)."""
 
     name: str
     verdict: Verdict
@@ -172,4 +172,4 @@ def _shared_memory() -> Iterator[Finding]:
     size, memory = shutil.disk_usage(shared).total, psutil.virtual_memory().total
     small = size < 0.1 * memory and size < 2 * _GIB
     advice = "In Docker: --shm-size=2g. Ray keeps objects on disk otherwise, which is slow." if small else ""
-    yield Finding("/dev/shm", "note" if small else "ok", f"{size / _GIB:.1f} GiB", advice)
+    yield Finding("shared memory", "note" if small else "ok", f"{size / _GIB:.1f} GiB in {shared}", advice)

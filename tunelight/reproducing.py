@@ -74,8 +74,8 @@ def reproduce(
 ) -> Reproduction:
     """Run a trial again with its seed, configuration and workers, and compare the metrics of every report.
 
-    It runs as a sweep of its own beside the first, ``<sweep>-trial-<id>-<time>``, until as many reports as were recorded
-    are made. On CPUs they are the same bit by bit, also where the trial first ran on a gang that others had used,
+    It runs as a sweep of its own beside the first, ``<sweep>-trial-<id>-<time>``, until it has made as many reports as
+    were recorded. On CPUs they are the same bit by bit, also where the trial first ran on a gang that others had used,
     was stopped, or was paused and resumed. Where its gang had another size for a while, they are to rounding.
 
     Args:
@@ -133,17 +133,17 @@ def _check(sweep: SweepResults, trial: TrialResult) -> None:
     if trial.changes:
         change = trial.changes[0]
         raise SettingsError(
-            f"Trial {trial.id} cannot be reproduced alone: after report {change['training_iteration']} it took over the "
-            f"weights of trial {change['parent']} (population-based training). Run the whole sweep again with its seed, "
-            "or train its last configuration from the parent's checkpoint."
+            f"Trial {trial.id} cannot be reproduced alone: after report {change['training_iteration']} it took over "
+            f"the weights of trial {change['parent']} (population-based training). Run the whole sweep again with its "
+            "seed, or train its last configuration from the parent's checkpoint."
         )
     if not trial.history:
         raise NoResultError(f"Trial {trial.id} made no report ({trial.state}), so there is nothing to compare.")
     told = read_sweep_file(sweep.folder)
     if objects := told.get("space_objects"):
         raise SettingsError(
-            f"{sweep.folder / SWEEP_FILE} holds {', '.join(objects)} as text only, for their values are objects, so that "
-            f"trial {trial.id} cannot be run again from its record. Give such choices names, and make the objects of "
+            f"{sweep.folder / SWEEP_FILE} holds {', '.join(objects)} as text only, for their values are objects, so "
+            f"that trial {trial.id} cannot be run again from its record. Give such choices names, and make objects of "
             "them in the training code."
         )
 

@@ -23,7 +23,10 @@ BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 _FAILURES: Final = (GangError, HeadLostError, WorkerFailedError)
 """Errors of what ran; all others say that something was asked for that cannot be done."""
-_ORDER: Final = "init check run resume extend ls show watch best export reproduce plot report dashboard simulate plan doctor".split()
+_ORDER: Final = (
+    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
+    "dashboard", "simulate", "plan", "doctor",
+)  # fmt: skip
 _AS_JSON: Final = "tunelight.json"
 _DEBUG: Final = "--debug"
 

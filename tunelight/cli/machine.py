@@ -1,4 +1,4 @@
-"""doctor: is this machine fit to run sweeps?"""
+"""doctor: whether this machine is fit to run sweeps."""
 
 from __future__ import annotations
 

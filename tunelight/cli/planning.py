@@ -31,7 +31,7 @@ def plan(
     scheduler: Scheduler = None,
     price: Annotated[float | None, typer.Option("--price-per-gpu-hour", help="What a slot costs an hour.")] = None,
     deadline: Annotated[str | None, typer.Option("--deadline", help="8h, 90m: other sizes are tried as well.")] = None,
-    sets: Sets = [],  # noqa: B006 - typer copies it
+    sets: Sets = [],
     json: Json = False,
 ) -> None:
     """Say what a sweep would take and cost on a cluster, by simulating it. Exit code 1: not in time, or not at all."""
@@ -77,7 +77,8 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a sweep on virtual time, with the real scheduler on recorded learning curves; say what it cost and found."""
-    from tunelight.simulation import simulate as run, tasks  # noqa: PLC0415
+    from tunelight.simulation import simulate as run  # noqa: PLC0415
+    from tunelight.simulation import tasks  # noqa: PLC0415
     from tunelight.storage import find_sweep  # noqa: PLC0415
 
     known = tasks()

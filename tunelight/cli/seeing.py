@@ -88,8 +88,8 @@ def _write(figure: Any, path: Path, format: str) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
     except (ValueError, RuntimeError) as error:
         raise StorageError(
-            f"{path} cannot be drawn: {str(error).strip().splitlines()[0]}. Pictures need kaleido and a Chrome: pip install "
-            "kaleido; or take --format html."
+            f"{path} cannot be drawn: {str(error).strip().splitlines()[0]}. Pictures need kaleido and a Chrome "
+            "(pip install kaleido); or take --format html."
         ) from error
 
 

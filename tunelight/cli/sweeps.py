@@ -46,7 +46,7 @@ def init(
 def check(
     file: File,
     workers: Workers = None,
-    sets: Sets = [],  # noqa: B006 - typer copies it
+    sets: Sets = [],
     batch: Annotated[bool, typer.Option("--batch", help="Also train one batch, on a gang of the wanted size.")] = False,
     address: Address = None,
     json: Json = False,
@@ -57,7 +57,8 @@ def check(
     which starts Ray and leaves nothing behind.
     """
     space, settings = told(file, sets, given(workers=workers_of(workers), address=address))
-    from tunelight.checking import check as look, rehearse  # noqa: PLC0415
+    from tunelight.checking import check as look  # noqa: PLC0415
+    from tunelight.checking import rehearse  # noqa: PLC0415
 
     checked = look(space, settings)
     if not json:
@@ -118,7 +119,7 @@ def run(
     num_samples: Samples = None,
     workers: Workers = None,
     max_epochs: Epochs = None,
-    sets: Sets = [],  # noqa: B006 - typer copies it
+    sets: Sets = [],
     name: Annotated[str | None, typer.Option("--name", help="The sweep's name (one made of the time).")] = None,
     storage: Annotated[Path | None, typer.Option("--storage", help="The folder that sweeps lie in.")] = None,
     seed: Seed = None,
@@ -148,7 +149,7 @@ def run(
 @app.command(epilog="Example: tunelight resume last")
 def resume(
     sweep: Sweep,
-    sets: Sets = [],  # noqa: B006 - typer copies it
+    sets: Sets = [],
     storage: Storage = STORAGE,
     address: Address = None,
     quiet: Quiet = False,
@@ -163,7 +164,7 @@ def extend(
     sweep: Sweep,
     num_samples: Samples = None,
     max_epochs: Epochs = None,
-    sets: Sets = [],  # noqa: B006 - typer copies it
+    sets: Sets = [],
     storage: Storage = STORAGE,
     address: Address = None,
     quiet: Quiet = False,

@@ -81,7 +81,7 @@ def _tell(path: Path, format: str | None) -> None:
 def reproduce(
     sweep: Sweep,
     trial: Trial,
-    ignore: Annotated[list[str], typer.Option("--ignore", help="A metric not to compare: a time, say.")] = [],  # noqa: B006
+    ignore: Annotated[list[str], typer.Option("--ignore", help="A metric not to compare: a time, say.")] = [],
     storage: Storage = STORAGE,
     address: Annotated[str | None, typer.Option("--address", help="A Ray cluster.")] = None,
     json: Json = False,

@@ -16,7 +16,7 @@ class Ensemble(nn.Module):
 
     Outputs may be tensors of floating-point numbers, or tuples, lists and mappings of such; the mean is taken value by
     value, in the outputs' own dtype. The models are put into evaluation mode.
-    Raises: TrainFunctionError, in ``forward``, where outputs are whole numbers (classes, say): their mean means nothing.
+    Raises: TrainFunctionError, in ``forward``, where outputs are whole numbers: a mean of classes makes no sense.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:

@@ -28,9 +28,9 @@ FORMATS: Final = {
 _BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python"}
 
 
-def export(trial: TrialResult, told: Mapping[str, Any], path: Path, format: str | None, checkpoint: bool) -> Path:
+def export(trial: TrialResult, told: Mapping[str, Any], path: Path, asked: str | None, checkpoint: bool) -> Path:
     """Write ``trial`` of a sweep that was ``told`` so to ``path``; see ``SweepResults.export_best``."""
-    chosen = _format(path, format)
+    chosen = _format(path, asked)
     copied = _copy_checkpoint(trial, path) if checkpoint else trial.checkpoint
     facts = _facts(trial, told, copied)
     if chosen == "json":
@@ -45,7 +45,7 @@ def export(trial: TrialResult, told: Mapping[str, Any], path: Path, format: str 
 
 
 def format_of(trial: TrialResult, path: Path, asked: str | None) -> str:
-    """Return the format that a command writes: as asked, else by the suffix, where YAML is for LightningCLI if it can be.
+    """Return the format that a command writes: as asked, else by the suffix, YAML being for LightningCLI if it can be.
 
     It can where the sweep was given ``model=``. Raises: SettingsError, StorageError.
     """
@@ -132,7 +132,7 @@ def _write_weights(source: Path, target: Path) -> None:
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{source} was copied, but its weights were not written to {target}: it holds more than weights and plain "
-            f"data, and opening it would run code ({error}). If you trust it, open it with load_model(weights_only=False)."
+            f"data, and opening it would run code ({error}). load_model(weights_only=False) opens it."
         ) from error
     except (OSError, RuntimeError, ValueError, AttributeError) as error:  # no checkpoint of torch's; a full disk
         raise CheckpointError(f"The weights in {source} cannot be written to {target}: {error}") from error

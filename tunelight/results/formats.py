@@ -1,4 +1,4 @@
-"""How LightningCLI, Hydra and a program of one's own are told of a trial: seed, model, data, Trainer with its workers."""
+"""How LightningCLI, Hydra and a program are told of a trial: seed, model, data, and a Trainer with its workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) 
     if facts["checkpoint"]:
         head.append(f"Test it: python train.py test --config {name} --ckpt_path {facts['checkpoint']}")
     sections = {"seed_everything": facts["seed"], **parts}
-    return _head(facts, [*head, *notes]) + to_yaml({key: value for key, value in sections.items() if value})
+    return _head(facts, [*head, *notes]) + to_yaml(
+        {key: value for key, value in sections.items() if value not in (None, {})}
+    )
 
 
 def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
@@ -39,9 +41,9 @@ def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     for part, path in targets.items():
         if isinstance(path, str) and not path.startswith("__main__:"):
             parts[part] = {"_target_": path.replace(":", "."), **parts[part]}
-    head = ["As conf/experiment/best.yaml: python train.py +experiment=best"]
+    head = [f"As conf/experiment/{name}: python train.py +experiment={name.rpartition('.')[0]}"]
     sections = {"seed": facts["seed"], **parts}
-    body = to_yaml({key: value for key, value in sections.items() if value})
+    body = to_yaml({key: value for key, value in sections.items() if value not in (None, {})})
     return "# @package _global_\n" + _head(facts, [*head, *notes]) + body
 
 

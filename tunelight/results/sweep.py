@@ -200,7 +200,13 @@ class SweepResults:
         row["seconds"] = trial.seconds
         return row | _flat(trial.config, "config")
 
-    def export_best(self, path: str | os.PathLike[str], format: str | None = None, *, checkpoint: bool = False) -> Path:
+    def export_best(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,  # noqa: A002 - the word for it everywhere
+        *,
+        checkpoint: bool = False,
+    ) -> Path:
         """Write the best configuration to a file that something else reads; return its path.
 
         Args:

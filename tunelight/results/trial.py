@@ -37,8 +37,8 @@ class TrialResult:
         value: the sweep's metric in the best report (float or None).
         seconds: how long it ran (pauses left out).
         path: its folder.
-        runs: what the sweep was run with while it trained, one for each run of the driver: ``command`` (secrets masked),
-            ``cwd``, ``git`` (``commit``, ``dirty``; None outside of a repository), ``versions``.
+        runs: what the sweep was run with while it trained, for each run of the driver: ``command`` (secrets masked),
+            ``cwd``, ``file``, ``git`` (``commit``, ``dirty``; None outside of a repository), ``versions``.
     """
 
     def __init__(
@@ -152,7 +152,13 @@ class TrialResult:
                 "that the trial trained? Arguments that it needs can be given to load_model(...)."
             ) from error
 
-    def export(self, path: str | os.PathLike[str], format: str | None = None, *, checkpoint: bool = False) -> Path:
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,  # noqa: A002 - the word for it everywhere
+        *,
+        checkpoint: bool = False,
+    ) -> Path:
         """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
         return export(self, self._settings, Path(path), format, checkpoint)
 

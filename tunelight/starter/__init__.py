@@ -20,8 +20,8 @@ def write_starter(folder: str | os.PathLike[str]) -> list[Path]:
     there = [name for name in FILES if (target / name).exists()]
     if there:
         raise StorageError(
-            f"{target.absolute()} holds {', '.join(there)} already, and nothing is overwritten. Choose an empty folder: "
-            "tunelight init my-sweep"
+            f"{target.absolute()} holds {', '.join(there)} already, and nothing is overwritten. Choose an empty "
+            "folder: tunelight init my-sweep"
         )
     written = []
     try:
