@@ -17,6 +17,8 @@ from tunelight.space import SearchSpace
 from tunelight.sweep import run
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
+_NOT_REHEARSED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")
+"""Settings of many trials that say nothing of one batch."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,14 @@ def rehearse(checked: Checked) -> Rehearsal:
     from tunelight.schedulers.until import Until  # noqa: PLC0415 - imports Ray Tune
 
     settings, config = checked.settings, checked.samples[0]
-    told = {name: getattr(settings, name) for name in NAMES}
+    told = {name: getattr(settings, name) for name in NAMES if name not in _NOT_REHEARSED}
     if settings.model is not None:
         told["trainer_args"] = {**(settings.trainer_args or {}), "fast_dev_run": True}
     with tempfile.TemporaryDirectory(prefix="tunelight-check-") as folder:
         told |= {"storage": folder, "name": "check", "num_samples": 1, "scheduler": Until(1), "searcher": "random"}
-        told |= {"baselines": (), "callbacks": (), "checkpoints": None, "time_budget": None, "resume": False}
+        told |= {"checkpoints": None, "resume": False}
         told |= {"progress": False, "max_epochs": None if settings.model is not None else settings.max_epochs}
-        results = run(checked.space.fix(checked.space.dotted(config)), **told)
+        results = run(checked.space.fixed(checked.space.dotted(config)), **told)
         trial = results.trials[0]
         report = dict(trial.history[0]) if trial.history else {}
         error = trial.error or (None if report else f"it ended as {trial.state} without a report")

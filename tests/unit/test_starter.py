@@ -16,7 +16,7 @@ from tunelight.starter import FILES, write_starter
 @pytest.fixture
 def starter(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path])
+    monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path / "new"
     sys.modules.pop("train", None)
 

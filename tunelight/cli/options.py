@@ -43,8 +43,9 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="As if that line stood in the file: a setting of tunelight.run (metric=val_acc), else a key of the space "
-        "(model.lr=0.01 fixes it; model.lr='{loguniform: [1e-3, 1e-1]}'). VALUE is YAML. Repeatable.",
+        help="A setting of tunelight.run (metric=val_acc), as if that line stood in the file; any other NAME is a key "
+        "of the space, which is fixed (model.lr=0.01), or an argument of model, data or trainer. VALUE is YAML. "
+        "Repeatable.",
     ),
 ]
 Workers = Annotated[

@@ -1,4 +1,4 @@
-"""`--set NAME=VALUE`: lines that are read as if they stood in the space's file."""
+"""`--set NAME=VALUE`: a setting, else a key of the space, which then has that one value."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def told(file: str, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[S
     """
     from tunelight.settings import NAMES  # noqa: PLC0415
     from tunelight.space import SearchSpace  # noqa: PLC0415
+    from tunelight.space.domains import ARGUMENTS  # noqa: PLC0415
 
     sets = read_sets(lines)
     for name in sets:
@@ -59,11 +60,13 @@ def told(file: str, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[S
     space = SearchSpace.of(file)
     settings = {name: value for name, value in sets.items() if name in NAMES}
     keys = {name: value for name, value in sets.items() if name not in NAMES}
-    for name in keys:
+    for name, value in keys.items():
+        if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in ARGUMENTS:
+            raise SettingsError(f"--set {name}: it fixes a key to one value; another domain is a change of the file.")
         if "." not in name and name not in space.domains:
             valid = [*space.domains, *NAMES]
             raise SettingsError(
                 f"--set {name}: that is neither a key of the space nor a setting.{guess(name, valid)} The space has "
                 f"{', '.join(space.domains)}; settings are {', '.join(NAMES)}."
             )
-    return (space.fix(keys) if keys else space), {**settings, **options}
+    return (space.fixed(keys) if keys else space), {**settings, **options}

@@ -14,6 +14,8 @@ from tunelight.cli.options import STORAGE, Json, Storage, Sweep
 from tunelight.cli.printing import print_json
 from tunelight.errors import SettingsError, StorageError, guess
 
+_FORMATS = ("html", "json", "png", "svg", "pdf")
+
 Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 
 
@@ -63,7 +65,7 @@ def plot(
     written = []
     for name in figures or FIGURES:
         path = out / f"{name}.{format}"
-        _write(FIGURES[name](results), path, format)
+        _write(FIGURES[name](results), path)
         written.append(path)
         if not json:
             typer.echo(f"Wrote {path}")
@@ -71,26 +73,20 @@ def plot(
         print_json({"figures": written})
 
 
-_FORMATS = ("html", "json", "png", "svg", "pdf")
+def _write(figure: Any, path: Path) -> None:
+    """Write a figure by the file's suffix. Raises: StorageError; ReportError without what draws pictures."""
+    from tunelight import reporting  # noqa: PLC0415
 
-
-def _write(figure: Any, path: Path, format: str) -> None:
-    """Write a figure of plotly. Raises: StorageError where that fails, as without kaleido."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if format == "html":
+        if path.suffix == ".html":
             figure.write_html(path, include_plotlyjs=True)
-        elif format == "json":
+        elif path.suffix == ".json":
             figure.write_json(path)
         else:
-            figure.write_image(path)
+            reporting.write_image(figure, path)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
-    except (ValueError, RuntimeError) as error:
-        raise StorageError(
-            f"{path} cannot be drawn: {str(error).strip().splitlines()[0]}. Pictures need kaleido and a Chrome "
-            "(pip install kaleido); or take --format html."
-        ) from error
 
 
 @app.command(epilog="Example: tunelight dashboard last --optuna-port 8081")

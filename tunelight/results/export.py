@@ -83,7 +83,7 @@ def _facts(trial: TrialResult, told: Mapping[str, Any], checkpoint: Path | None)
         "config": trial.config,
         **({"changes": trial.changes} if trial.changes else {}),
         "metric": told.get("metric"),
-        "mode": str(told.get("mode") or "min"),
+        "mode": told.get("mode") or "min",
         "value": trial.value,
         "metrics": report,
         "trial": trial.id,

@@ -56,7 +56,8 @@ def python(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
                 f"The sweep's {what} is {path}, which only the script or notebook that ran it can define, so that a "
                 "program cannot import it. Move it into a module, or use format='yaml'."
             )
-    head, notes = _words(facts), []
+    head = _words(facts)
+    notes: list[str] = []
     if code["model"]:
         parts, notes = _parts(facts, told)
         imports, body = _fit(facts, told, parts)
@@ -73,13 +74,20 @@ def _fit(facts: Mapping[str, Any], told: Mapping[str, Any], parts: dict[str, Any
     trainer = dict(parts["trainer"])
     strategy = repr(trainer.pop("strategy")) if "strategy" in trainer else f"tl.{kind}({_arguments(arguments)})"
     model, data = _imported(told["model"]), _imported(told.get("data"))
-    both = [line for line in (model[0], data[0]) if line]
-    imports = "\n".join(["import pytorch_lightning as pl", "", "import tunelight as tl", *sorted(dict.fromkeys(both))])
+    modules: dict[str, list[str]] = {}
+    for module, name in (model, data):
+        modules.setdefault(module, []).append(name.partition(".")[0])
+    own = [f"from {module} import {', '.join(sorted(set(known)))}" for module, known in modules.items() if module]
+    imports = "\n".join(["import pytorch_lightning as pl", "", "import tunelight as tl", *own])
+    trainer_lines = [f"        {name}={value!r}," for name, value in trainer.items()]
     lines = [
         f"    pl.seed_everything({facts['seed']!r})",
         f"    model = {model[1]}({_arguments(parts['model'])})",
         *([f"    data = {data[1]}({_arguments(parts['data'])})"] if data[1] else []),
-        f"    trainer = pl.Trainer({_arguments(trainer)}{', ' if trainer else ''}strategy={strategy})",
+        "    trainer = pl.Trainer(",
+        *trainer_lines,
+        f"        strategy={strategy},",
+        "    )",
         f"    trainer.fit(model{', datamodule=data' if data[1] else ''})",
     ]
     return [imports], "\n".join(lines)
@@ -87,7 +95,7 @@ def _fit(facts: Mapping[str, Any], told: Mapping[str, Any], parts: dict[str, Any
 
 def _trial(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[list[str], str]:
     """Return imports and body of a program that trains by the sweep's own train function, as a sweep of one trial."""
-    line, name = _imported(told.get("train"))
+    module, name = _imported(told.get("train"))
     names = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "resources_per_trial", "backend", "max_epochs")
     settings = {key: value for key in names if (value := told.get(key)) is not None}
     if settings.get("resources_per_trial"):
@@ -97,7 +105,8 @@ def _trial(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[list[str]
     more = _arguments({"metric": told.get("metric"), "num_samples": 1, "scheduler": "fifo", **settings})
     space = "{key: tl.choice([value]) for key, value in CONFIG.items()}"
     body = f"    results = tl.run({space}, {name}, {more})\n    print(results.summary())"
-    return [f"import tunelight as tl\n{line}", f"CONFIG = {_literal(facts['config'])}"], body
+    first = f"from {module} import {name.partition('.')[0]}"
+    return [f"import tunelight as tl\n{first}", f"CONFIG = {_literal(facts['config'])}"], body
 
 
 def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -119,7 +128,8 @@ def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str,
     objects = [key for key, value in given.items() if _holds_object(value)]
     own = {key: value for key, value in given.items() if key not in objects}
     epochs = {} if told.get("max_epochs") is None else {"max_epochs": told["max_epochs"]}
-    device = {"accelerator": "gpu" if told.get("gpus_per_worker") else "cpu"}
+    # With GPUs the strategy finds out for itself: the process that starts the workers may have none.
+    device = {} if told.get("gpus_per_worker") else {"accelerator": "cpu"}
     parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
     notes = [f"Left out, for they are objects: trainer_args {', '.join(objects)}."] if objects else []
     return parts, notes
@@ -160,7 +170,8 @@ def _holds_object(value: Any) -> bool:
 def _words(facts: Mapping[str, Any]) -> list[str]:
     """Return where a configuration came from, in words."""
     when = f"report {facts['training_iteration']}" if facts["training_iteration"] is not None else "no report"
-    value = "nothing comparable" if facts["value"] is None else f"{facts['metric']}={facts['value']:.6g}"
+    metric = facts["metric"][0] if isinstance(facts["metric"], list) else facts["metric"]
+    value = "nothing comparable" if facts["value"] is None else f"{metric}={facts['value']:.6g}"
     lines = [f"Trial {facts['trial']} of the sweep {facts['sweep']['name']}: {value} at {when}."]
     if facts.get("changes"):
         lines.append(
@@ -174,11 +185,9 @@ def _head(facts: Mapping[str, Any], more: list[str]) -> str:
 
 
 def _imported(path: Any) -> tuple[str, str]:
-    """Return the import of "module:Outer.Name", and what it is called then; both empty without a path."""
-    if not path:
-        return "", ""
-    module, _, name = str(path).partition(":")
-    return f"from {module} import {name.partition('.')[0]}", name
+    """Return module and name of "module:Outer.Name"; both empty without a path."""
+    module, _, name = str(path or ":").partition(":")
+    return module, name
 
 
 def _arguments(values: Mapping[str, Any]) -> str:

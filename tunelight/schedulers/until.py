@@ -21,7 +21,7 @@ class Until(FIFOScheduler):
     replayable = True
 
     def __init__(self, number: int, *, new: bool = True) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._number = number
         self._new = new
 

@@ -190,27 +190,25 @@ class SearchSpace:
                 inner[keys[-1]] = values[key]
         return config
 
-    def fix(self, values: Mapping[str, Any]) -> SearchSpace:
-        """Return the space with a fixed value, or another domain ({"uniform": [0, 1]}), for each key (dotted) given.
+    def fixed(self, values: Mapping[str, Any]) -> SearchSpace:
+        """Return a copy in which these values, by dotted key, are fixed.
 
-        A key that the space has not is a new one; it has to be an argument of model, data or Trainer, which
-        ``check_parts`` sees to. Raises: SpaceError.
+        A key that is new to the space must be one of ``model.``, ``data.`` or ``trainer.``. Raises: SpaceError.
         """
-        fixed = copy.copy(self)
-        fixed.domains, fixed._paths, fixed._places = dict(self.domains), dict(self._paths), dict(self._places)
+        new = copy.copy(self)
+        new.domains, new._paths, new._places = dict(self.domains), dict(self._paths), dict(self._places)
         for key, value in values.items():
-            if key not in self.domains and not (key.partition(".")[0] in PARTS and key.partition(".")[2]):
+            if key not in self.domains and (key.partition(".")[0] not in PARTS or "." not in key):
                 raise SpaceError(
-                    f"{key}: the search space has no such key.{guess(key, self.domains)} It has: "
-                    f"{', '.join(self.domains)}."
+                    f"{key!r} is not in the search space, so it cannot be fixed.{guess(key, self.domains)} The space "
+                    f"has: {', '.join(self.domains)}."
                 )
-            is_domain = isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in ARGUMENTS
             reader = DomainReader(lambda _: "")
-            reader.read({key: value if is_domain else {"choice": [value]}})
-            (fixed.domains[key],) = reader.found.values()
-            fixed._paths.setdefault(key, (key,))
-            fixed._places.setdefault(key, "")
-        return fixed
+            reader.read({key: {"choice": [value]}})
+            (new.domains[key],) = reader.found.values()
+            new._paths.setdefault(key, (key,))
+            new._places.setdefault(key, "")
+        return new
 
     def choices(self, key: str) -> list[Any]:
         """Return what a key is chosen from; nothing where its domain is no list of values."""
