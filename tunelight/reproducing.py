@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,12 +93,18 @@ def reproduce(
     chosen = first.trial(trial)
     _check(first, chosen)
     told = read_sweep_file(first.folder)
-    folder = _prepare(first, chosen, told)
+    # What is given anew is not held against what was told.
+    folder = _prepare(first, chosen, {key: value for key, value in told.items() if key not in overrides})
     from tunelight.schedulers.until import Until  # noqa: PLC0415 - imports Ray Tune
 
     until = Until(chosen.history[-1]["training_iteration"], new=False)
     given = {"searcher": "random", "callbacks": (), **overrides, "scheduler": until}
-    again = resume(folder, **given)
+    try:
+        again = resume(folder, **given)
+    except BaseException:
+        if not SweepResults.load(folder).trials[0].history:
+            shutil.rmtree(folder, ignore_errors=True)  # nothing came of it
+        raise
     return compare(first, chosen, again, ignore)
 
 

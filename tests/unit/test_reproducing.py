@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,13 @@ from ray.tune.schedulers import TrialScheduler
 
 from tests.unit.test_results import ERROR, Writer
 from tunelight import storage
-from tunelight.errors import NoResultError, SettingsError
+from tunelight.errors import ImportPathError, NoResultError, SettingsError
 from tunelight.past import taken_up
 from tunelight.reproducing import _prepare, compare, reproduce
 from tunelight.results import SweepResults
 from tunelight.schedulers.until import Until
 from tunelight.settings import Settings
+from tunelight.trial import trial_seed
 
 
 def recorded(folder: Path, *losses: float, **told: Any) -> SweepResults:
@@ -142,6 +144,53 @@ def test_the_second_run_is_a_sweep_whose_one_trial_is_to_go_on_from_nothing(tmp_
         assert past is not None
         (trial,) = past.again(None)
         assert (trial.id, trial.config, trial.history, past.seed) == ("00000", {"lr": 1.0}, [], 7)
+
+
+class StoppedBeforeRayError(Exception):
+    """Ends a run where Ray would start."""
+
+
+def stop_before_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have a run end where Ray would start; return what would have run then."""
+    seen: list[Any] = []
+
+    def stop(made: Any, *_: Any) -> Any:
+        seen.append(made)
+        raise StoppedBeforeRayError
+
+    monkeypatch.setattr("tunelight.sweep.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
+    monkeypatch.setattr("tunelight.sweep._tune", stop)
+    return seen
+
+
+@pytest.mark.parametrize("space", [{"lr": {"loguniform": [0.01, 1]}}, {"lr": {"grid_search": [1.0, 2.0, 3.0]}}])
+def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path, monkeypatch, space):
+    seen = stop_before_ray(monkeypatch)
+    first = recorded(
+        tmp_path / "1", 0.5, 0.4, num_samples=9, workers=2, max_epochs=5, scheduler="asha", searcher="tpe", space=space,
+        train=f"{__name__}:recorded", backend="ddp", callbacks=[{"object": "a:B"}],
+    )  # fmt: skip
+    with pytest.raises(StoppedBeforeRayError):
+        reproduce(first, "best", progress=False)
+    (made,) = seen
+    (trial,) = made.start.again
+    assert (trial.trial_id, trial.config, trial.number, trial.paused) == ("00000", {"lr": 1.0}, 0, False)
+    assert (made.start.created, made.settings.seed, made.settings.workers) == (1, 7, 2)
+    assert trial_seed(made.settings.seed, trial.trial_id) == trial_seed(7, first.best.id)
+    assert not made.scheduler.admits()
+    assert made.scheduler.initial_decision().until == 2
+    assert made.scheduler.on_trial_result(None, SimpleNamespace(), {"training_iteration": 2}) == TrialScheduler.STOP
+    assert sorted(path.name for path in first.folder.parent.iterdir()) == ["digits"]  # nothing came of it
+
+
+def test_code_that_only_a_script_can_define_is_given_again(tmp_path, monkeypatch):
+    first = recorded(tmp_path / "1", 0.5, train="__main__:train", space={"lr": {"uniform": [0, 1]}})
+    with pytest.raises(ImportPathError, match="__main__:train"):
+        reproduce(first, "best")
+    seen = stop_before_ray(monkeypatch)
+    with pytest.raises(StoppedBeforeRayError):
+        reproduce(first, "best", train=recorded, progress=False)
+    assert seen[0].settings.train is recorded
 
 
 def test_until_stops_at_its_report_and_may_let_nobody_new_begin():
