@@ -46,13 +46,13 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
     """
     settings = Settings(**{**space.settings, **told})
     settings.check(space)
-    for what in ("train", "model", "data", "trainer_args"):
-        if (code := getattr(settings, what)) is not None:
-            check_picklable(code, what)
     if settings.train is not None:
         check_train(settings.train)
     else:
         check_model(settings.model, settings.data)
+    for what in ("train", "model", "data", "trainer_args"):
+        if (code := getattr(settings, what)) is not None:
+            check_picklable(code, what)
     from tunelight.schedulers.choose import build_scheduler  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
