@@ -37,7 +37,7 @@ from scheduling_targets import judge
 
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.simulation import Costs, Simulation, simulate
-from tunelight.simulation.sources import TableCurves, _read, table_path
+from tunelight.simulation.sources import TableCurves, read_table, table_path
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 MAX_T = 81
@@ -138,7 +138,7 @@ SHORT: list[tuple[Workload, Sequence[str]]] = [
 @functools.cache
 def curves(task: str) -> TableCurves:
     """Return a task's recorded curves, with a median epoch of EPOCH_S on one worker."""
-    table = _read(str(table_path()))
+    table = read_table(str(table_path()))
     seconds = table[f"{task}/seconds"].astype(float)
     return TableCurves(
         task,

@@ -122,6 +122,7 @@ DOORS: dict[str, Door] = {
     "trainable": Door(names(FIRST, "gang trial exchanging"), names("cloudpickle numpy", TUNE), why=HEAD),
     "tuner": Door(names(FIRST, "trial trainable"), why="it makes trainables; what it is given, it checks and hands on"),
     "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
+    "schedulers.pb2": Door(names(FIRST), names("numpy"), late=names("sklearn threadpoolctl"), why="an extra"),
     "searchers": Door(names(FIRST), names("numpy optuna", TUNE)),
     "simulation": Door(
         names(FIRST, "schedulers searchers storage"),
@@ -129,7 +130,7 @@ DOORS: dict[str, Door] = {
         why="it runs schedulers and searchers on virtual time, and reads what sweeps left",
     ),
     "storage": Door(
-        names("messages errors settings space"),
+        names("messages errors checkpoints settings space"),
         names("numpy yaml ray.tune.Callback"),
         why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
     ),

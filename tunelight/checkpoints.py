@@ -24,6 +24,7 @@ from tunelight.messages import CheckpointInfo
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
+HEARD = "heard.json"
 _CHUNK = 1 << 20
 SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
@@ -266,6 +267,22 @@ def forget_after(number: int, trial_dir: str | os.PathLike[str]) -> list[Checkpo
         elif info.path not in spared:
             discard(Path(info.path))
     return earlier
+
+
+def tell_heard(number: int, trial_dir: str | os.PathLike[str]) -> None:
+    """Tell a trial that starts again which of its reports was the last one that its driver heard of. Runs on: driver.
+
+    A gang may have been ahead of that when its head was lost; what it reported then, it has to report again.
+    """
+    Path(trial_dir).mkdir(parents=True, exist_ok=True)
+    write_json(Path(trial_dir, HEARD), number)
+
+
+def heard(trial_dir: str | os.PathLike[str]) -> int | None:
+    """Return what :func:`tell_heard` said last; None where nobody said anything, so that all reports count."""
+    with suppress(FileNotFoundError):
+        return int(json.loads(Path(trial_dir, HEARD).read_text()))
+    return None
 
 
 def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from tunelight.errors import GangError
 from tunelight.messages import Adopt, Continue, Decision, Offer, Save, Stop
+
+_Taken = TypeVar("_Taken", bound=Decision)
 
 
 class Control(Protocol):
@@ -60,22 +62,14 @@ class Mailbox:
 
         Raises: GangError when none came within ``timeout_s`` seconds.
         """
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while True:
-                if self._aborted is not None:
-                    return Stop(self._aborted)
-                if self._queue:
-                    return self._queue.popleft()
-                if number < self._until:
-                    return Continue()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise GangError(
-                        f"Waited {timeout_s:.0f} s for the decision on report {number} and none came: "
-                        "is the sweep's driver still alive?"
-                    )
-                self._changed.wait(left)
+
+        def next_one() -> Decision | None:
+            if self._queue:
+                return self._queue.popleft()
+            return Continue() if number < self._until else None
+
+        what = f"the decision on report {number} and none came: is the sweep's driver still alive?"
+        return self._wait(next_one, timeout_s, what) or Stop(self._aborted or "")
 
     def take_adopt(self, timeout_s: float) -> Adopt | None:
         """Return what this rank is to adopt, which rank 0 has said the word for; None when it was called off.
@@ -83,22 +77,24 @@ class Mailbox:
         A reference cannot be said in a word, so each rank has it from the head. Raises: GangError when it does not
         come within ``timeout_s`` seconds.
         """
-        deadline = time.monotonic() + timeout_s
+
+        def next_one() -> Adopt | None:
+            while self._queue:
+                decision = self._queue.popleft()
+                if isinstance(decision, Adopt):
+                    return decision
+            return None
+
+        what = "what rank 0 has begun to adopt, and it did not come: is the trial's head still alive?"
+        return self._wait(next_one, timeout_s, what)
+
+    def _wait(self, next_one: Callable[[], _Taken | None], timeout_s: float, what: str) -> _Taken | None:
+        """Return what ``next_one`` finds, as soon as it does; None when the trial was called off."""
         with self._changed:
-            while self._aborted is None:
-                if self._queue:
-                    decision = self._queue.popleft()
-                    if isinstance(decision, Adopt):
-                        return decision
-                    continue
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise GangError(
-                        f"Waited {timeout_s:.0f} s for what rank 0 has begun to adopt, and it did not come: is the "
-                        "trial's head still alive?"
-                    )
-                self._changed.wait(left)
-        return None
+            found = self._changed.wait_for(lambda: self._aborted is not None or next_one(), timeout_s)
+        if not found:
+            raise GangError(f"Waited {timeout_s:.0f} s for {what}")
+        return None if isinstance(found, bool) else found
 
 
 _WORDS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", Adopt: "adopt"}

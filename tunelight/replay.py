@@ -88,6 +88,7 @@ def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: TrialSchedul
 
 def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> frozenset[str]:
     state, trials, paused = SweepState(), dict[str, Trial](), set[str]()
+    changes = _Changes()
     controller = _NoController(trials)
     for line in lines:
         kind, trial_id = line["kind"], line.get("trial")
@@ -99,11 +100,13 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
             trials[line["trial"]] = Trial("recorded", stub=True, trial_id=trial_id, config=dict(line["config"]))
             scheduler.on_trial_add(controller, trials[line["trial"]])
         elif kind == "config":
-            trials[line["trial"]].set_config(dict(line["config"]))
+            changes.take(line)
         elif kind == "report":
             trial, result = trials[line["trial"]], _result(state, line)
+            changes.before(trial, result)
             trial.run_metadata.last_result = result
             decision = scheduler.on_trial_result(controller, trial, result)
+            changes.after(trial)
             (paused.add if decision == TrialScheduler.PAUSE else paused.discard)(trial.trial_id)
         elif kind == "state" and line["state"] == PENDING:
             scheduler.on_trial_add(controller, trials[line["trial"]])
@@ -116,7 +119,34 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
                 scheduler.on_trial_remove(controller, trial)
                 continue
             scheduler.on_trial_complete(controller, trial, trial.last_result)
+    for trial in trials.values():
+        changes.after(trial)  # the report was lost
     return frozenset(paused)
+
+
+class _Changes:
+    """Recorded changes of configurations: each is written just before the report at which it was decided."""
+
+    def __init__(self) -> None:
+        self._configs: dict[str, dict[str, Any]] = {}
+        self._undone: set[str] = set()
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Take a line of the record; without a parent it says that the change before could not be made."""
+        self._configs[line["trial"]] = dict(line["config"])
+        if line["parent"] is None:
+            self._undone.add(line["trial"])
+
+    def before(self, trial: Trial, result: dict[str, Any]) -> None:
+        """Let a report say again that a change could not be made, as it did then."""
+        if trial.trial_id in self._undone:
+            self._undone.discard(trial.trial_id)
+            result[f"{RESULT_KEY}/adopted"] = "none"
+
+    def after(self, trial: Trial) -> None:
+        """Give a trial the configuration that it had from its report on."""
+        if trial.trial_id in self._configs:
+            trial.set_config(self._configs.pop(trial.trial_id))
 
 
 def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,13 +91,21 @@ class GangTrainable(Exchanging, Trainable):
         self._number = self._iteration
         left = self._resume
         if left is not None:
-            self._resume = self._tell(checkpoints.whole_or_before(left))
+            self._resume = self._tell(self._from(left))
             self._number = self._iteration = self._resume.number if self._resume else left.number
         self._kept.forget_after(self._number, self._trial_dir())
         if self._resume is None and self._number:
             self._unable = _no_checkpoint(self.trial_id, self._number, left)
             if not self.spec.soft_errors:
                 raise self._unable
+
+    def _from(self, left: CheckpointInfo) -> tuple[CheckpointInfo | None, str | None]:
+        """Return from where a trial goes on: Tune knows where it paused, its folder how far it came after that."""
+        folder = self._trial_dir()
+        heard = checkpoints.heard(folder)
+        if heard is not None and heard > left.number and Path(left.path).is_relative_to(folder):
+            return checkpoints.newest_whole(folder, heard, left)
+        return checkpoints.whole_or_before(left)
 
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
@@ -239,7 +247,8 @@ class GangTrainable(Exchanging, Trainable):
     def _recover_number(self) -> None:
         """Find the last whole checkpoint of a trial that starts again in the folder it had."""
         if self._resume is None:
-            self._resume = self._tell(checkpoints.last_whole(self._trial_dir()))
+            folder = self._trial_dir()
+            self._resume = self._tell(checkpoints.last_whole(folder, checkpoints.heard(folder)))
             if self._resume is not None:
                 self._number = self._iteration = self._resume.number
                 self._say(f"goes on from its checkpoint of report {self._number}")

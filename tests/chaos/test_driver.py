@@ -82,7 +82,12 @@ def fitted(kind: Any, mark: Path, workers: Any = 2) -> tuple[pl.Trainer, Doomed]
 @pytest.mark.usefixtures("warm_gangs")
 @pytest.mark.parametrize(
     ("kind", "workers"),
-    [(tl.RayStrategy, 2), (tl.HorovodRayStrategy, 2), (tl.RayShardedStrategy, 2), (tl.RayStrategy, (1, 2))],
+    [
+        (tl.RayStrategy, 2),
+        (tl.RayStrategy, (1, 2)),
+        pytest.param(tl.HorovodRayStrategy, 2, marks=pytest.mark.slow),
+        pytest.param(tl.RayShardedStrategy, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_fit_that_loses_a_worker_ends_as_if_it_had_not(
     kind: Any, workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -152,7 +157,7 @@ def _workers(family: list[psutil.Process]) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("strategy", "sent"),
     [
-        ("RayStrategy", signal.SIGINT),
+        pytest.param("RayStrategy", signal.SIGINT, marks=pytest.mark.slow),
         ("RayStrategy", signal.SIGKILL),
         pytest.param("HorovodRayStrategy", signal.SIGINT, marks=pytest.mark.slow),
     ],

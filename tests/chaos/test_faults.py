@@ -158,6 +158,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_survived(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(NODES)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 import tunelight as tl
 from tests.integration.training import plain
@@ -110,6 +111,7 @@ def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp
     _wait(lambda: _over(family), 20, "all processes to end")
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     process = _start(tmp_path)
     family = _tree(process)
@@ -123,6 +125,7 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path: Path) -> N
     assert tl.SweepResults.load(tmp_path / "s").best.history
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_no_worker_and_its_record_reads(tmp_path: Path) -> None:
     process = _start(tmp_path)
     workers = [member for member in _tree(process) if "ray::" in " ".join(member.cmdline())]

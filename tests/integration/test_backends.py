@@ -11,7 +11,7 @@ import torch
 import tunelight as tl
 from tests.integration.training import Line, LineData, plain, saving, trainer
 
-BACKENDS = pytest.mark.parametrize("backend", ["horovod", "sharded"])
+BACKENDS = pytest.mark.parametrize("backend", ["horovod", pytest.param("sharded", marks=pytest.mark.slow)])
 
 
 def sweep(tmp_path: Path, train: Any, backend: Any, **kwargs: Any) -> tl.SweepResults:

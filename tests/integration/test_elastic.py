@@ -137,6 +137,48 @@ def test_a_survivor_grows_and_gives_back_and_the_other_is_paused_meanwhile(ray4:
     assert [report["loss"] for report in one.history] == pytest.approx([report["loss"] for report in whole.history])
 
 
+def slow_steps(config: dict[str, Any]) -> None:
+    """Train with batches that take their time, so that twice the workers are twice as fast on any machine."""
+    import time
+
+    class Slow(Line):
+        def training_step(self, batch: Any, index: int) -> Any:
+            time.sleep(config["pause"])
+            return super().training_step(batch, index)
+
+    made = trainer(27, tl.TuneReportCheckpointCallback({"loss": "val_loss"}))
+    made.fit(Slow(config["lr"]), datamodule=LineData())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_elastic_asha_grows_a_survivor_and_its_metrics_continue_their_curve(ray4: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"metric": "loss", "seed": 4, "storage": tmp_path, "progress": False, "max_epochs": 27}
+    results = tl.run(
+        {**LR, "pause": tl.choice([0.4])}, slow_steps, num_samples=3, workers=(2, 4), name="elastic",
+        scheduler={"name": "elastic_asha", "cooldown": 2}, **settings,
+    )  # fmt: skip
+    assert not results.errors
+    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
+    sizes = {
+        trial.id: [line["workers"] for line in lines if line["kind"] == "report" and line["trial"] == trial.id]
+        for trial in results.trials
+    }
+    (survivor,) = [trial for trial in results.trials if len(trial.history) == 27]
+    assert sizes[survivor.id][0] == 2
+    assert sizes[survivor.id][-1] == 4
+    assert any("PAUSED" in states(results, trial.id) for trial in results.trials)
+    assert [report["epoch"] for report in survivor.history] == list(range(27))
+    assert not [name for name in groups(ray4) if name.startswith("tunelight")]
+
+    space = {**LR, "pause": tl.choice([0.0])}
+    straight = tl.run(space, slow_steps, num_samples=3, workers=4, scheduler="fifo", name="straight", **settings)
+    whole = next(trial for trial in straight.trials if trial.id == survivor.id)
+    assert whole.config["lr"] == survivor.config["lr"]
+    losses = [report["loss"] for report in whole.history]
+    assert [report["loss"] for report in survivor.history] == pytest.approx(losses, rel=1e-5)
+
+
 class Halve(FIFOScheduler):
     """Pause trials at their second report; once all are there, go on with the best one and end the others."""
 
@@ -201,6 +243,7 @@ def test_a_sweep_that_is_cut_off_with_paused_trials_goes_on_with_them_paused(ray
         assert len(trial.history) == 4 or starts.count("2") == 0  # a paused one was not trained again
 
 
+@pytest.mark.slow
 def test_a_paused_trial_whose_checkpoint_is_gone_is_an_error_and_the_sweep_goes_on(ray4: Any, tmp_path: Path) -> None:
     class Losing(Halve):
         def choose_trial_to_run(self, tune_controller: Any, *_: Any) -> Any:
@@ -219,7 +262,8 @@ def test_a_paused_trial_whose_checkpoint_is_gone_is_an_error_and_the_sweep_goes_
     assert "was paused at report 2, but the checkpoint" in str(failed.error)
 
 
-@pytest.mark.parametrize("name", ["hyperband", pytest.param("medianstopping", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hyperband", "medianstopping"])
 def test_rays_own_schedulers_run_gangs_unchanged(ray4: Any, tmp_path: Path, name: str) -> None:
     options = (
         {"max_t": 9, "reduction_factor": 3} if name == "hyperband" else {"grace_period": 1, "min_samples_required": 2}

@@ -162,15 +162,32 @@ def notes(results: tl.SweepResults) -> str:
     return " ".join(text for _, text in read_record(results.folder).notes)
 
 
-@pytest.mark.parametrize(
-    "backend", ["ddp", *(pytest.param(one, marks=pytest.mark.slow) for one in ("horovod", "sharded"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
 def test_two_gangs_hand_over_in_place_and_keep_their_processes(ray4: Any, tmp_path: Path, backend: Any) -> None:
     results = sweep(tmp_path, backend, rates=(1e-2, 1e-6), backend=backend)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[0].error
     assert check_changes(results) >= 1
     assert "starts anew" not in notes(results)
     assert "goes on as it was" not in notes(results)
+
+
+@pytest.mark.slow
+def test_with_pb2_values_are_chosen_within_their_domain_by_what_was_gained(ray4: Any, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pbt = tl.GangPBT(perturbation_interval=1, max_t=12, max_lead=2, explore="pb2")
+    results = sweep(tmp_path, "pb2", epochs=12, scheduler=pbt)
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 4
+    changes = [change for trial in results.trials for change in trial.changes]
+    assert len(changes) >= 4
+    assert all(1e-6 <= change["config"]["lr"] <= 1e-1 for change in changes)
+    before = {trial.id: read_record(results.folder).trials[trial.id] for trial in results.trials}
+    ratios = [
+        change["config"]["lr"] / before[change["parent"]].config_at(change["parent_iteration"])["lr"]
+        for change in changes
+    ]
+    assert any(ratio != pytest.approx(1.2) and ratio != pytest.approx(0.8) for ratio in ratios)
+    assert results.best.metrics["acc"] > 0.9
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ def test_a_tuner_with_rays_own_asha_runs_to_its_end(ray4: Any, tmp_path: Path) -
     assert grid.get_best_result().metrics["training_iteration"] == 3
 
 
+@pytest.mark.slow
 def test_the_result_holds_the_real_checkpoint(ray4: Any, tmp_path: Path) -> None:
     grid = tuner(tl.gang_trainable(saving, workers=2, metric="loss"), tmp_path, config={"num_samples": 1})
     (result,) = grid
@@ -67,6 +68,7 @@ class PauseOnce(FIFOScheduler):
         return str(TrialScheduler.CONTINUE)
 
 
+@pytest.mark.slow
 def test_a_paused_trial_goes_on_from_its_checkpoint_on_a_warm_gang(ray4: Any, tmp_path: Path) -> None:
     results = tl.run(
         {"lr": tl.loguniform(1e-3, 1e-1)}, saving, metric="loss", num_samples=2, workers=2, scheduler=PauseOnce(),
@@ -84,6 +86,7 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_on_a_warm_gang(ray4: Any, tm
         assert [r["epoch"] for r in paused.history] == [r["epoch"] for r in whole.history]
 
 
+@pytest.mark.slow
 def test_population_based_training_exploits_checkpoints_of_others(ray4: Any, tmp_path: Path) -> None:
     pbt = PopulationBasedTraining(
         time_attr="training_iteration", perturbation_interval=2,

@@ -196,12 +196,12 @@ def trials(gangs: dict[Any, Gang], tmp_path_factory: pytest.TempPathFactory) -> 
         ("ddp", 2, 2, "half", 3),  # in the middle of an epoch
         ("ddp", 2, 2, "half", 4),  # at its end
         ("ddp", 2, 1, "half", 3),
-        ("horovod", 2, 2, "half", 3),
+        pytest.param(("horovod", 2, 2, "half", 3), marks=pytest.mark.slow),
         pytest.param(("horovod", 2, 1, "half", 3), marks=pytest.mark.slow),
-        ("sharded", 2, 2, "half", 3),
+        pytest.param(("sharded", 2, 2, "half", 3), marks=pytest.mark.slow),
         pytest.param(("sharded", 2, 1, "half", 3), marks=pytest.mark.slow),
         pytest.param(("ddp", 3, 3, "half", 3), marks=pytest.mark.slow),  # between two batches of a step
-        ("ddp", 3, 2, "half", 3),  # one rank plays two parts, the other one
+        pytest.param(("ddp", 3, 2, "half", 3), marks=pytest.mark.slow),  # one rank plays two parts, the other one
         pytest.param(("sharded", 3, 2, "half", 3), marks=pytest.mark.slow),
     ],
     ids=str,

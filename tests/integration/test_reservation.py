@@ -60,6 +60,7 @@ def run(tmp_path: Path, **kwargs: Any) -> tl.SweepResults:
     return tl.run({"x": tl.uniform(0, 1)}, where, **(settings | kwargs))
 
 
+@pytest.mark.slow
 def test_four_cpus_hold_two_gangs_and_never_more(ray4: Any, tmp_path: Path) -> None:
     with Sampler() as sampler:
         results = run(tmp_path)
@@ -84,6 +85,7 @@ def test_three_cpus_hold_one_gang_at_once_and_nothing_deadlocks(ray4: Any, tmp_p
 
 
 @pytest.mark.parametrize("limit", [1])
+@pytest.mark.slow
 def test_max_concurrent_holds(ray4: Any, tmp_path: Path, limit: int) -> None:
     with Sampler() as sampler:
         results = run(tmp_path, num_samples=3, max_concurrent=limit)

@@ -85,6 +85,7 @@ def test_a_cut_off_sweep_goes_on_and_is_extended_and_ends_as_one_in_one_go(ray4:
     assert record.read_bytes().startswith(before)
 
 
+@pytest.mark.slow
 def test_more_epochs_train_the_survivors_on_and_leave_what_was_stopped(ray4: Any, tmp_path: Path) -> None:
     first = model_sweep(tmp_path)
     states = [trial.state for trial in first.trials]
@@ -101,6 +102,7 @@ def test_more_epochs_train_the_survivors_on_and_leave_what_was_stopped(ray4: Any
         model_sweep(tmp_path)
 
 
+@pytest.mark.slow
 def test_another_sweep_of_that_name_is_refused_and_forced(ray4: Any, tmp_path: Path) -> None:
     sweep(tmp_path, num_samples=1)
     other = {"lr": tl.loguniform(1e-3, 1.0), "b": tl.uniform(0, 1)}

@@ -71,6 +71,7 @@ def test_it_trains_as_ddp_does_also_with_clipped_gradients() -> None:
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_folder_of_shards_is_a_checkpoint_that_fewer_workers_go_on_from(tmp_path: Path) -> None:
     best = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
     two = tl.RayShardedStrategy(num_workers=2, save_distributed_checkpoint=True)
@@ -93,6 +94,7 @@ class Own(Parts):
             fully_shard(self.big, mesh=self.device_mesh["data_parallel"])  # type: ignore[index]  # in a gang it is there
 
 
+@pytest.mark.slow
 def test_a_model_s_own_configure_model_is_respected() -> None:
     equal = Equal()
     trainer(tl.RayShardedStrategy(num_workers=2), callbacks=[equal]).fit(Own(), data())

@@ -58,7 +58,13 @@ def trainer(strategy: Any = None, **settings: Any) -> pl.Trainer:
     return pl.Trainer(strategy=strategy or tl.RayStrategy(num_workers=2), **{**quiet, **settings})
 
 
-BACKENDS = pytest.mark.parametrize("kind", [tl.RayStrategy, tl.HorovodRayStrategy, tl.RayShardedStrategy])
+BACKENDS = pytest.mark.parametrize(
+    "kind",
+    [
+        tl.RayStrategy,
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (tl.HorovodRayStrategy, tl.RayShardedStrategy)),
+    ],
+)
 
 
 @BACKENDS

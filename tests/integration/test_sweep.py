@@ -24,7 +24,7 @@ def sweep(tmp_path: Path, train: Any = plain, space: Any = None, **kwargs: Any) 
     return tl.run(space or SPACE, train, **(settings | kwargs))
 
 
-def test_a_fifo_sweep_trains_every_trial_to_its_end(ray4: Any, tmp_path: Path) -> None:
+def test_a_fifo_sweep_trains_every_trial_to_its_end_and_is_read_back_and_exported(ray4: Any, tmp_path: Path) -> None:
     results = sweep(tmp_path, num_samples=3)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 3
     for trial in results.trials:
@@ -34,6 +34,13 @@ def test_a_fifo_sweep_trains_every_trial_to_its_end(ray4: Any, tmp_path: Path) -
     assert (results.best.value, results.best.id) == best
     assert results.best_config == results.best.config
     assert results.num_stopped == 0
+
+    for name, read in (("best.yaml", yaml.safe_load), ("best.json", json.loads)):
+        results.export_best(tmp_path / name)
+        assert read((tmp_path / name).read_text())["config"] == results.best_config
+    assert tl.SweepResults.load(tmp_path / "s").best.history == results.best.history
+    with pytest.raises(StorageError, match="name="):
+        sweep(tmp_path, num_samples=3)
 
 
 @pytest.mark.slow
@@ -86,23 +93,6 @@ def test_a_yaml_is_a_whole_sweep(ray4: Any, tmp_path: Path) -> None:
     assert told["num_samples"] == 1
 
 
-def test_the_best_configuration_is_exported(ray4: Any, tmp_path: Path) -> None:
-    results = sweep(tmp_path)
-    results.export_best(tmp_path / "best.yaml")
-    results.export_best(tmp_path / "best.json")
-    from_yaml = yaml.safe_load((tmp_path / "best.yaml").read_text())
-    from_json = json.loads((tmp_path / "best.json").read_text())
-    assert from_yaml["config"] == from_json["config"] == results.best_config
-
-
-def test_results_are_read_back_from_the_folder(ray4: Any, tmp_path: Path) -> None:
-    results = sweep(tmp_path, num_samples=1)
-    again = tl.SweepResults.load(tmp_path / "s")
-    assert again.best.history == results.best.history
-    with pytest.raises(StorageError, match="name="):
-        sweep(tmp_path, num_samples=1)
-
-
 def test_a_gang_that_can_never_fit_is_refused_with_the_numbers(ray4: Any, tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"5 CPU \(there are 4\)"):
         sweep(tmp_path, workers=5)
@@ -129,6 +119,7 @@ def test_a_trainer_without_our_strategy_is_caught(ray4: Any, tmp_path: Path) -> 
     assert "strategy=tunelight.RayStrategy()" in str(results.errors[0].error)
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_not_synced_is_warned_about(
     ray4: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

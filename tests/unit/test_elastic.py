@@ -221,3 +221,33 @@ def test_a_trial_starts_only_while_it_can_come_as_far_as_the_front():
     assert elastic.admits()
     now[0] = 56.0
     assert not elastic.admits()
+
+
+def rung_trial(elastic: ElasticASHA, name: str) -> Any:
+    trial: Any = Trial("made", stub=True, trial_id=name)
+    elastic.on_trial_add(nobody(), trial)
+    return trial
+
+
+def nobody() -> Any:
+    return SimpleNamespace(get_trials=list)
+
+
+def reported(elastic: ElasticASHA, trial: Any, at: int, loss: float) -> str:
+    trial.set_status(Trial.RUNNING)
+    answer: str = elastic.on_trial_result(nobody(), trial, {"loss": loss, "training_iteration": at})
+    if answer == "PAUSE":
+        trial.set_status(Trial.PAUSED)
+    return answer
+
+
+def test_a_rung_is_not_closed_while_the_best_of_a_lower_one_is_still_to_go_on():
+    elastic = make()
+    first = rung_trial(elastic, "first")
+    assert reported(elastic, first, 1, 0.5) == "CONTINUE"  # nobody else is known
+    better, failing = rung_trial(elastic, "better"), rung_trial(elastic, "failing")
+    assert reported(elastic, better, 1, 0.1) == "PAUSE"
+    elastic.on_trial_error(nobody(), failing)
+    assert reported(elastic, first, 3, 0.5) == "PAUSE"
+    assert elastic.choose_trial_to_run(nobody()) is better
+    assert reported(elastic, better, 3, 0.1) == "CONTINUE"

@@ -21,6 +21,7 @@ class Watched:
     def __init__(self, inner: ElasticASHA) -> None:
         self.__dict__["inner"] = inner
         self.__dict__["known"] = set()
+        self.__dict__["closed"] = {}
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
@@ -40,11 +41,17 @@ class Watched:
         setattr(self.inner, name, value)
 
     def check(self) -> None:
+        added = sum(1 for _ in self.inner._members)
         for rung in self.inner._promotion.rungs:
+            filed, then = self.closed.get(rung.milestone, (len(rung), added))
+            assert filed == len(rung) or then < added, "a trial that was known came to a rung that counted as closed"
             for trial_id in rung.promoted:
                 if (rung.milestone, trial_id) not in self.known:
                     self.known.add((rung.milestone, trial_id))
-                    assert rung.rank(trial_id) < max(1, places(len(rung), self.inner._promotion.eta))
+                    best = places(len(rung), self.inner._promotion.eta)
+                    assert rung.rank(trial_id) < max(1, best)
+                    if rung.rank(trial_id) >= best:
+                        self.closed[rung.milestone] = (len(rung), added)
 
     def check_promoted(self, trial_id: str) -> None:
         member = self.inner._members.get(trial_id)
@@ -86,6 +93,7 @@ CLUSTER = st.fixed_dictionaries(
         "skip": st.integers(1, 3),
         "grants": st.booleans(),
         "pending_at_once": st.integers(1, 4),
+        "every_s": st.sampled_from([0.0, 0.0, 1.6, 2.5]),
         "seed": st.integers(0, 3),
     }
 )
@@ -102,3 +110,62 @@ def test_it_ends_promotes_only_the_best_and_gives_no_slot_twice(curves, schedule
     assert scheduler["deadline_s"] is not None or len(ran.trials) == len(curves)
     paused = {entry[1] for entry in ran.log if "PAUSE" in entry[2:]}
     assert paused <= {entry[1] for entry in ran.log if entry[0] in ("promoted", "ended", "failed")}
+
+
+class Told:
+    """An ElasticASHA that is told of one event after the other; what trains at the end is trained to its end."""
+
+    def __init__(self, eta: int, losses: list[int]) -> None:
+        self.watched: Any = Watched(ElasticASHA("loss", "min", eta=eta, max_t=eta**4))
+        self.eta, self.losses = eta, losses
+        self.trials: list[Any] = []
+
+    def stop_trial(self, trial: Trial) -> None:
+        self.watched.on_trial_remove(self, trial)
+        trial.set_status(Trial.TERMINATED)
+
+    def hear(self, event: str, number: int) -> None:
+        going = self.going()
+        if event == "add":
+            self.trials.append(Trial("made", stub=True, trial_id=f"{len(self.trials):05d}"))
+            self.watched.on_trial_add(self, self.trials[-1])
+        elif going and event == "report":
+            self.report(going[number % len(going)])
+        elif going:
+            failed = going[number % len(going)]
+            self.watched.on_trial_error(self, failed)
+            failed.set_status(Trial.ERROR)
+        for _ in range(2):  # the first look finds who has paused
+            chosen = self.watched.choose_trial_to_run(self)
+            if chosen is not None:
+                chosen.set_status(Trial.RUNNING)
+
+    def report(self, trial: Any) -> None:
+        trial.set_status(Trial.RUNNING)
+        at = self.eta ** self.watched.inner._members.get(trial.trial_id).target  # where its next rung is
+        result = {"loss": self.losses[int(trial.trial_id)], "training_iteration": at}
+        if at >= self.eta**4:
+            self.watched.on_trial_complete(self, trial, result)
+            trial.set_status(Trial.TERMINATED)
+        elif self.watched.on_trial_result(self, trial, result) == "PAUSE":
+            trial.set_status(Trial.PAUSED)
+
+    def going(self) -> list[Any]:
+        return [trial for trial in self.trials if trial.status in (Trial.PENDING, Trial.RUNNING)]
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from(["add", "report", "report", "fail"]), st.integers(0, 3)), max_size=20)
+
+
+@settings(max_examples=400, deadline=None)
+@given(events=EVENTS, losses=st.permutations(range(20)), eta=st.sampled_from([2, 3, 4]))
+def test_nobody_who_is_known_comes_to_a_rung_after_it_has_counted_as_closed(events, losses, eta):
+    """``Watched`` asserts it after each event; a trial that is added later may make it untrue, and only that."""
+    told = Told(eta, losses)
+    for event, number in events:
+        told.hear(event, number)
+    for _ in range(200):
+        if all(trial.is_finished() for trial in told.trials):
+            return
+        told.hear("report", 0)
+    raise AssertionError(f"it hangs: {[(trial.trial_id, trial.status) for trial in told.trials]}")

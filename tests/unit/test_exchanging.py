@@ -155,6 +155,18 @@ def test_where_nothing_can_be_had_training_goes_on_as_it_was(make: Make) -> None
     assert "goes on as it was" in result[RESULT_KEY]["log"][0]
 
 
+def test_who_is_paused_after_that_says_so_first_and_leaves_what_it_was(make: Make, tmp_path: Path) -> None:
+    child = make("b")
+    child.step()
+    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", "nowhere", until=2))
+    assert child.step()[RESULT_KEY]["adopted"] == "none"
+    child.save_checkpoint(str(tmp_path))
+    info = checkpoints.read_pointer(tmp_path)
+    assert info is not None
+    assert (Path(info.path).read_text(), info.number) == ("2.0", 2)
+    assert child._config["lr"] == 1.0
+
+
 def test_a_fault_before_the_next_checkpoint_loses_what_was_adopted_but_not_the_configuration(make: Make) -> None:
     parent, child = make("a", start=100.0), make("b", fails_after=1)
     parent.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from ray import tune
@@ -60,8 +60,8 @@ def test_a_change_that_could_not_be_made_is_as_if_it_had_not_been(tmp_path: Path
     assert (result.config, result.changes) == ({"lr": 0.1}, [])
 
 
-def pbt() -> GangPBT:
-    return GangPBT("loss", "min", perturbation_interval=2, hyperparam_mutations=LR, seed=4)
+def pbt(explore: Literal["perturb", "pb2"] = "perturb") -> GangPBT:
+    return GangPBT("loss", "min", perturbation_interval=2, hyperparam_mutations=LR, seed=4, explore=explore)
 
 
 def decisions(scheduler: GangPBT, trials: dict[str, Any], seed: int) -> list[Any]:
@@ -81,8 +81,9 @@ def _nobody() -> Any:
     return SimpleNamespace(get_live_trials=list)
 
 
-def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path) -> None:
-    sweep, live = Sweep(tmp_path), pbt()
+@pytest.mark.parametrize("explore", ["perturb", "pb2"])
+def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path, explore: Any) -> None:
+    sweep, live = Sweep(tmp_path), pbt(explore)
     live.on_change = sweep.callback.change
     trials: dict[str, Any] = {}
     for index in range(4):
@@ -94,13 +95,15 @@ def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path
     for number in range(1, 31):
         for one in sweep.trials:
             loss = rng.random()
-            live.on_trial_result(_nobody(), trials[one.trial_id], {"loss": loss, "training_iteration": number})
+            own = {"_tunelight/adopted": rng.choice(["none", "memory", "disk"])}  # heard where it was to adopt
+            live.on_trial_result(_nobody(), trials[one.trial_id], {"loss": loss, "training_iteration": number, **own})
             sweep.report(one, number, loss)
     sweep.callback.record.close()
     assert live.num_exploits > 2
-    again = pbt()
+    again = pbt(explore)
     lines = read_lines(tmp_path)
     replay_scheduler(lines, again)
+    assert any(line["kind"] == "config" and line["parent"] is None for line in lines)
     assert again.num_exploits == live.num_exploits
     assert {key: trial.config for key, trial in again._trials.items()} == {key: t.config for key, t in trials.items()}
     assert decisions(again, dict(again._trials), 9) == decisions(live, trials, 9)

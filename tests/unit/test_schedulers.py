@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import random
 from collections.abc import Callable
@@ -10,14 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
 
 from tests.unit.tune import Cluster, curves
-from tunelight.schedulers import ASHA, ElasticASHA
+from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
 
 TIME: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
 JUDGED: dict[str, Any] = {"metric": "loss", "mode": "min"}
+X: dict[str, Any] = {"perturbation_interval": 2, "hyperparam_mutations": {"x": tune.uniform(0, 1)}}
 
 SCHEDULERS: dict[str, Callable[[], Any]] = {
     "fifo": FIFOScheduler,
@@ -27,10 +30,14 @@ SCHEDULERS: dict[str, Callable[[], Any]] = {
     "elastic that grows": lambda: ElasticASHA(**JUDGED, max_t=9, max_workers=4),
     "elastic with a deadline": lambda: ElasticASHA(**JUDGED, max_t=9, max_workers=4, deadline_s=60.0),
     "elastic that finds its end": lambda: ElasticASHA(**JUDGED, max_t="auto"),
+    "population": lambda: GangPBT(**JUDGED, **X, max_t=9),
+    "population of no known end": lambda: GangPBT(**JUDGED, **X),
+    "population with pb2": lambda: GangPBT(**JUDGED, **X, max_t=9, explore="pb2"),
     "ray's asha": lambda: AsyncHyperBandScheduler(**TIME, max_t=9, reduction_factor=3, stop_last_trials=False),
     "ray's hyperband": lambda: HyperBandScheduler(**TIME, max_t=9),
     "ray's median": lambda: MedianStoppingRule(**TIME, grace_period=1, min_samples_required=3),
 }
+POPULATIONS = [name for name in SCHEDULERS if "population" in name]
 HALVES = [name for name in SCHEDULERS if "asha" in name or "elastic" in name]
 FULL = [name for name in SCHEDULERS if name != "elastic that finds its end"]
 
@@ -138,14 +145,8 @@ class Told:
         return call
 
 
-@of(
-    *SCHEDULERS,
-    breaks={
-        "ray's hyperband": "it decides by whether the controller has paused the trials of its bracket",
-        "ray's median": "while few have reported it pauses a trial if the controller has others that wait",
-    },
-)
-def test_its_state_follows_from_the_reports_alone(name):
+def told_again(name: str) -> tuple[Told, Any, list[Any]]:
+    """Return a scheduler that has run, another one that was told the same of a cluster it cannot see, its answers."""
     told = Told(SCHEDULERS[name]())
     Cluster(told, slots=4).run(curves(24))
     again, trials = SCHEDULERS[name](), dict[str, Any]()
@@ -154,11 +155,31 @@ def test_its_state_follows_from_the_reports_alone(name):
     )
     answers = []
     for method, trial_id, result, _ in told.calls:
-        trial = trials.setdefault(trial_id, Trial("recorded", stub=True, trial_id=trial_id))
+        trial = trials.setdefault(trial_id, Trial("recorded", stub=True, trial_id=trial_id, config={"x": 0.5}))
         if result:
             trial.run_metadata.last_result = result[0]
         answers.append(getattr(again, method)(controller, trial, *result))
+    return told, again, answers
+
+
+@of(
+    *(name for name in SCHEDULERS if name not in POPULATIONS),  # who pauses for a turn is a matter of room
+    breaks={
+        "ray's hyperband": "it decides by whether the controller has paused the trials of its bracket",
+        "ray's median": "while few have reported it pauses a trial if the controller has others that wait",
+    },
+)
+def test_its_answers_follow_from_the_reports_alone(name):
+    told, _, answers = told_again(name)
     assert answers == [answer for *_, answer in told.calls]
+
+
+@of(*(name for name in SCHEDULERS if name != "fifo" and "ray's" not in name))
+def test_its_state_follows_from_the_reports_alone(name, tmp_path):
+    told, again, _ = told_again(name)
+    told.inner.save(str(tmp_path / "live"))
+    again.save(str(tmp_path / "again"))
+    assert json.loads((tmp_path / "again").read_text()) == json.loads((tmp_path / "live").read_text())
 
 
 @of(
@@ -168,7 +189,7 @@ def test_its_state_follows_from_the_reports_alone(name):
 def test_saved_and_restored_it_decides_on_as_before(name, tmp_path):
     rng = random.Random(7)
     one = SCHEDULERS[name]()
-    trials = [Trial("recorded", stub=True, trial_id=f"{number:05d}") for number in range(40)]
+    trials = [Trial("recorded", stub=True, trial_id=f"{number:05d}", config={"x": 0.5}) for number in range(40)]
 
     def report(scheduler: Any, trial: Trial, at: int, loss: float) -> str:
         result = {"loss": loss, "training_iteration": at, "time_total_s": float(at)}

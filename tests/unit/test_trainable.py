@@ -283,6 +283,42 @@ def test_a_torn_checkpoint_that_tune_hands_in_is_passed_over(make: Make, tmp_pat
     assert "report-000002.ckpt is torn" in result[RESULT_KEY]["log"][0]
 
 
+def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(make: Make, tmp_path: Path) -> None:
+    lost = make(background, real_checkpoints=False)
+    lost.step()
+    lost.step()
+    wait_for_checkpoint(tmp_path, 2)
+    checkpoints.tell_heard(1, tmp_path)  # report 2 was on its way
+    result = make(background, real_checkpoints=False).step()
+    assert result["training_iteration"] == 2
+    assert result["resumed"].endswith("report-000001.ckpt")
+
+
+def test_a_trial_whose_head_was_lost_before_its_first_report_was_heard_starts_anew(make: Make, tmp_path: Path) -> None:
+    lost = make(background, real_checkpoints=False)
+    lost.step()
+    wait_for_checkpoint(tmp_path, 1)
+    checkpoints.tell_heard(0, tmp_path)
+    result = make(background, real_checkpoints=False).step()
+    assert (result["training_iteration"], result["resumed"]) == (1, "")
+
+
+def test_a_trial_whose_head_was_lost_after_a_pause_goes_on_from_what_came_after_it(make: Make, tmp_path: Path) -> None:
+    one = make(background, real_checkpoints=False)
+    one.step()
+    pointer = tmp_path / "checkpoint_000000"
+    pointer.mkdir()
+    one.save_checkpoint(str(pointer))
+    one.step()
+    wait_for_checkpoint(tmp_path, 2)
+    checkpoints.tell_heard(2, tmp_path)
+    again = make(background, real_checkpoints=False)
+    again.load_checkpoint(str(pointer))
+    result = again.step()
+    assert result["training_iteration"] == 3
+    assert result["resumed"].endswith("report-000002.ckpt")
+
+
 def astray(config: dict[str, Any]) -> None:
     import tunelight as tl
 

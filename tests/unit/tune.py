@@ -58,6 +58,7 @@ class Cluster:
     """Runs trials under a scheduler; ``slots`` workers of one CPU each.
 
     ``skip``: how many epochs lie between two reports of a trial. ``grants``: whether a gang can ever grow.
+    ``every_s``: how many seconds the search takes from one suggestion (or ``pending_at_once`` of them) to the next.
     """
 
     scheduler: Any
@@ -69,6 +70,7 @@ class Cluster:
     skip: int = 1
     grants: bool = True
     pending_at_once: int = 1
+    every_s: float = 0.0
     now: float = 0.0
     log: list[tuple[Any, ...]] = field(default_factory=list)
     most_used: int = 0
@@ -82,6 +84,7 @@ class Cluster:
         self._gangs: dict[str, Gang] = {}
         self._at: dict[str, int] = {}
         self._spent: dict[str, float] = {}
+        self._next_s = 0.0
         self._resource_updater = SimpleNamespace(get_num_cpus=lambda: self.slots, get_num_gpus=lambda: 0)
         self.search_alg = SimpleNamespace(is_finished=lambda: False)
         if hasattr(self.scheduler, "clock"):
@@ -119,9 +122,11 @@ class Cluster:
         """Train trials of these curves until nothing is left to do; an AssertionError tells of a hang."""
         coming = list(enumerate(curves))
         for _ in range(steps):
-            while coming and sum(one.status == Trial.PENDING for one in self.trials) < self.pending_at_once:
+            given = self.now >= self._next_s
+            while given and coming and len(self.get_pending()) < self.pending_at_once:
                 if not getattr(self.scheduler, "admits", lambda: True)():
                     break
+                self._next_s = self.now + self.every_s
                 self._add(*coming.pop(0))
             chosen = self.scheduler.choose_trial_to_run(self)
             if chosen is not None and chosen.status == Trial.PAUSED:
@@ -133,6 +138,8 @@ class Cluster:
                 self._hear()
             elif not self.get_live_trials() and (not coming or not getattr(self.scheduler, "admits", bool)()):
                 return self
+            elif coming:
+                self.now = max(self.now, self._next_s)
         raise AssertionError(f"the sweep hangs: {[(one.trial_id, one.status) for one in self.get_live_trials()]}")
 
     def get_pending(self) -> list[Trial]:

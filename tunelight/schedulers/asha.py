@@ -13,31 +13,28 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
-from sortedcontainers import SortedList
 
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
+    WORST,
     Judged,
     agreed,
     check_judged,
     check_mode,
     check_positive,
     is_number,
-    loss_of,
     number,
-    places,
     tell,
     whole,
     write_state,
 )
+from tunelight.schedulers.rungs import Rung
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -45,23 +42,6 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"epochs": TRAINING_ITERATION, "samples": "samples", "seconds": "time_total_s"}
 """Unit -> the reported name that counts it."""
-
-
-@dataclass
-class _Rung:
-    """One milestone of one bracket, with what trials were worth when they arrived there."""
-
-    milestone: float
-    filed: dict[str, float] = field(default_factory=dict)
-    """Trial id -> loss (the metric, negated where more is better), in order of arrival."""
-    losses: SortedList = field(default_factory=SortedList)
-
-    def record(self, trial_id: str, loss: float, eta: float) -> bool:
-        """File a trial and say whether it is among the best of this rung so far; O(log n)."""
-        ahead = self.losses.bisect_right(loss)  # of equals the earlier wins, so they are ahead as well
-        self.losses.add(loss)
-        self.filed[trial_id] = loss
-        return bool(ahead < max(1, places(len(self.losses), eta)))
 
 
 class ASHA(Judged, FIFOScheduler):
@@ -184,7 +164,7 @@ class ASHA(Judged, FIFOScheduler):
         """Write rungs, brackets and counters as JSON."""
         state = {
             "settings": self._settings(),
-            "brackets": [[rung.filed for rung in rungs] for rungs in self._brackets],
+            "brackets": [[rung.state() for rung in rungs] for rungs in self._brackets],
             "credit": self._credit,
             "bracket_of": self._bracket_of,
             "num_stopped": self._num_stopped,
@@ -199,10 +179,9 @@ class ASHA(Judged, FIFOScheduler):
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
         own = agreed(self._settings(), state["settings"], "an ASHA", checkpoint_path)
         self._metric, self._mode = own["metric"], own["mode"]
-        for rungs, filings in zip(self._brackets, state["brackets"], strict=True):
-            for rung, filed in zip(rungs, filings, strict=True):
-                rung.filed = dict(filed)
-                rung.losses = SortedList(filed.values())
+        for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
+            for rung, filed in zip(rungs, saved, strict=True):
+                rung.load(filed)
         self._credit = list(state["credit"])
         self._bracket_of = dict(state["bracket_of"])
         self._bound_of = {}
@@ -212,29 +191,25 @@ class ASHA(Judged, FIFOScheduler):
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """File a report at every rung that it passes first; return whether its trial goes on."""
-        time, value = (
-            number(result.get(self._time_attr)),
-            number(result.get(self._metric or DEFAULT_METRIC)),
-        )
+        time, loss = number(result.get(self._time_attr)), self._loss(result)
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
-        if time is None or value is None or math.isnan(time) or not rungs:
+        if time is None or loss is None or math.isnan(time) or not rungs:
             return True
-        finite = math.isfinite(value)
-        loss = loss_of(value, self._mode)
-        keep = finite or time < rungs[0].milestone
+        keep = loss != WORST or time < rungs[0].milestone
         for rung in rungs:
             if time < rung.milestone:
                 break
             if trial_id not in rung.filed:
-                keep = rung.record(trial_id, loss, self._eta) and keep
+                rung.file(trial_id, loss)
+                keep = keep and rung.among_best(trial_id, self._eta, closed=True)
         return keep or time >= self._max_t
 
-    def _rungs(self, bracket: int) -> list[_Rung]:
+    def _rungs(self, bracket: int) -> list[Rung]:
         """Build the rungs of one bracket, strictly below ``max_t``."""
         rungs = []
         milestone = self._grace * self._eta**bracket
         while milestone < self._max_t:
-            rungs.append(_Rung(milestone))
+            rungs.append(Rung(milestone))
             milestone *= self._eta
         return rungs
 
@@ -262,13 +237,12 @@ class ASHA(Judged, FIFOScheduler):
             self._bound_of[trial_id] = bound
             tell(trial, Continue(until=bound))
 
-    def _describe(self, rung: _Rung) -> str:
-        n = len(rung.losses)
-        if not n:
+    def _describe(self, rung: Rung) -> str:
+        cutoff = rung.cutoff(self._eta, closed=True)
+        if cutoff is None:
             return f"{rung.milestone:g}: none yet"
-        cutoff = rung.losses[max(1, places(n, self._eta)) - 1]
         shown = cutoff if not math.isfinite(cutoff) or self._mode == "min" else -cutoff
-        return f"{rung.milestone:g}: {n} filed, cutoff {shown:.4g}"
+        return f"{rung.milestone:g}: {len(rung)} filed, cutoff {shown:.4g}"
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -282,7 +256,7 @@ class ASHA(Judged, FIFOScheduler):
         }
 
 
-def _bound(rungs: list[_Rung]) -> int | None:
+def _bound(rungs: list[Rung]) -> int | None:
     """Return the first whole report at or past the first of these rungs; None without one."""
     return math.ceil(rungs[0].milestone) if rungs else None
 

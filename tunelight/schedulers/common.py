@@ -45,6 +45,11 @@ class Judged:
         self._metric = metric or self._metric or (DEFAULT_METRIC if self._mode else None)
         return True
 
+    def _loss(self, result: Mapping[str, Any]) -> float | None:
+        """Return what a report's metric is filed as; None where there is none, or it is no number."""
+        value = number(result.get(self._metric or DEFAULT_METRIC))
+        return None if value is None else loss_of(value, self._mode)
+
 
 def write_state(path: str, state: Mapping[str, Any]) -> None:
     """Write a scheduler's state as JSON, whole or not at all."""
@@ -54,17 +59,18 @@ def write_state(path: str, state: Mapping[str, Any]) -> None:
 
 
 def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
-    """Send a decision to the trial's actor, if it has the door for it; never raise.
+    """Send a decision to the trial's actor; it arrives before the trial's next ``step()``."""
+    reach(trial, "decide", decision)
 
-    The call arrives before the trial's next ``step()``. An actor that is gone needs no decision.
-    """
+
+def reach(trial: Trial, door: str, *told: Any) -> Any:
+    """Call a door of the trial's actor and return a reference to its answer; None where it has none; never raise."""
     try:
-        handle = trial.temporary_state.ray_actor
-        decide = getattr(handle, "decide", None)
-        if decide is not None:
-            decide.remote(decision)
+        method = getattr(trial.temporary_state.ray_actor, door, None)
+        return None if method is None else method.remote(*told)
     except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
-        logger.debug("no decision sent to trial %s: %s", trial.trial_id, error)
+        logger.debug("trial %s was not reached for %s: %s", trial.trial_id, door, error)
+        return None
 
 
 def number(value: Any) -> float | None:

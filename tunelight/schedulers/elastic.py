@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ray.tune.experiment import Trial
-from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
 from tunelight.errors import SettingsError
@@ -30,7 +29,6 @@ from tunelight.schedulers.common import (
     check_mode,
     check_positive,
     is_number,
-    loss_of,
     number,
     tell,
     whole,
@@ -111,7 +109,7 @@ class ElasticASHA(Judged, TrialScheduler):
         self._deadline_s = deadline_s
         self.clock = clock
         self._members = Members()
-        self._promotion = Promotion(self._members, whole(eta), grace, None if max_t == "auto" else max_t)
+        self._promotion = Promotion(self._members, whole(eta), grace, None if max_t == "auto" else max_t, self._worth)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
         self._some_need: Need | None = None
@@ -200,7 +198,7 @@ class ElasticASHA(Judged, TrialScheduler):
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
         """Return the paused trial to promote now, if any; make room, and end what nobody will promote."""
         self._members.settle(self._growth.started, lambda member: self._adjust(tune_controller, member), self._paused)
-        while (member := self._promotion.promotable(worth=self._worth)) is not None:
+        while (member := self._promotion.promotable()) is not None:
             self._growth.ledger.look(tune_controller)
             if not self._growth.ledger.fits(member.need) and self._members.going:
                 self._growth.make_room(member.need)
@@ -241,12 +239,12 @@ class ElasticASHA(Judged, TrialScheduler):
 
     def _judge(self, member: Member, result: Mapping[str, Any], *, ended: bool = False) -> Verdict:
         """Learn from a report and file it; one without progress or metric decides nothing."""
-        at, value = number(result.get(TRAINING_ITERATION)), number(result.get(self._metric or DEFAULT_METRIC))
+        at, loss = number(result.get(TRAINING_ITERATION)), self._loss(result)
         if at is None or math.isnan(at):
             return "go on"
         member.progress = at
         self._growth.heard(member, result)
-        return "go on" if value is None else self._promotion.judge(member, loss_of(value, self._mode), ended=ended)
+        return "go on" if loss is None else self._promotion.judge(member, loss, ended=ended)
 
     def _going(self, member: Member) -> None:
         """Note that a trial trains, which Tune does not tell."""
@@ -258,7 +256,7 @@ class ElasticASHA(Judged, TrialScheduler):
 
     def _adjust(self, tune_controller: TuneController, member: Member) -> None:
         self._growth.ledger.look(tune_controller)
-        alone = not self._members.waiting and self._promotion.promotable(worth=self._worth) is None
+        alone = not self._members.waiting and self._promotion.promotable() is None
         left = self._promotion.end_of(member.target) - member.progress
         self._growth.adjust(tune_controller, member, left, self._promotion.expected(member), alone=alone)
 
@@ -285,7 +283,7 @@ class ElasticASHA(Judged, TrialScheduler):
         Whether the search has more to give, nobody says: it was asked just now, and gave nothing. It may count
         paused trials as live, so they are ended in growing numbers, worst first.
         """
-        member = self._promotion.promotable(closed=True, worth=self._worth)
+        member = self._promotion.promotable(idle=True)
         if member is not None and self._promotion.promote(member):
             return self._start_again(member)
         for trial_id in self._promotion.worst_first()[: self._ending]:

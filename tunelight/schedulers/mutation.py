@@ -61,11 +61,18 @@ def explore(
     """Return a copy of ``config`` with each of ``mutations`` drawn anew or perturbed; what it lacks stays away."""
     mutated = copy.deepcopy(dict(config))
     for key, domain in mutations.items():
-        holder, last = _holder(mutated, key)
+        holder, last = holder_of(mutated, key)
         value = holder.get(last, _NOTHING)
         if value is not _NOTHING:
             holder[last] = _mutate(value, domain, rng, resample_probability, factors)
     return mutated
+
+
+def put(config: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Put values into a configuration, by dotted key."""
+    for key, value in values.items():
+        holder, last = holder_of(config, key)
+        holder[last] = value
 
 
 def _mutate(
@@ -93,12 +100,16 @@ def _perturbed(value: float, domain: Any, factor: float) -> float:
     if whole:
         new = round(new) if round(new) != value else value + (1 if factor > 1 else -1)
         upper = upper - 1 if upper is not None and math.isfinite(upper) else upper  # exclusive, as Tune's are
-    sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
-    if isinstance(sampler, Quantized):
-        new = round(new / sampler.q) * sampler.q
+    new = stepped(new, domain)
     new = new if lower is None else max(new, lower)
     new = new if upper is None else min(new, upper)
     return int(new) if whole else float(new)
+
+
+def stepped(value: float, domain: Any) -> float:
+    """Return the nearest to ``value`` of a quantized domain's steps; of another domain the value itself."""
+    sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
+    return round(value / sampler.q) * sampler.q if isinstance(sampler, Quantized) else value
 
 
 def _as_domains(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,10 +137,10 @@ def _values(domain: Any) -> list[Any]:
     return list(domain.categories) if isinstance(domain, Categorical) else []
 
 
-def _holder(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+def holder_of(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
     """Return the part of a configuration that a dotted key lies in, and its name there."""
     if key in config or "." not in key:
         return config, key
     first, _, rest = key.partition(".")
     inner = config.get(first)
-    return _holder(inner, rest) if isinstance(inner, dict) else (config, key)
+    return holder_of(inner, rest) if isinstance(inner, dict) else (config, key)

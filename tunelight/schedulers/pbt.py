@@ -14,35 +14,37 @@ import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from ray.tune.experiment import Trial
-from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
-from tunelight.errors import SettingsError
+from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
     Judged,
     agreed,
     check_judged,
+    check_mode,
     is_number,
-    loss_of,
+    reach,
     tell,
     write_state,
 )
-from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
-from tunelight.schedulers.telling import ask_offer, check_door, folder_of
+from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of, put
+from tunelight.schedulers.pb2 import Gains, Interval, check_installed
+from tunelight.schedulers.telling import check_door, folder_of
 from tunelight.schedulers.turns import next_in_turn, others_wait
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
 
-_ADOPTED = f"{RESULT_KEY}/adopted"
+EXPLORE: Final = ("perturb", "pb2")
+_ADOPTED: Final = f"{RESULT_KEY}/adopted"
 
 
 @dataclass
@@ -57,6 +59,10 @@ class _Member:
     """The report at which it is next compared."""
     offered: int | None = None
     """The report whose state it offered last; None while there is nothing of its own to be had."""
+    worth: float = math.inf
+    """The loss at that report."""
+    leaves: bool = False
+    """Whether it adopted at its last report, and is to let another have its gang at the next one."""
     told: bool = False
     """Whether its gang knows that it may run on to ``due``."""
     ended: bool = False
@@ -73,6 +79,7 @@ class GangPBT(Judged, FIFOScheduler):
 
     A population larger than the cluster takes turns of ``perturbation_interval`` reports, and no member runs far ahead
     of the slowest, or it would find nobody to be compared with. A pause costs a checkpoint, and a start on a warm gang.
+    Who adopts as its turn ends trains on to its next report, which says what came of it, and pauses then.
 
     Args:
         metric: reported name to compare; None takes what Tune is told.
@@ -86,6 +93,9 @@ class GangPBT(Judged, FIFOScheduler):
         max_t: the last report; nobody learns anything at it (None: unknown).
         seed: of parents and mutations (0): the same order of reports gives the same decisions.
         max_lead: how many reports a member may be ahead of the slowest before it is paused (None: two intervals).
+        explore: how values are changed. "perturb": as above, at random. "pb2": real numbers with bounds are chosen
+            where the population is likely to gain most, by what it has gained so far (needs scikit-learn: the extra
+            "pb2"); all others, and as long as too little is known, by "perturb".
 
     Raises: SettingsError. Runs on: driver.
     """
@@ -104,12 +114,18 @@ class GangPBT(Judged, FIFOScheduler):
         max_t: float | None = None,
         seed: int = 0,
         max_lead: int | None = None,
+        explore: Literal["perturb", "pb2"] = "perturb",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        _check(mode, perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead)
+        check_mode(mode, "GangPBT")
+        _check(perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead, explore)
         self._metric, self._mode = metric, mode
         self._interval = perturbation_interval
-        self._mutations = None if hyperparam_mutations is None else mutations_of(hyperparam_mutations)
+        self._explore = explore
+        self._gains: Gains | None = None
+        self._mutations: dict[str, Any] | None = None
+        if hyperparam_mutations is not None:
+            self._mutate(mutations_of(hyperparam_mutations))
         self._quantile = quantile_fraction
         self._resample = resample_probability
         self._factors = tuple(perturbation_factors)
@@ -120,7 +136,7 @@ class GangPBT(Judged, FIFOScheduler):
         self._members: dict[str, _Member] = {}
         self._trials: dict[str, Any] = {}
         self._offers: dict[str, Any] = {}
-        self._before: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._before: dict[str, tuple[int, dict[str, Any], Interval | None]] = {}
         self._exploits = 0
         self.on_change: Callable[[str, int, Mapping[str, Any], str | None, int | None], object] | None = None
         """Told of each change: trial, its report, its configuration from then on, whose it is and of which report."""
@@ -136,14 +152,19 @@ class GangPBT(Judged, FIFOScheduler):
 
     def set_space(self, domains: Mapping[str, Any]) -> None:
         """Take the sweep's search space, by dotted key. Raises: SettingsError where nothing of it can be mutated."""
-        if self._mutations is None:
-            self._mutations = default_mutations(domains)
-        check_known(self._mutations, domains)
-        if not self._mutations:
+        mutations = default_mutations(domains) if self._mutations is None else self._mutations
+        check_known(mutations, domains)
+        if not mutations:
             raise SettingsError(
                 "GangPBT finds no real number in the search space to mutate by itself. Name what a running training "
                 f"can follow with hyperparam_mutations; the space has: {', '.join(domains)}."
             )
+        self._mutate(mutations)
+
+    def _mutate(self, mutations: dict[str, Any]) -> None:
+        if self._explore == "pb2" and mutations != self._mutations:
+            self._gains = Gains(mutations)
+        self._mutations = mutations
 
     # -- Tune's interface ---------------------------------------------------------------------------
 
@@ -165,26 +186,28 @@ class GangPBT(Judged, FIFOScheduler):
         if member is None or not isinstance(number, int):
             return str(TrialScheduler.CONTINUE)
         self._heed(trial, result)
-        member.reports, loss = number, self._loss(result)
+        member.reports, loss, due = number, self._loss(result), number >= member.due
         if loss is not None:
             member.loss = loss
-        if number < member.due:
-            if not member.told:
-                self._tell(trial, member, member.due)
-            return str(TrialScheduler.CONTINUE)
-        member.due = number + self._interval
+            if self._gains is not None:
+                self._gains.heard(trial.trial_id, number, loss, trial.config, due=due)
+        if due:
+            member.due, member.told = number + self._interval, False
+        leaves, member.leaves = member.leaves, False
         if number >= self._max_t:
-            self._tell(trial, member, None)
-            return str(TrialScheduler.CONTINUE)
+            return self._go_on(trial, member, None)
+        if not due and not leaves:
+            return self._go_on(trial, member, member.due)
         pause = self._ahead(member) or others_wait(tune_controller, trial, self._reports)
-        until = number if pause else member.due  # one that is paused is not to run ahead
-        adopts = loss is not None and self._judge(trial, member, until)
+        judged = due and loss is not None and not (pause and leaves)
+        # Who is paused at once could not say whether it adopted: it pauses at its next report, which does.
+        if judged and self._judge(trial, member, number + 1 if pause else member.due):
+            member.leaves, member.told = pause, not pause
+            return str(TrialScheduler.CONTINUE)
         if pause:
             member.told = False
             return str(TrialScheduler.PAUSE)
-        if not adopts:
-            self._tell(trial, member, until)
-        return str(TrialScheduler.CONTINUE)
+        return self._go_on(trial, member, member.due)
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
         """Leave a member that ended out of all comparisons."""
@@ -210,13 +233,14 @@ class GangPBT(Judged, FIFOScheduler):
         return f"Using GangPBT: {alive} of {len(self._members)} members train, {self._exploits} exploits"
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the population and the generator as JSON; configurations are Tune's to keep."""
+        """Write the population and the generator as JSON; configurations are Tune's to keep, and gangs begin anew."""
         kind, keys, *rest = self._rng.get_state(legacy=True)
         state = {
             "settings": self._settings(),
-            "members": {key: asdict(member) for key, member in self._members.items()},
+            "members": {key: asdict(replace(one, told=False, leaves=False)) for key, one in self._members.items()},
             "rng": [kind, np.asarray(keys).tolist(), *rest],
             "exploits": self._exploits,
+            "gains": None if self._gains is None else self._gains.state(),
         }
         write_state(checkpoint_path, state)
 
@@ -231,15 +255,18 @@ class GangPBT(Judged, FIFOScheduler):
         kind, keys, *rest = state["rng"]
         self._rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
         self._exploits = state["exploits"]
+        if self._gains is not None:
+            self._gains.load(state["gains"])
 
     # -- the rule -----------------------------------------------------------------------------------
 
-    def _tell(self, trial: Trial, member: _Member, until: int | None) -> None:
-        """Tell a member's gang up to which report it need not ask."""
+    def _go_on(self, trial: Trial, member: _Member, until: int | None) -> str:
+        """Tell a member's gang up to which report it need not ask, unless it knows."""
         if not member.told:
             check_door(trial)
+            tell(trial, Continue(until))
         member.told = True
-        tell(trial, Continue(until))
+        return str(TrialScheduler.CONTINUE)
 
     def _judge(self, trial: Trial, member: _Member, until: int) -> bool:
         """Let a member offer or adopt; return whether it adopts, and so is told how far it may run."""
@@ -251,17 +278,21 @@ class GangPBT(Judged, FIFOScheduler):
                 self._exploit(trial, member, parent, until)
                 return True
         elif trial.trial_id in best:
-            member.offered = member.reports
-            self._offers[trial.trial_id] = ask_offer(trial)
+            member.offered, member.worth = member.reports, member.loss if member.loss is not None else math.inf
+            self._offers[trial.trial_id] = reach(trial, "offer")
         return False
 
     def _exploit(self, trial: Trial, member: _Member, parent_id: str, until: int) -> None:
         parent, theirs = self._trials[parent_id], self._members[parent_id]
-        mutations = self._mutations or {}
-        config = explore(parent.config, mutations, self._rng, self._resample, self._factors)
-        self._before[trial.trial_id] = (member.reports, copy.deepcopy(trial.config))
+        config = explore(parent.config, self._mutations or {}, self._rng, self._resample, self._factors)
+        interval = None
+        if self._gains is not None:
+            put(config, self._gains.choose(trial.trial_id, member.reports, parent.config, self._rng))
+            interval = self._gains.running(trial.trial_id)
+            self._gains.begin(trial.trial_id, member.reports, theirs.worth, config)
+        self._before[trial.trial_id] = (member.reports, copy.deepcopy(trial.config), interval)
         trial.set_config(config)
-        member.loss, member.offered, member.told = theirs.loss, None, True
+        member.loss, member.offered = theirs.loss, None
         self._offers.pop(trial.trial_id, None)
         self._exploits += 1
         weights, folder = self._offers.get(parent_id), folder_of(parent)
@@ -274,8 +305,10 @@ class GangPBT(Judged, FIFOScheduler):
         told = self._before.pop(trial.trial_id, None)
         if told is None or result.get(_ADOPTED) != "none":
             return
-        number, config = told
+        number, config, interval = told
         trial.set_config(config)
+        if self._gains is not None:
+            self._gains.go_back(trial.trial_id, interval)
         self._exploits -= 1
         if self.on_change is not None:
             self.on_change(trial.trial_id, number, config, None, None)
@@ -291,16 +324,12 @@ class GangPBT(Judged, FIFOScheduler):
         best = [key for key in order[: max(1, count)] if math.isfinite(_of(alive[key]))]
         return set(order[len(order) - count :]), best
 
-    def _loss(self, result: Mapping[str, Any]) -> float | None:
-        value = result.get(self._metric or DEFAULT_METRIC)
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-            return None
-        return loss_of(float(value), self._mode)
-
     def _leave(self, trial: Trial) -> None:
         if (member := self._members.get(trial.trial_id)) is not None:
-            member.ended, member.offered = True, None
+            member.ended, member.offered, member.leaves = True, None, False
         self._offers.pop(trial.trial_id, None)
+        if self._gains is not None:
+            self._gains.go_back(trial.trial_id, None)
 
     def _ahead(self, member: _Member) -> bool:
         """Tell whether a member is to wait for the slowest."""
@@ -320,6 +349,7 @@ class GangPBT(Judged, FIFOScheduler):
             "perturbation_factors": list(self._factors),
             "seed": self._seed,
             "max_lead": self._lead,
+            "explore": self._explore,
         }
 
 
@@ -328,11 +358,13 @@ def _of(member: _Member) -> float:
 
 
 def _check(  # noqa: PLR0917 - its caller's order
-    mode: Any, interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any
+    interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any, how: Any
 ) -> None:
     """Raise SettingsError for a value out of range."""
-    if mode not in (None, "min", "max"):
-        raise SettingsError(f"GangPBT's mode must be 'min' or 'max', not {mode!r}.")
+    if how not in EXPLORE:
+        raise SettingsError(f"GangPBT's explore must be 'perturb' or 'pb2', not {how!r}.{guess(str(how), EXPLORE)}")
+    if how == "pb2":
+        check_installed()
     if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
         raise SettingsError(
             f"GangPBT's perturbation_interval must be a whole number of reports, 1 or more, not {interval!r}."

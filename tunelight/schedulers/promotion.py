@@ -18,11 +18,19 @@ class Promotion:
     """Rungs at ``grace * eta ** k`` below ``max_t``, and who may go past each.
 
     A trial may that is among the best ``floor(n / eta)`` of the ``n`` filed at a rung. Of a rung to which no further
-    trial can come, as far as is known, at least the best may.
+    trial can come, as far as is known, at least the best may. ``worth``: whether it pays for a paused trial to go on.
     """
 
-    def __init__(self, members: Members, eta: float, grace: float, max_t: float | None) -> None:
+    def __init__(
+        self,
+        members: Members,
+        eta: float,
+        grace: float,
+        max_t: float | None,
+        worth: Callable[[Member], bool] = lambda _: True,
+    ) -> None:
         self._members = members
+        self._worth = worth
         self.eta = eta
         self.max_t = math.inf if max_t is None else max_t
         self.rungs: list[Rung] = []
@@ -72,14 +80,14 @@ class Promotion:
         member.again = False
         return "go on" if self._passes(member, range(start, member.target)) else "pause"
 
-    def promotable(self, *, closed: bool = False, worth: Callable[[Member], bool]) -> Member | None:
+    def promotable(self, *, idle: bool = False) -> Member | None:
         """Return who is to be promoted first: the best of those paused at the highest rung where one may go on.
 
-        ``closed``: whether all rungs are, for nothing trains or waits. ``worth``: whether it pays for a trial.
+        ``idle``: nothing trains or waits, so that rungs are closed to which no paused trial is to be promoted.
         """
-        if self._nobody and not closed:
+        if self._nobody and not idle:
             return None
-        found = self._first(closed=closed, worth=worth)
+        found = self._first(idle=idle)
         self._nobody = found is None
         return found
 
@@ -167,16 +175,22 @@ class Promotion:
         return rung.among_best(trial_id, self.eta, closed=rung.rank(trial_id) == 0 and self._closed(number))
 
     def _closed(self, number: int) -> bool:
-        """Tell whether no further trial can come to a rung, as far as is known."""
+        """Tell whether no further trial can come to a rung, as far as is known.
+
+        Nor can any come to those below then, so that the best one that waits there is still to go on.
+        """
         if self._members.any_towards(number):
             return False
-        return not any(True for rung in self.rungs[:number] for _ in rung.ready(self.eta, closed=False))
+        below = (trial_id for rung in self.rungs[:number] for trial_id in rung.ready(self.eta, closed=True))
+        return not any(self._to_go_on(self._members.know(trial_id)) for trial_id in below)
 
-    def _first(self, *, closed: bool, worth: Callable[[Member], bool]) -> Member | None:
-        for rung in reversed(self.rungs[: self._passable]):
-            for trial_id in rung.ready(self.eta, closed=closed):
+    def _to_go_on(self, member: Member) -> bool:
+        return member.trial is not None and self._worth(member)
+
+    def _first(self, *, idle: bool) -> Member | None:
+        for number in reversed(range(self._passable)):
+            for trial_id in self.rungs[number].ready(self.eta, closed=idle and self._closed(number)):
                 member = self._members.know(trial_id)
-                ready = member.trial is not None and member.state is State.PAUSED
-                if ready and worth(member):
+                if member.state is State.PAUSED and self._to_go_on(member):
                     return member
         return None

@@ -1,4 +1,4 @@
-"""Rungs of the promotion form of successive halving: who was filed, who waits, who went on."""
+"""Rungs of successive halving: who was filed, who is among the best, who waits, who went on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rung:
 
     def among_best(self, trial_id: str, eta: float, *, closed: bool) -> bool:
         """Tell whether a trial is among the best 1/eta; of a closed rung at least one is."""
-        return self.rank(trial_id) < max(places(len(self.filed), eta), 1 if closed else 0)
+        return self.rank(trial_id) < self._best(eta, closed=closed)
 
     def wait(self, trial_id: str) -> None:
         """Let a paused trial wait here, so that it may be promoted later."""
@@ -72,9 +72,9 @@ class Rung:
         """Return who waits, worst first."""
         return [trial_id for *_, trial_id in reversed(self._waiting)]
 
-    def cutoff(self, eta: float) -> float | None:
+    def cutoff(self, eta: float, *, closed: bool = False) -> float | None:
         """Return the loss of the last that is among the best 1/eta; None where nobody is yet."""
-        n = places(len(self.filed), eta)
+        n = min(self._best(eta, closed=closed), len(self.filed))
         return float(self._order[n - 1][0]) if n else None
 
     def state(self) -> dict[str, Any]:
@@ -91,3 +91,6 @@ class Rung:
         self._order = SortedList(self.filed.values())
         self.promoted = set(state["promoted"])
         self._waiting = SortedList((*self.filed[trial_id], trial_id) for trial_id in state["waiting"])
+
+    def _best(self, eta: float, *, closed: bool) -> int:
+        return max(places(len(self.filed), eta), 1 if closed else 0)

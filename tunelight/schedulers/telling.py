@@ -1,15 +1,12 @@
-"""What a population asks of a trial: whether it is a gang, what it offers, where its checkpoints are."""
+"""What a population wants to know of a trial: whether it is a gang, and where its checkpoints are."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from ray.actor import ActorHandle
 
 from tunelight.errors import SettingsError
-
-logger = logging.getLogger(__name__)
 
 
 def check_door(trial: Any) -> None:
@@ -20,16 +17,6 @@ def check_door(trial: Any) -> None:
             f"GangPBT hands weights from gang to gang, and trial {trial.trial_id} is no gang. Wrap the train function: "
             "Tuner(tunelight.gang_trainable(train, ...)), or use Ray's PopulationBasedTraining."
         )
-
-
-def ask_offer(trial: Any) -> Any:
-    """Ask a trial's actor for a reference to its state; None where it has no door for that."""
-    try:
-        method = getattr(trial.temporary_state.ray_actor, "offer", None)
-        return None if method is None else method.remote()
-    except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
-        logger.debug("no offer asked of trial %s: %s", trial.trial_id, error)
-        return None
 
 
 def folder_of(trial: Any) -> str | None:

@@ -126,8 +126,7 @@ class SweepSearch(SearchAlgorithm):
 
     def _take_up(self, past: Again) -> Trial:
         """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
-        # A gang may have been ahead of its driver; what it reported past the record, nobody heard.
-        checkpoints.forget_after(past.number, past.folder)
+        checkpoints.tell_heard(past.number, past.folder)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED

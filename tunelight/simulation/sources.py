@@ -125,7 +125,8 @@ def table_path() -> Path:
 
 
 @functools.cache
-def _read(path: str) -> dict[str, Any]:
+def read_table(path: str) -> dict[str, Any]:
+    """Return a table's arrays by name, read once."""
     with np.load(path, allow_pickle=False) as table:
         return {name: table[name] for name in table.files}
 
@@ -135,7 +136,7 @@ def tasks(path: Path | None = None) -> list[str]:
     path = path or table_path()
     if not path.is_file():
         return []
-    return sorted({name.rpartition("/")[0] for name in _read(str(path))})
+    return sorted({name.rpartition("/")[0] for name in read_table(str(path))})
 
 
 def recorded(
@@ -152,7 +153,7 @@ def recorded(
     if task not in known:
         there = f"There are: {', '.join(known)}." if known else f"There is no table of recorded curves ({path.name})."
         raise SettingsError(f"There are no recorded curves of a task {task!r}.{guess(task, known)} {there}")
-    table = _read(str(path))
+    table = read_table(str(path))
     names = [name.rpartition("/")[2] for name in table if name.rpartition("/")[0] == task]
     metrics = {name: table[f"{task}/{name}"] for name in names if name not in ("seconds", "configs")}
     return TableCurves(

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ray.tune import Callback
 
+from tunelight import checkpoints
 from tunelight.messages import RESULT_KEY
 from tunelight.storage.files import METRICS_FILE, encode
 from tunelight.storage.record import FORMAT, Lines, Record, read_record
@@ -233,6 +234,12 @@ class RecordCallback(Callback):
         self._meet(trials)
         self.note(f"failed and will be started again: {_head_error(trial)['message']}", trial.trial_id)
         self._set(trial.trial_id, PENDING)
+        known = self.state.trials[trial.trial_id]
+        heard = known.history[-1]["training_iteration"] if known.history else 0
+        try:
+            checkpoints.tell_heard(heard, self.folder / known.folder)
+        except OSError as error:
+            self.record.complain(error)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a failure that Tune saw itself: the head of the trial died, say."""

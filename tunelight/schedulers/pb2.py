@@ -1,0 +1,196 @@
+"""PB2's choice of a configuration: where a population is likely to gain most, by what it has gained so far.
+
+Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with Population-Based
+Bandits" (https://arxiv.org/abs/2002.02518): a Gaussian process from time and hyperparameters to the change of the
+metric over an interval, and the configuration of the highest upper confidence bound. Here gains are ranked, so that
+one training that goes astray does not hide the differences between the others, and time is a dimension with a length
+scale of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tunelight.errors import SettingsError
+from tunelight.schedulers.common import is_number
+from tunelight.schedulers.mutation import holder_of, stepped
+from tunelight.space.domains import spell
+
+_KINDS: Final = ("uniform", "quniform", "loguniform", "qloguniform")
+_REMEMBERED: Final = 200
+"""How many intervals are learned from: a Gaussian process costs the cube of that."""
+_LEAST: Final = 2
+"""How many intervals are needed before anything is learned from them, for each dimension."""
+_DRAWN: Final = 500
+"""How many configurations are tried all over the domains, and as many near the parent's."""
+_NEAR: Final = 0.1
+"""How far those lie apart from it: a standard deviation, in widths of a domain."""
+_BOLD: Final = 2.0
+"""How many standard deviations above the mean the upper confidence bound lies."""
+
+
+class Interval(NamedTuple):
+    """What a member has trained under since its report ``number``, and what it was worth then."""
+
+    number: int
+    loss: float
+    point: tuple[float, ...]
+    """Its values, from 0 to 1 within their domains."""
+
+
+class Gains:
+    """What members of a population gained from report to report, and under which values.
+
+    Raises: SettingsError without scikit-learn, or if there is no real number with bounds among ``domains``.
+    """
+
+    def __init__(self, domains: Mapping[str, Any]) -> None:
+        self._domains = {key: domain for key, domain in domains.items() if spell(domain)[0] in _KINDS}
+        if not self._domains:
+            raise SettingsError(
+                "GangPBT(explore='pb2') chooses real numbers with bounds (tune.uniform, tune.loguniform, ...), and "
+                f"finds none among what is mutated: {', '.join(domains) or 'nothing'}. Use explore='perturb'."
+            )
+        self._seen: deque[tuple[Interval, float]] = deque(maxlen=_REMEMBERED)
+        self._open: dict[str, Interval] = {}
+
+    def heard(self, trial_id: str, number: int, loss: float, config: Mapping[str, Any], *, due: bool) -> None:
+        """Learn from a member's report; an interval ends where one is ``due``."""
+        begun = self._open.get(trial_id)
+        if begun is None:
+            self.begin(trial_id, number, loss, config)
+        elif due:
+            if math.isfinite(begun.loss) and number > begun.number:
+                self._seen.append((begun, (begun.loss - loss) / (number - begun.number)))
+            self._open[trial_id] = Interval(number, loss, begun.point)
+
+    def begin(self, trial_id: str, number: int, loss: float, config: Mapping[str, Any]) -> None:
+        """Begin a member's interval: it is worth ``loss`` now, and trains on under ``config``."""
+        self._open[trial_id] = Interval(number, loss, self._point(config))
+
+    def running(self, trial_id: str) -> Interval | None:
+        """Return the interval that a member is in, if it is in one."""
+        return self._open.get(trial_id)
+
+    def go_back(self, trial_id: str, interval: Interval | None) -> None:
+        """Let a member be in another interval after all; None: in none, so that its next report begins one."""
+        self._open.pop(trial_id, None)
+        if interval is not None:
+            self._open[trial_id] = interval
+
+    def choose(
+        self, trial_id: str, number: int, config: Mapping[str, Any], rng: np.random.RandomState
+    ) -> dict[str, float]:
+        """Return the values of most promise from report ``number`` on, for who learns from ``config``, by dotted key.
+
+        Nothing, as long as too little is known. What the others train under now counts as known, but not what comes
+        of it (the paper's batches), so that those who choose at the same time do not all choose the same.
+        """
+        parent = self._point(config)
+        drawn = rng.random_sample((_DRAWN, len(parent)))
+        near = np.clip(parent + _NEAR * rng.standard_normal((_DRAWN, len(parent))), 0.0, 1.0)
+        if len(self._seen) < _LEAST * (len(parent) + 1):
+            return {}
+        points = np.vstack([drawn, near, [parent]])
+        others = [one.point for key, one in self._open.items() if key != trial_id]
+        promise = _promise(list(self._seen), number, others, points)
+        best = points[int(np.argmax(promise))]
+        return {
+            key: _value(domain, float(place))
+            for (key, domain), place in zip(self._domains.items(), best, strict=True)
+            if is_number(_found(config, key))
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {"seen": [[*begun, gain] for begun, gain in self._seen], "open": dict(self._open)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take up what ``state`` returned."""
+        self._seen.clear()
+        self._seen.extend((_interval(begun), gain) for *begun, gain in state["seen"])
+        self._open = {key: _interval(begun) for key, begun in state["open"].items()}
+
+    def _point(self, config: Mapping[str, Any]) -> tuple[float, ...]:
+        """Return where a configuration lies; in the middle where it lacks a value."""
+        return tuple(_place(domain, _found(config, key)) for key, domain in self._domains.items())
+
+
+def check_installed() -> None:
+    """Raise SettingsError without scikit-learn."""
+    if find_spec("sklearn") is None:
+        raise SettingsError(
+            "GangPBT(explore='pb2') needs scikit-learn, which is not installed here. Install it with: "
+            "pip install 'tunelight[pb2]' (or pip install scikit-learn), or use explore='perturb'."
+        )
+
+
+def _promise(
+    seen: list[tuple[Interval, float]], number: int, others: list[tuple[float, ...]], points: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Return the upper confidence bound of what each of ``points`` gains at report ``number``."""
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - an extra, and it takes a second
+    from sklearn.gaussian_process import GaussianProcessRegressor  # noqa: PLC0415
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel  # noqa: PLC0415
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
+
+    first, last = seen[0][0].number, max(number, seen[-1][0].number)
+
+    def at(when: float, where: Any) -> list[float]:
+        return [(when - first) / max(last - first, 1), *where]
+
+    known = np.array([at(begun.number, begun.point) for begun, _ in seen])
+    ranks = np.unique([gain for _, gain in seen], return_inverse=True)[1].astype(float)
+    gains = (ranks - ranks.mean()) / (ranks.std() or 1.0)
+    scales = RBF(np.full(known.shape[1], 0.5), (0.1, 10.0))
+    kernel = ConstantKernel(1.0, (0.1, 10.0)) * scales + WhiteKernel(0.3, (0.01, 2.0))
+    with warnings.catch_warnings(), threadpool_limits(1):  # more threads take as long, and cores that train
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a scale at its bound says that it does not matter
+        process = GaussianProcessRegressor(kernel).fit(known, gains)
+        if others:
+            pending = np.array([at(number, where) for where in others])
+            expected = process.predict(pending)
+            process = GaussianProcessRegressor(process.kernel_, optimizer=None)
+            process.fit(np.vstack([known, pending]), np.concatenate([gains, expected]))
+        mean, deviation = process.predict(np.array([at(number, where) for where in points]), return_std=True)
+    noise = process.kernel_.k2.noise_level
+    bound: np.ndarray[Any, Any] = mean + _BOLD * np.sqrt(np.maximum(deviation**2 - noise, 0.0))
+    return bound
+
+
+def _interval(plain: Any) -> Interval:
+    number, loss, point = plain
+    return Interval(number, loss, tuple(point))
+
+
+def _found(config: Mapping[str, Any], key: str) -> Any:
+    holder, last = holder_of(dict(config), key)
+    return holder.get(last)
+
+
+def _place(domain: Any, value: Any) -> float:
+    """Return where a value lies in its domain, from 0 to 1."""
+    name, (lower, upper, *_) = spell(domain)
+    if not is_number(value):
+        return 0.5
+    value = min(max(value, lower), upper)
+    if "log" in name:
+        value, lower, upper = math.log(value), math.log(lower), math.log(upper)
+    return float((value - lower) / (upper - lower)) if upper > lower else 0.5
+
+
+def _value(domain: Any, place: float) -> float:
+    """Return the value at a place between 0 and 1 of a domain."""
+    name, (lower, upper, *_) = spell(domain)
+    if "log" in name:
+        value = math.exp(math.log(lower) + place * (math.log(upper) - math.log(lower)))
+    else:
+        value = lower + place * (upper - lower)
+    return float(min(max(stepped(value, domain), lower), upper))
