@@ -151,10 +151,13 @@ DOORS: dict[str, Door] = {
     ),
     "pareto": Door(names("errors settings storage"), names("numpy"), why="it compares what trials reported"),
     "results": Door(
-        names("messages errors checkpoints pareto settings space storage"),
+        names("messages errors checkpoints pareto settings space storage recipe resources"),
         names("numpy pandas yaml"),
-        late=names(LIGHTNING),
+        late=names(LIGHTNING, "safetensors"),
         why="results are read from the record alone, also where neither Ray nor torch is installed",
+    ),
+    "results.ensemble": Door(
+        names("errors"), names("torch"), why="it is a module of torch, and imported when one is asked for"
     ),
     "reporting": Door(
         names("messages errors notebook settings space storage"),
@@ -175,17 +178,40 @@ DOORS: dict[str, Door] = {
         names("errors settings space storage sweep results"),
         why="it reads what a sweep was told, and runs that again",
     ),
-    "cli": Door(
-        names("errors messages settings space sweep results reporting"),
-        names("rich typer"),
-        why="it parses and calls, and holds no logic",
+    "reproducing": Door(
+        names("errors reopen results schedulers storage"),
+        why="it runs a trial again as a sweep of its own, and compares two records",
     ),
+    "checking": Door(
+        names("errors cluster resources schedulers searchers settings space sweep"),
+        names("numpy"),
+        why="it builds all of a sweep but its trials, and runs one batch as a sweep",
+    ),
+    "doctor": Door(
+        names("errors cluster dashboards"),
+        names("packaging psutil"),
+        late=names("torch horovod"),
+        why="it looks at what may be broken, so it imports it last",
+    ),
+    "dashboards": Door(names("errors"), why="it starts programs of others, and ends them"),
+    "starter": Door(names("errors"), why="it copies files into an empty folder"),
+    "starter.train": Door(libraries=names(LIGHTNING), why="it is what a user could have written"),
+    "cli": Door(
+        names(
+            "errors settings space storage sweep reopen reproducing results reporting simulation",
+            "checking doctor dashboards starter",
+        ),
+        names("typer"),
+        late=names("rich yaml"),
+        why="it parses and calls, and holds no logic; each command imports what it needs",
+    ),
+    "__main__": Door(names("cli"), why="it is the command line by another name"),
     # The front door hands out names of every room, each when it is first asked for.
     "": Door(
         names(
             FIRST,
             "gang strategies callbacks recipe digits",
-            "trainable tuner schedulers searchers simulation storage results reporting sweep reopen",
+            "trainable tuner schedulers searchers simulation storage results reporting sweep reopen reproducing",
         ),
         why="`import tunelight` costs nothing that its user does not need",
     ),

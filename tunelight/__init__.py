@@ -33,6 +33,7 @@ _WHERE = {
     "get_tune_resources": "tunelight.resources",
     "plan": "tunelight.simulation",
     "report": "tunelight.session",
+    "reproduce": "tunelight.reproducing",
     "resume": "tunelight.reopen",
     "run": "tunelight.sweep",
     "simulate": "tunelight.simulation",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
     from tunelight.policies import FailurePolicy
     from tunelight.reopen import resume
+    from tunelight.reproducing import reproduce
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT

@@ -121,6 +121,39 @@ def _init_ray(address: str | None, runtime_env: Mapping[str, Any] | None, verbos
             )
 
 
+def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
+    """Return which cluster a sweep would run on, in words, and what each of its nodes holds.
+
+    That of ``address`` or RAY_ADDRESS is asked; otherwise it is this machine, on which no Ray is started. Raises:
+    ResourceError where the address does not answer.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address or address == "local":
+        return "this machine", [{"CPU": float(os.cpu_count() or 1), "GPU": float(_gpus_here())}]
+    import ray  # noqa: PLC0415
+
+    ours = not ray.is_initialized()
+    try:
+        if ours:
+            _init_ray(address, None, 0)
+        return f"the cluster at {address}", [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ResourceError(
+            f"The Ray cluster at {address} does not answer: {error}. Is it up, and the address right (RAY_ADDRESS)?"
+        ) from error
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _gpus_here() -> int:
+    """Return how many GPUs this process may use, without importing anything that takes seconds."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([one for one in visible.split(",") if one.strip() not in ("", "-1")])
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
 def check_cluster(reservation: Reservation, *, who: str = "A trial", spread: bool = False) -> Reservation:
     """Refuse a gang that this cluster can never hold; where it may grow, warn and wait.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from tunelight.errors import ImportPathError, SettingsError, SpaceError, Storage
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
+from tunelight.space.files import importable
 from tunelight.storage import RECORD_FILE, SWEEP_FILE, read_sweep_file
 from tunelight.sweep import run
 
@@ -50,7 +52,14 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
             f"storage={str(folder.parent)!r}, name={folder.name!r}, resume=True) as the sweep was started."
         )
     settings = {**_read_back(folder, told, overrides), "resume": True, **overrides}
-    return run(_space(folder, told), storage=folder.parent, name=folder.name, **settings)
+    with beside(told):
+        return run(_space(folder, told), storage=folder.parent, name=folder.name, **settings)
+
+
+def beside(told: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Let modules beside the file that a sweep's space came from be imported, as when it was started."""
+    file = (told.get("run") or {}).get("file")
+    return importable(Path(file).parent) if file else contextlib.nullcontext()
 
 
 def _read_back(folder: Path, told: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings, check_model, check_picklable, check_train
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
-from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, versions, write_sweep_file
+from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, provenance, write_sweep_file
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -286,8 +286,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
     told["reservation"] = at_first.bundles
     told["code"] = code_of(settings)
     told["space_objects"] = objects_in(space)
-    told["versions"] = versions()
-    return told
+    return told | provenance(space.source)
 
 
 def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
@@ -374,6 +373,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
         workers=sweep.reservation.workers,
         scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
+        run={**sweep.told["run"], "versions": sweep.told["versions"]},
     )
     write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)

@@ -24,6 +24,9 @@ class Line(pl.LightningModule):
             torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
         )
 
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.net(x)
+
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
         return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
 

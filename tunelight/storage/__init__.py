@@ -22,8 +22,10 @@ from tunelight.storage.files import (
     write_atomically,
     write_sweep_file,
 )
+from tunelight.storage.finding import DEFAULT_STORAGE, Found, find_sweep, list_sweeps
 from tunelight.storage.follow import Follower
 from tunelight.storage.lock import LOCK_FILE, Driver, driver_of, locked
+from tunelight.storage.provenance import provenance
 from tunelight.storage.record import Lines, Record, read_lines, read_record
 from tunelight.storage.repair import repair
 from tunelight.storage.state import (
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from tunelight.storage.recorder import RecordCallback
 
 __all__ = [
+    "DEFAULT_STORAGE",
     "DIVERGED",
     "ERROR",
     "FINISHED",
@@ -68,6 +71,7 @@ __all__ = [
     "Best",
     "Driver",
     "Follower",
+    "Found",
     "Lines",
     "Record",
     "RecordCallback",
@@ -76,10 +80,13 @@ __all__ = [
     "apply",
     "create_sweep_folder",
     "driver_of",
+    "find_sweep",
     "is_better",
+    "list_sweeps",
     "locked",
     "metric_value",
     "plain",
+    "provenance",
     "read_lines",
     "read_record",
     "read_sweep_file",

@@ -99,7 +99,7 @@ def to_yaml(data: Mapping[str, Any]) -> str:
 def versions() -> dict[str, str | None]:
     """Return the versions of what a sweep stands on (None: not installed), without importing any of it."""
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("torch", "pytorch-lightning", "ray", "tunelight"):
+    for name in ("torch", "pytorch-lightning", "ray", "tunelight", "numpy", "optuna", "horovod"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

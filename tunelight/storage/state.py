@@ -61,6 +61,8 @@ class TrialState:
     from when to when the workers met, ``began`` and ``ready`` (by the clock of the gang's head)."""
     notes: list[tuple[float, str]] = field(default_factory=list)
     """(time, text) of what the person who runs the sweep was told of it."""
+    runs: list[int] = field(default_factory=list)
+    """In which of the sweep's runs it trained."""
 
     def elapsed(self, now: float) -> float:
         """Return the seconds it has been RUNNING until ``now``."""
@@ -92,6 +94,8 @@ class SweepState:
     """
 
     sweep: dict[str, Any] = field(default_factory=dict)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """What each run of the driver was: command, cwd, git, versions; empty where a record says nothing of it."""
     trials: dict[str, TrialState] = field(default_factory=dict)
     live: dict[str, TrialState] = field(default_factory=dict)
     """The trials that are RUNNING or PAUSED."""
@@ -120,7 +124,9 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
-    state.sweep.update(line["sweep"])
+    told = dict(line["sweep"])
+    state.runs.append(told.pop("run", None) or {})
+    state.sweep.update(told)
     state.started, state.ended = line["time"], None
 
 
@@ -136,6 +142,8 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
         trial.seconds, trial.since = trial.elapsed(line.get("at", line["time"])), None
     if new == RUNNING:
         trial.since = line["time"]
+        if state.runs and len(state.runs) - 1 not in trial.runs:
+            trial.runs.append(len(state.runs) - 1)
     state.counts[trial.state] -= 1
     state.counts[new] += 1
     trial.state, trial.error = new, line.get("error")

@@ -1,0 +1,161 @@
+"""The winner: run again bit by bit, and trained from exported files by others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning.cli import LightningCLI
+
+import tunelight as tl
+from tests.integration.training import Line, LineData, saving
+from tests.unit.test_results import Writer
+from tunelight import storage
+from tunelight.digits import DigitsClassifier, DigitsData
+
+ROOT = Path(__file__).parents[2]
+
+
+def sweep(folder: Path, **kwargs: Any) -> tl.SweepResults:
+    """Search a net with dropout: every random number counts."""
+    settings: dict[str, Any] = {
+        "metric": "val_loss", "num_samples": 4, "seed": 1, "storage": folder, "name": "m", "progress": False,
+        "max_concurrent": 1, "trainer_args": {"accelerator": "cpu"}, "max_epochs": 3, "workers": 2,
+        "scheduler": {"name": "asha", "grace_period": 1, "reduction_factor": 2},
+    }  # fmt: skip
+    space = {"model.lr": tl.loguniform(1e-4, 0.1), "data.batch_size": tl.choice([8, 16])}
+    return tl.run(space, model=Line, data=LineData, **(settings | kwargs))
+
+
+def test_trials_that_ran_on_a_used_gang_and_were_stopped_are_reproduced(ray4: Any, tmp_path: Path) -> None:
+    results = sweep(tmp_path)
+    stopped = next(trial for trial in results.trials[1:] if trial.state == "STOPPED")
+    finished = next(trial for trial in results.trials if trial.state == "FINISHED")
+    for trial in (stopped, finished):
+        found = tl.reproduce(results, trial.id, progress=False)
+        assert found.same, str(found)
+        assert found.reports == len(trial.history)
+        again = tl.SweepResults.load(found.folder)
+        assert [one.id for one in again.trials] == [trial.id]
+        assert again.trials[0].seed == trial.seed
+        assert again.trials[0].config == trial.config
+
+
+def test_a_trial_that_was_paused_and_resumed_is_reproduced(ray4: Any, tmp_path: Path) -> None:
+    results = sweep(tmp_path, scheduler={"name": "elastic_asha", "reduction_factor": 2}, num_samples=5)
+    paused = [
+        line["trial"]
+        for line in storage.read_lines(results.folder)
+        if line["kind"] == "state" and line["state"] == "PAUSED"
+    ]
+    resumed = next(trial for trial in results.trials if trial.id in paused and len(trial.history) > 1)
+    found = tl.reproduce(results.folder, resumed.index, progress=False)
+    assert found.same, str(found)
+
+
+def test_a_trial_is_reproduced_by_a_new_process_and_a_train_function_too(ray4: Any, tmp_path: Path) -> None:
+    results = tl.run(
+        {"lr": tl.loguniform(1e-3, 1e-1), "epochs": tl.choice([3])}, saving, metric="loss", num_samples=2, workers=2,
+        seed=3, storage=tmp_path, name="s", scheduler="fifo", progress=False,
+    )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "tunelight", "reproduce", str(results.folder), "1", "--json"],
+        capture_output=True, text=True, cwd=ROOT, check=False, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["same"]
+
+
+def other(config: dict[str, Any]) -> None:
+    """Report what depends on the process: no run is like another."""
+    tl.report({"loss": config["lr"], "pid_": os.getpid() + 0.5})
+    tl.report({"loss": config["lr"], "pid_": os.getpid() + 0.5})
+
+
+def test_metrics_that_differ_are_named_and_may_be_ignored(ray4: Any, tmp_path: Path) -> None:
+    results = tl.run(
+        {"lr": tl.uniform(0, 1)}, other, metric="loss", num_samples=1, seed=3, storage=tmp_path, name="s",
+        scheduler="fifo", progress=False, reuse_gangs=False,
+    )  # fmt: skip
+    found = tl.reproduce(results, "best", progress=False)
+    assert not found.same
+    assert (found.differences[0].report, found.differences[0].metric) == (1, "pid_")
+    assert tl.reproduce(results, "best", ignore=["pid_"], progress=False).same
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """Return the file of a winner for LightningCLI."""
+    told = {"model": "tunelight.digits:DigitsClassifier", "data": "tunelight.digits:DigitsData", "workers": 2}
+    written = Writer(tmp_path, **told, max_epochs=2, trainer_args={"enable_progress_bar": False})
+    written.trial(0.5, config={"model.lr": 0.02, "model.hidden": 32, "data.batch_size": 32})
+    return written.load().export_best(tmp_path / "best.yaml", "lightning-cli")
+
+
+@pytest.mark.usefixtures("warm_gangs")
+def test_an_exported_file_trains_the_winner_on_its_workers(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    done = LightningCLI(
+        DigitsClassifier, DigitsData, args=["fit", f"--config={exported}", f"--trainer.default_root_dir={tmp_path}"]
+    )
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    monkeypatch.delenv("PL_SEED_WORKERS", raising=False)
+    assert done.trainer.world_size == 2
+    assert done.model.hparams["hidden"] == 32
+    assert float(done.trainer.callback_metrics["val_acc"]) > 0.5
+
+
+def test_a_trained_winner_is_copied_loaded_and_answers_with_others(ray4: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    results = sweep(tmp_path, scheduler="fifo", num_samples=2, max_epochs=2)
+    results.export_best(tmp_path / "best.yaml", "lightning-cli", checkpoint=True)
+    model = results.best.load_model().eval()
+    weights = load_file(tmp_path / "best.safetensors")
+    assert weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    points = torch.rand(5, 4)
+    both = [trial.load_model().eval() for trial in results.top(2)]
+    with torch.no_grad():
+        expected = (both[0](points) + both[1](points)) / 2
+    assert torch.allclose(results.ensemble(2)(points), expected)
+
+
+@pytest.mark.slow
+def test_from_an_empty_folder_to_a_trained_winner(tmp_path: Path) -> None:
+    def run(*words: str, code: int = 0) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+            check=False,
+            timeout=110,
+        )
+        assert done.returncode == code, f"{words}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    command = ("-m", "tunelight")
+    run(*command, "init")
+    assert "One batch went through; reported: " in run(*command, "check", "space.yaml", "--batch")
+    run(*command, "run", "space.yaml", "-n", "3", "--max-epochs", "3", "--name", "first", "--seed", "1")
+    assert "first" in run(*command, "ls")
+    assert "00002" in run(*command, "show", "last")
+    run(*command, "extend", "first", "--num-samples", "4", "--quiet")
+    assert json.loads(run(*command, "show", "first", "--json"))["trials"][3]["trial"] == "00003"
+    assert "bit by bit" in run(*command, "reproduce", "first", "best")
+    assert "lightning-cli" in run(*command, "best", "first", "--export", "best.yaml", "--checkpoint")
+    run("train.py", "fit", "--config", "best.yaml", "--trainer.enable_progress_bar=false")
+    run("train.py", "validate", "--config", "best.yaml", "--ckpt_path", "best.ckpt")
+    run(*command, "run", "space.yaml", "--set", "model.lr=nothing", "-n", "1", code=1)

@@ -1,0 +1,8 @@
+"""The command `tunelight`: it parses and calls. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+from tunelight.cli import looking, machine, planning, seeing, sweeps, winner  # noqa: F401 - they add commands
+from tunelight.cli.app import app, main
+
+__all__ = ["app", "main"]

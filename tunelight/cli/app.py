@@ -1,0 +1,105 @@
+"""The command line's frame: commands, errors and exit codes.
+
+Exit codes: 0 done; 1 the sweep failed, metrics differ, or the doctor found something wrong; 2 bad input, with a message
+that says what to do; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from tunelight.errors import GangError, HeadLostError, TunelightError, WorkerFailedError
+
+OK: Final = 0
+FAILED: Final = 1
+BAD_INPUT: Final = 2
+INTERRUPTED: Final = 130
+_FAILURES: Final = (GangError, HeadLostError, WorkerFailedError)
+"""Errors of what ran; all others say that something was asked for that cannot be done."""
+_ORDER: Final = (
+    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
+    "dashboard", "simulate", "plan", "doctor",
+)  # fmt: skip
+_AS_JSON: Final = "tunelight.json"
+_DEBUG: Final = "--debug"
+
+
+class Commands(TyperGroup):
+    """The commands; an error of tunelight's becomes its message and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands in the order in which a person needs them."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take --debug wherever it stands, and note whether the answer is to be JSON."""
+        rest = [word for word in args if word != _DEBUG]
+        ctx.meta[_AS_JSON] = "--json" in rest
+        return super().parse_args(ctx, [_DEBUG, *rest] if len(rest) < len(args) else rest)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. Raises: typer.Exit with the code that its error has."""
+        try:
+            return super().invoke(ctx)
+        except TunelightError as error:
+            if ctx.params.get("debug"):
+                raise
+            tell_error(error, as_json=ctx.meta[_AS_JSON])
+            raise typer.Exit(FAILED if isinstance(error, _FAILURES) else BAD_INPUT) from error
+        except KeyboardInterrupt as error:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from error
+
+
+def tell_error(error: Exception, *, as_json: bool) -> None:
+    """Say what went wrong: on standard error, and for programs as JSON."""
+    typer.echo(f"Error: {error}", err=True)
+    if as_json:
+        typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+
+
+app = typer.Typer(
+    name="tunelight",
+    cls=Commands,
+    help="Search hyperparameters of PyTorch Lightning models; every trial trains on a gang of workers.",
+    epilog=(
+        "Exit codes: 0 done; 1 the sweep failed, metrics differ, or something is wrong with this machine; 2 bad input; "
+        "130 Ctrl-C.  Start with: tunelight init my-sweep"
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(sys.modules["tunelight"].__version__)
+        raise typer.Exit(OK)
+
+
+@app.callback()
+def _start(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take what holds for every command."""
+
+
+def main() -> None:
+    """Run the command line of this process, with modules in its working directory importable."""
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds text
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
+    app()

@@ -1,0 +1,72 @@
+"""`--set NAME=VALUE`: a setting, else a key of the space, which then has that one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import SettingsError, guess
+
+if TYPE_CHECKING:
+    from tunelight.space import SearchSpace
+
+
+def read_sets(lines: Sequence[str]) -> dict[str, Any]:
+    """Return names and values of ``--set``; values are read as YAML (1e-4 is a number, [a, b] a list).
+
+    Raises: SettingsError for a line without ``=``, a value that is no YAML, or a name that is there twice.
+    """
+    import yaml  # noqa: PLC0415
+
+    from tunelight.space.files import Loader  # noqa: PLC0415
+
+    found: dict[str, Any] = {}
+    for line in lines:
+        name, equals, text = line.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"--set takes NAME=VALUE, model.lr=0.01 for example, not {line!r}.")
+        if name in found:
+            raise SettingsError(f"--set {name} is there twice. Give it once.")
+        try:
+            found[name.strip()] = yaml.load(text, Loader)  # noqa: S506 - it derives from PyYAML's safe loader
+        except yaml.YAMLError as error:
+            raise SettingsError(f"--set {line}: the value is no valid YAML: {error}") from error
+    return found
+
+
+def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those that are settings of ``tunelight.run``. Raises: SettingsError where others are among them."""
+    from tunelight.settings import NAMES  # noqa: PLC0415
+
+    for name in sets:
+        if name not in NAMES:
+            raise SettingsError(f"There is no setting {name!r}.{guess(name, NAMES)} There are: {', '.join(NAMES)}.")
+    return dict(sets)
+
+
+def told(file: str, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[SearchSpace, dict[str, Any]]:
+    """Return the space and the settings that a file, ``--set`` and options say together.
+
+    Raises: SettingsError for a name that is neither a setting nor a key, or given both ways; what the file raises.
+    """
+    from tunelight.settings import NAMES  # noqa: PLC0415
+    from tunelight.space import SearchSpace  # noqa: PLC0415
+    from tunelight.space.domains import ARGUMENTS  # noqa: PLC0415
+
+    sets = read_sets(lines)
+    for name in sets:
+        if name in options:
+            raise SettingsError(f"{name} is given by --set and by --{name.replace('_', '-')}. Leave one of them out.")
+    space = SearchSpace.of(file)
+    settings = {name: value for name, value in sets.items() if name in NAMES}
+    keys = {name: value for name, value in sets.items() if name not in NAMES}
+    for name, value in keys.items():
+        if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in ARGUMENTS:
+            raise SettingsError(f"--set {name}: it fixes a key to one value; another domain is a change of the file.")
+        if "." not in name and name not in space.domains:
+            valid = [*space.domains, *NAMES]
+            raise SettingsError(
+                f"--set {name}: that is neither a key of the space nor a setting.{guess(name, valid)} The space has "
+                f"{', '.join(space.domains)}; settings are {', '.join(NAMES)}."
+            )
+    return (space.fixed(keys) if keys else space), {**settings, **options}

@@ -1,0 +1,112 @@
+"""simulate, plan: what a sweep would do and cost, on virtual time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunelight.cli.app import FAILED, app
+from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Workers, given, workers_of
+from tunelight.cli.overrides import read_sets, told
+from tunelight.cli.printing import print_json, short
+from tunelight.errors import SettingsError, StorageError, guess
+
+Cluster = Annotated[str, typer.Option("--cluster", help="Nodes x slots a node: 16x8.")]
+Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
+Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped.")]
+Scheduler = Annotated[
+    str | None, typer.Option("--scheduler", help="As YAML: asha, or '{name: asha, grace_period: 2}'.")
+]
+
+
+@app.command(epilog="Example: tunelight plan space.yaml --cluster 16x8 --seconds-per-epoch 30 --deadline 8h")
+def plan(
+    file: File,
+    seconds_per_epoch: Annotated[float, typer.Option("--seconds-per-epoch", help="Of one trial, on its gang.")],
+    cluster: Cluster,
+    num_samples: Samples = None,
+    workers: Workers = None,
+    max_epochs: Epochs = None,
+    scheduler: Scheduler = None,
+    price: Annotated[float | None, typer.Option("--price-per-gpu-hour", help="What a slot costs an hour.")] = None,
+    deadline: Annotated[str | None, typer.Option("--deadline", help="8h, 90m: other sizes are tried as well.")] = None,
+    sets: Sets = [],
+    json: Json = False,
+) -> None:
+    """Say what a sweep would take and cost on a cluster, by simulating it. Exit code 1: not in time, or not at all."""
+    space, settings = told(
+        file, sets, given(num_samples=num_samples, workers=workers_of(workers), max_epochs=max_epochs)
+    )
+    takes = ("num_samples", "workers", "max_epochs", "scheduler")
+    for name in settings:
+        if name not in takes:
+            raise SettingsError(f"A plan does not depend on {name!r}.{guess(name, takes)} It takes {', '.join(takes)}.")
+    options = {**settings, **_scheduler(scheduler)}
+    from tunelight.simulation import plan as make  # noqa: PLC0415
+
+    made = make(
+        space,
+        seconds_per_epoch=seconds_per_epoch,
+        cluster=cluster,
+        price_per_gpu_hour=price,
+        deadline=deadline,
+        **options,
+    )
+    if json:
+        print_json(made.asdict())
+    else:
+        typer.echo(str(made))
+    if not made.feasible:
+        raise typer.Exit(FAILED)
+
+
+@app.command(epilog="Example: tunelight simulate digits_mlp --scheduler elastic_asha --workers 1,4 --cluster 2x8")
+def simulate(
+    curves: Annotated[str, typer.Argument(help="A recorded task, or a sweep: its folder, its name, or 'last'.")],
+    num_samples: Annotated[int, typer.Option("--num-samples", "-n", help="Trials in all.")] = 100,
+    workers: Workers = None,
+    cluster: Cluster = "1x8",
+    max_epochs: Epochs = None,
+    scheduler: Scheduler = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the order of trials, and of noise.")] = 0,
+    time_budget: Annotated[
+        str | None, typer.Option("--time-budget", help="Virtual time after which it ends: 2h.")
+    ] = None,
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Run a sweep on virtual time, with the real scheduler on recorded learning curves; say what it cost and found."""
+    from tunelight.simulation import simulate as run  # noqa: PLC0415
+    from tunelight.simulation import tasks  # noqa: PLC0415
+    from tunelight.storage import find_sweep  # noqa: PLC0415
+
+    known = tasks()
+    if curves not in known:
+        try:
+            curves = str(find_sweep(curves, storage))
+        except StorageError as error:
+            raise StorageError(f"{error} Recorded tasks are: {', '.join(known) or 'none'}.") from error
+    more = {
+        **given(workers=workers_of(workers), max_epochs=max_epochs, time_budget=time_budget),
+        **_scheduler(scheduler),
+    }
+    found = run(curves, num_samples=num_samples, cluster=cluster, seed=seed, **more).asdict()
+    if json:
+        print_json(found)
+        return
+    hours = found["makespan_s"] / 3600
+    typer.echo(f"{num_samples} trials on {cluster} slots took {hours:.2f} virtual hours.")
+    typer.echo(f"worker-hours held  {found['worker_seconds'] / 3600:.1f}")
+    typer.echo(f"idle slots         {found['idle_share']:.0%} (at the tail {found['tail_idle_share']:.0%})")
+    typer.echo(f"best {found['metric']:<13} {short(found['best'])} (the best that there was: {short(found['oracle'])})")
+    typer.echo(
+        f"trials             {', '.join(f'{count} {state.lower()}' for state, count in found['trials'].items())}"
+    )
+    for note in found["notes"]:
+        typer.echo(f"- {note}")
+
+
+def _scheduler(text: str | None) -> dict[str, object]:
+    """Return the scheduler that an option names, which is YAML."""
+    return {} if text is None else read_sets([f"scheduler={text}"])

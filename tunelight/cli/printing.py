@@ -1,0 +1,105 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tunelight.results import SweepResults, TrialResult
+
+
+def print_json(data: Any) -> None:
+    """Print data as strict JSON: NaN and infinities become null."""
+    from tunelight.storage import plain  # noqa: PLC0415
+
+    typer.echo(json.dumps(_strict(plain(data)), indent=2))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _strict(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_strict(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
+    """Print a table as wide as its terminal; what is no terminal gets as much room as the table wants."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(short(value)) for value in row))
+    console = Console()
+    console.print(table, width=None if console.is_terminal else 200, crop=False)
+
+
+def short(value: Any) -> str:
+    """Return a value in few characters."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def age(seconds: float) -> str:
+    """Return how long ago something was, as a person says it."""
+    past = max(0.0, time.time() - seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if past >= length:
+            return f"{past / length:.0f}{unit} ago"
+    return f"{past:.0f}s ago"
+
+
+def words(config: Mapping[str, Any]) -> str:
+    """Return a configuration in one line."""
+    return ", ".join(f"{key}={short(value)}" for key, value in config.items())
+
+
+def about_sweep(results: SweepResults) -> dict[str, Any]:
+    """Return what is worth knowing of a sweep, as plain data."""
+    states: dict[str, int] = {}
+    for trial in results.trials:
+        states[trial.state] = states.get(trial.state, 0) + 1
+    judged = results.top(1)
+    return {
+        "sweep": results.name,
+        "folder": results.folder,
+        "metric": results.metric,
+        "mode": results.mode,
+        "ended": results.ended,
+        "trials": len(results),
+        "states": states,
+        "best": about_trial(judged[0]) if judged else None,
+    }
+
+
+def about_trial(trial: TrialResult) -> dict[str, Any]:
+    """Return what is worth knowing of a trial, as plain data."""
+    return {
+        "trial": trial.id,
+        "state": trial.state,
+        "value": trial.value,
+        "metrics": trial.metrics,
+        "config": trial.config,
+        "reports": len(trial.history),
+        "seconds": trial.seconds,
+        "seed": trial.seed,
+        "checkpoint": trial.checkpoint,
+        "error": trial.error,
+    }
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as it is typed from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

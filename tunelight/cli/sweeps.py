@@ -1,0 +1,197 @@
+"""init, check, run, resume, extend: from an empty folder to a sweep that has run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tunelight.cli.app import FAILED, INTERRUPTED, OK, app
+from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Sweep, Workers, given, workers_of
+from tunelight.cli.overrides import read_sets, settings_of, told
+from tunelight.cli.printing import about_sweep, print_json, print_table, shown_path, words
+from tunelight.errors import ResourceError, SettingsError
+
+if TYPE_CHECKING:
+    from tunelight.checking import Checked
+    from tunelight.results import SweepResults
+
+Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
+Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="What configurations and trials follow from.")]
+Address = Annotated[str | None, typer.Option("--address", help="A Ray cluster (else RAY_ADDRESS, else one here).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no live table.")]
+
+
+@app.command(epilog="Example: tunelight init my-sweep && cd my-sweep && tunelight check space.yaml")
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to; it is made if need be.")] = Path(),
+    json: Json = False,
+) -> None:
+    """Write a starter: train.py (model, data and a LightningCLI), space.yaml and README.md. Nothing is overwritten."""
+    from tunelight.starter import write_starter  # noqa: PLC0415
+
+    written = write_starter(folder)
+    if json:
+        print_json({"written": written})
+        return
+    for path in written:
+        typer.echo(f"wrote {shown_path(path.absolute())}")
+    start = "" if folder == Path() else f"cd {folder} && "
+    typer.echo(f"Next: {start}tunelight check space.yaml --batch")
+
+
+@app.command(epilog="Example: tunelight check space.yaml --set model.lr=0.01 --workers 4 --batch")
+def check(
+    file: File,
+    workers: Workers = None,
+    sets: Sets = [],
+    batch: Annotated[bool, typer.Option("--batch", help="Also train one batch, on a gang of the wanted size.")] = False,
+    address: Address = None,
+    json: Json = False,
+) -> None:
+    """Look whether a sweep is right, without running it: its settings, its space, five samples, does its gang fit.
+
+    --batch trains and validates one batch on a gang of the wanted size (a train function: until its first report),
+    which starts Ray and leaves nothing behind.
+    """
+    space, settings = told(file, sets, given(workers=workers_of(workers), address=address))
+    from tunelight.checking import check as look  # noqa: PLC0415
+    from tunelight.checking import rehearse  # noqa: PLC0415
+
+    checked = look(space, settings)
+    if not json:
+        _show_checked(checked)
+    if checked.misfit:
+        raise ResourceError(checked.misfit)
+    rehearsal = rehearse(checked) if batch else None
+    if json:
+        print_json(_checked(checked) | {"batch": rehearsal})
+    elif rehearsal is not None and rehearsal.error is None:
+        typer.echo(f"One batch went through; reported: {words(rehearsal.metrics)}")
+    if rehearsal is not None and rehearsal.error is not None:
+        typer.echo(f"One batch did not go through, with {words(rehearsal.config)}:\n{rehearsal.error}", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _show_checked(checked: Checked) -> None:
+    settings, space = checked.settings, checked.space
+    domains = space.dotted(space.describe())
+    print_table(["key", "domain"], [(key, _domain(domains.get(key))) for key in space.domains], "Search space")
+    print_table(list(space.domains), [_row(checked, sample) for sample in checked.samples], "Samples")
+    typer.echo(
+        f"{settings.num_samples * space.grid_size} trials, judged by {settings.metric} ({settings.mode}), each on "
+        f"{checked.reservation}."
+    )
+    if not checked.misfit:
+        has = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in checked.nodes[:4])
+        typer.echo(f"It fits {checked.cluster} ({has}{'; ...' if len(checked.nodes) > 4 else ''}).")
+
+
+def _row(checked: Checked, sample: Any) -> list[Any]:
+    values = checked.space.dotted(sample)
+    return [values.get(key) for key in checked.space.domains]
+
+
+def _domain(described: Any) -> str:
+    if isinstance(described, dict):
+        return ", ".join(f"{name} {value}" for name, value in described.items())
+    return str(described)
+
+
+def _checked(checked: Checked) -> dict[str, Any]:
+    return {
+        "space": checked.space.describe(),
+        "samples": checked.samples,
+        "num_samples": checked.settings.num_samples * checked.space.grid_size,
+        "metric": checked.settings.metric,
+        "mode": checked.settings.mode,
+        "gang": checked.reservation.bundles,
+        "cluster": checked.cluster,
+        "nodes": checked.nodes,
+    }
+
+
+@app.command(epilog="Example: tunelight run space.yaml --num-samples 50 --workers 4 --set model.lr=0.01")
+def run(
+    file: File,
+    num_samples: Samples = None,
+    workers: Workers = None,
+    max_epochs: Epochs = None,
+    sets: Sets = [],
+    name: Annotated[str | None, typer.Option("--name", help="The sweep's name (one made of the time).")] = None,
+    storage: Annotated[Path | None, typer.Option("--storage", help="The folder that sweeps lie in.")] = None,
+    seed: Seed = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep --name, if there is one.")] = False,
+    address: Address = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run a sweep. What is given here wins over what the file says; Ctrl-C ends it and keeps what was reported."""
+    options = given(
+        num_samples=num_samples,
+        workers=workers_of(workers),
+        max_epochs=max_epochs,
+        name=name,
+        storage=storage,
+        seed=seed,
+        address=address,
+        resume=resume or None,
+        progress=False if quiet or json else None,
+    )
+    space, settings = told(file, sets, options)
+    from tunelight.sweep import run as start  # noqa: PLC0415
+
+    _finish(start(space, **settings), json)
+
+
+@app.command(epilog="Example: tunelight resume last")
+def resume(
+    sweep: Sweep,
+    sets: Sets = [],
+    storage: Storage = STORAGE,
+    address: Address = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Go on with a sweep that was cut off: finished trials stay, cut-off ones go on from their last checkpoint."""
+    _go_on(sweep, storage, {**settings_of(read_sets(sets)), **given(address=address)}, quiet=quiet, json=json)
+
+
+@app.command(epilog="Example: tunelight extend last --num-samples 100")
+def extend(
+    sweep: Sweep,
+    num_samples: Samples = None,
+    max_epochs: Epochs = None,
+    sets: Sets = [],
+    storage: Storage = STORAGE,
+    address: Address = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Add trials to a sweep (--num-samples, in all), or epochs to its trials (--max-epochs)."""
+    options = given(num_samples=num_samples, max_epochs=max_epochs)
+    if not options:
+        raise SettingsError("What to extend is not said. Give --num-samples (trials in all) or --max-epochs.")
+    more = {**settings_of(read_sets(sets)), **options, **given(address=address)}
+    _go_on(sweep, storage, more, quiet=quiet, json=json)
+
+
+def _go_on(sweep: str, storage: Path, settings: dict[str, Any], *, quiet: bool, json: bool) -> None:
+    from tunelight.storage import find_sweep  # noqa: PLC0415
+
+    folder = find_sweep(sweep, storage)
+    from tunelight.reopen import resume as go_on  # noqa: PLC0415
+
+    _finish(go_on(folder, **{**settings, "progress": not (quiet or json)}), json)
+
+
+def _finish(results: SweepResults, json: bool) -> None:
+    """Say how a sweep went. Raises: typer.Exit where it was interrupted, or no trial reported what it is judged by."""
+    if json:
+        print_json(about_sweep(results))
+    else:
+        typer.echo(results.summary())
+        typer.echo(f"In {shown_path(results.folder)}. Next: tunelight show {shown_path(results.folder)}")
+    raise typer.Exit(INTERRUPTED if results.ended == "interrupted" else OK if results.top(1) else FAILED)

@@ -1,0 +1,177 @@
+"""optuna-dashboard and TensorBoard on a sweep, as child processes that end with this one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.errors import SettingsError, StorageError
+
+HOST: Final = "127.0.0.1"
+OPTUNA_PORT: Final = 8080
+TENSORBOARD_PORT: Final = 6006
+STUDY_FILE: Final = "study.journal"
+"""The Optuna study of a sweep with one of Optuna's samplers, in the sweep's folder."""
+_START_S: Final = 60.0
+_END_S: Final = 5.0
+_LOOK_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Server:
+    """One child process that serves pages, and on which port."""
+
+    name: str
+    command: Sequence[str]
+    port: int
+
+    @property
+    def address(self) -> str:
+        """Return where a browser finds it."""
+        return f"http://{HOST}:{self.port}"
+
+
+def servers(folder: Path, optuna_port: int, tensorboard_port: int) -> tuple[list[Server], list[str]]:
+    """Return what can be served of a sweep, and notes on what cannot.
+
+    Raises: SettingsError for a port that is in use; StorageError where nothing can be served.
+    """
+    found, notes = [], []
+    study, program = folder / STUDY_FILE, _program("optuna-dashboard")
+    if not study.exists():
+        notes.append(
+            f"no optuna-dashboard: the sweep has no {STUDY_FILE} (searcher='tpe' and others of Optuna's write one)"
+        )
+    elif program is None:
+        notes.append("no optuna-dashboard: it is not installed (pip install optuna-dashboard)")
+    else:
+        command = [program, str(study), "--host", HOST, "--port", str(optuna_port)]
+        found.append(Server("optuna-dashboard", command, optuna_port))
+    if importlib.util.find_spec("tensorboard") is None:
+        notes.append("no TensorBoard: it is not installed (pip install tensorboard)")
+    else:
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", HOST]
+        found.append(Server("TensorBoard", [*command, "--port", str(tensorboard_port)], tensorboard_port))
+    if not found:
+        raise StorageError(f"Nothing of {folder} can be served: {'; '.join(notes)}.")
+    options = {"optuna-dashboard": "--optuna-port", "TensorBoard": "--tensorboard-port"}
+    for server in found:
+        if not is_free(server.port):
+            raise SettingsError(
+                f"Port {server.port} is in use, so that {server.name} cannot listen there. Give another: "
+                f"{options[server.name]} {free_port()}"
+            )
+    if len({server.port for server in found}) < len(found):
+        raise SettingsError(f"Both cannot listen on port {optuna_port}. Give --tensorboard-port another number.")
+    return found, notes
+
+
+def serve(wanted: Sequence[Server], say: Callable[[str], Any]) -> None:
+    """Start servers, say where they are once they answer, and wait for Ctrl-C or SIGTERM; then end them.
+
+    Raises: StorageError where one ends by itself, with its last words. Runs on: the main thread of a process.
+    """
+    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(prefix="tunelight-dashboard-") as logs:
+        stack.enter_context(_terminated_as_interrupted())
+        running = [(server, stack.enter_context(_child(server, Path(logs)))) for server in wanted]
+        try:
+            for server, child in running:
+                _wait_for(server, child, Path(logs))
+                say(f"{server.name}: {server.address}")
+            say("Ctrl-C ends them.")
+            while True:
+                for server, child in running:
+                    _check(server, child, Path(logs))
+                time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            return
+
+
+def is_free(port: int) -> bool:
+    """Tell whether nothing listens on a port of this machine."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _program(name: str) -> str | None:
+    """Return a program of this Python's environment, else of the path."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+
+
+@contextlib.contextmanager
+def _child(server: Server, logs: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server while this lasts; what it says goes to a file."""
+    with (logs / f"{server.name}.log").open("wb") as log:
+        child = subprocess.Popen(  # noqa: S603 - our own commands
+            list(server.command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield child
+    finally:
+        for end in (child.terminate, child.kill):
+            if child.poll() is None:
+                end()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_END_S)
+
+
+def _wait_for(server: Server, child: subprocess.Popen[bytes], logs: Path) -> None:
+    end = time.monotonic() + _START_S
+    while time.monotonic() < end:
+        _check(server, child, logs)
+        with contextlib.suppress(OSError), socket.create_connection((HOST, server.port), timeout=1):
+            return
+        time.sleep(_LOOK_S)
+    raise StorageError(
+        f"{server.name} did not answer on port {server.port} within {_START_S:.0f} s.{_words(server, logs)}"
+    )
+
+
+def _check(server: Server, child: subprocess.Popen[bytes], logs: Path) -> None:
+    if child.poll() is not None:
+        raise StorageError(f"{server.name} ended by itself (exit code {child.returncode}).{_words(server, logs)}")
+
+
+def _words(server: Server, logs: Path) -> str:
+    lines = (logs / f"{server.name}.log").read_text(errors="replace").strip().splitlines()
+    return f" It said: {' / '.join(lines[-3:])}" if lines else ""
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Take SIGTERM and SIGHUP for Ctrl-C: children must not outlive this process."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {one: signal.signal(one, interrupt) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

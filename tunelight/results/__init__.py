@@ -1,0 +1,9 @@
+"""What a sweep found, read from its folder: the best, a table, models, and files that others train the winner with."""
+
+from __future__ import annotations
+
+from tunelight.results.export import FORMATS, format_of
+from tunelight.results.sweep import SweepResults
+from tunelight.results.trial import TrialResult
+
+__all__ = ["FORMATS", "SweepResults", "TrialResult", "format_of"]

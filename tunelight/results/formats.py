@@ -1,0 +1,201 @@
+"""How LightningCLI, Hydra and a program are told of a trial: seed, model, data, and a Trainer with its workers."""
+
+from __future__ import annotations
+
+import pprint
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tunelight.errors import SettingsError
+from tunelight.recipe import split
+from tunelight.resources import reserve
+from tunelight.settings import PARTS
+from tunelight.storage import to_yaml
+
+_STRATEGIES: Final = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
+_KEEP: Final = "keep_global_batch"
+_MAX_FAILURES: Final = 3
+"""The default of ``failures``, which needs no word."""
+
+
+def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
+    """Return a config file for a LightningCLI that was made with the model's and data module's classes."""
+    parts, notes = _parts(facts, told)
+    kind, arguments = _strategy(told)
+    parts["trainer"].setdefault("strategy", {"class_path": f"tunelight.{kind}", "init_args": arguments})
+    head = [f"Train it: python train.py fit --config {name}"]
+    if facts["checkpoint"]:
+        head.append(f"Test it: python train.py test --config {name} --ckpt_path {facts['checkpoint']}")
+    sections = {"seed_everything": facts["seed"], **parts}
+    return _head(facts, [*head, *notes]) + to_yaml(
+        {key: value for key, value in sections.items() if value not in (None, {})}
+    )
+
+
+def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
+    """Return a config for Hydra, whose parts ``hydra.utils.instantiate`` builds where their classes are known."""
+    parts, notes = _parts(facts, told)
+    kind, arguments = _strategy(told)
+    parts["trainer"].setdefault("strategy", {"_target_": f"tunelight.{kind}", **arguments})
+    targets = {"model": told.get("model"), "data": told.get("data"), "trainer": "pytorch_lightning:Trainer"}
+    for part, path in targets.items():
+        if isinstance(path, str) and not path.startswith("__main__:"):
+            parts[part] = {"_target_": path.replace(":", "."), **parts[part]}
+    head = [f"As conf/experiment/{name}: python train.py +experiment={name.rpartition('.')[0]}"]
+    sections = {"seed": facts["seed"], **parts}
+    body = to_yaml({key: value for key, value in sections.items() if value not in (None, {})})
+    return "# @package _global_\n" + _head(facts, [*head, *notes]) + body
+
+
+def python(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
+    """Return a program that trains the configuration: a Trainer with its strategy, or a sweep of one trial."""
+    code = {what: told.get(what) for what in ("model", "data", "train")}
+    for what, path in code.items():
+        if path is not None and (str(path).startswith("__main__:") or "<" in str(path)):
+            raise SettingsError(
+                f"The sweep's {what} is {path}, which only the script or notebook that ran it can define, so that a "
+                "program cannot import it. Move it into a module, or use format='yaml'."
+            )
+    head = _words(facts)
+    notes: list[str] = []
+    if code["model"]:
+        parts, notes = _parts(facts, told)
+        imports, body = _fit(facts, told, parts)
+    else:
+        imports, body = _trial(facts, told)
+    doc = "\n".join([f'"""{head[0].rstrip(".")}.', "", *head[1:], *notes, f"Run it: python {name}", '"""'])
+    start = "\n\n".join([doc, *imports])
+    return f'{start}\n\n\ndef main() -> None:\n{body}\n\n\nif __name__ == "__main__":\n    main()\n'
+
+
+def _fit(facts: Mapping[str, Any], told: Mapping[str, Any], parts: dict[str, Any]) -> tuple[list[str], str]:
+    """Return imports and body of a program that trains with a Trainer of its own."""
+    kind, arguments = _strategy(told)
+    trainer = dict(parts["trainer"])
+    strategy = repr(trainer.pop("strategy")) if "strategy" in trainer else f"tl.{kind}({_arguments(arguments)})"
+    model, data = _imported(told["model"]), _imported(told.get("data"))
+    modules: dict[str, list[str]] = {}
+    for module, name in (model, data):
+        modules.setdefault(module, []).append(name.partition(".")[0])
+    own = [f"from {module} import {', '.join(sorted(set(known)))}" for module, known in modules.items() if module]
+    imports = "\n".join(["import pytorch_lightning as pl", "", "import tunelight as tl", *own])
+    trainer_lines = [f"        {name}={value!r}," for name, value in trainer.items()]
+    lines = [
+        f"    pl.seed_everything({facts['seed']!r})",
+        f"    model = {model[1]}({_arguments(parts['model'])})",
+        *([f"    data = {data[1]}({_arguments(parts['data'])})"] if data[1] else []),
+        "    trainer = pl.Trainer(",
+        *trainer_lines,
+        f"        strategy={strategy},",
+        "    )",
+        f"    trainer.fit(model{', datamodule=data' if data[1] else ''})",
+    ]
+    return [imports], "\n".join(lines)
+
+
+def _trial(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Return imports and body of a program that trains by the sweep's own train function, as a sweep of one trial."""
+    module, name = _imported(told.get("train"))
+    names = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "resources_per_trial", "backend", "max_epochs")
+    settings = {key: value for key in names if (value := told.get(key)) is not None}
+    if settings.get("resources_per_trial"):
+        settings.pop("workers", None)
+    if isinstance(settings.get("workers"), list):
+        settings["workers"] = tuple(settings["workers"])
+    more = _arguments({"metric": told.get("metric"), "num_samples": 1, "scheduler": "fifo", **settings})
+    space = "{key: tl.choice([value]) for key, value in CONFIG.items()}"
+    body = f"    results = tl.run({space}, {name}, {more})\n    print(results.summary())"
+    first = f"from {module} import {name.partition('.')[0]}"
+    return [f"import tunelight as tl\n{first}", f"CONFIG = {_literal(facts['config'])}"], body
+
+
+def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return a configuration as arguments of model, data and Trainer, and what had to be left out.
+
+    Raises: SettingsError where keys do not say whose they are.
+    """
+    config: Mapping[str, Any] = facts["config"]
+    for key in config:
+        part, dot, _ = key.partition(".")
+        if part not in PARTS or not (dot or isinstance(config[key], Mapping)):
+            raise SettingsError(
+                f"The configuration's key {key!r} does not say whose argument it is: keys begin with "
+                f"{', '.join(f'{name}.' for name in PARTS)} in a sweep with model=. For that of a train function, use "
+                "format='yaml', 'json' or 'python'."
+            )
+    parts = split(config)
+    given = dict(told.get("trainer_args") or {})
+    objects = [key for key, value in given.items() if _holds_object(value)]
+    own = {key: value for key, value in given.items() if key not in objects}
+    epochs = {} if told.get("max_epochs") is None else {"max_epochs": told["max_epochs"]}
+    # With GPUs the strategy finds out for itself: the process that starts the workers may have none.
+    device = {} if told.get("gpus_per_worker") else {"accelerator": "cpu"}
+    parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
+    notes = [f"Left out, for they are objects: trainer_args {', '.join(objects)}."] if objects else []
+    return parts, notes
+
+
+def _strategy(told: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the strategy that trains with the sweep's workers, and its arguments where they are not the defaults."""
+    workers = told.get("workers") or 1
+    one = reserve(
+        tuple(workers) if isinstance(workers, list) else workers,
+        told.get("cpus_per_worker", 1),
+        told.get("gpus_per_worker", 0),
+        told.get("resources_per_trial"),
+    )
+    more = dict(one.resources_per_worker)
+    if one.gpus_per_worker not in (0, 1):
+        more["GPU"] = one.gpus_per_worker
+    failures = (told.get("failures") or {}).get("max_failures", _MAX_FAILURES)
+    arguments = {
+        "num_workers": one.workers if one.least is None else [one.least, one.workers],
+        "num_cpus_per_worker": None if one.cpus_per_worker == 1 else one.cpus_per_worker,
+        "use_gpu": bool(one.gpus_per_worker) or None,
+        "resources_per_worker": more or None,
+        "failures": None if failures == _MAX_FAILURES else failures,
+        "on_resize": None if told.get("on_resize", _KEEP) == _KEEP else told["on_resize"],
+    }
+    kept = {name: value for name, value in arguments.items() if value is not None}
+    return _STRATEGIES[str(told.get("backend") or "ddp")], kept
+
+
+def _holds_object(value: Any) -> bool:
+    """Tell whether sweep.yaml had no word for a value, or for a part of it."""
+    if isinstance(value, Mapping):
+        return value.keys() == {"object"} or any(_holds_object(part) for part in value.values())
+    return isinstance(value, list) and any(_holds_object(part) for part in value)
+
+
+def _words(facts: Mapping[str, Any]) -> list[str]:
+    """Return where a configuration came from, in words."""
+    when = f"report {facts['training_iteration']}" if facts["training_iteration"] is not None else "no report"
+    metric = facts["metric"][0] if isinstance(facts["metric"], list) else facts["metric"]
+    value = "nothing comparable" if facts["value"] is None else f"{metric}={facts['value']:.6g}"
+    lines = [f"Trial {facts['trial']} of the sweep {facts['sweep']['name']}: {value} at {when}."]
+    if facts.get("changes"):
+        lines.append(
+            "Its configuration changed on the way (population-based training): this is that of its best report."
+        )
+    return lines
+
+
+def _head(facts: Mapping[str, Any], more: list[str]) -> str:
+    return "".join(f"# {line}\n" for line in [*_words(facts), *more])
+
+
+def _imported(path: Any) -> tuple[str, str]:
+    """Return module and name of "module:Outer.Name"; both empty without a path."""
+    module, _, name = str(path or ":").partition(":")
+    return module, name
+
+
+def _arguments(values: Mapping[str, Any]) -> str:
+    """Return keyword arguments as they are written in a call."""
+    if all(name.isidentifier() for name in values):
+        return ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return f"**{dict(values)!r}"
+
+
+def _literal(config: Mapping[str, Any]) -> str:
+    return pprint.pformat(dict(config), sort_dicts=False, width=110)

@@ -1,0 +1,267 @@
+"""What a sweep found: its best trial, all trials as objects and as a table, and exports.
+
+Everything here is read from the sweep's folder (the record and ``sweep.yaml``), so a sweep that was
+interrupted, that still runs, or that ran elsewhere reads the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunelight import storage
+from tunelight.errors import NoResultError, SettingsError, guess
+from tunelight.pareto import Fronted
+from tunelight.results.trial import TrialResult
+from tunelight.storage import SweepState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tunelight.results.ensemble import Ensemble
+
+
+class SweepResults(Fronted[TrialResult]):
+    """All that a sweep found; get it from ``tunelight.run`` or :meth:`load`. Iterates over its trials.
+
+    The best trial is the one with the best report of all (not the best last report). NaN is never best, and
+    of equal trials the one that was created first is. Failed and interrupted trials count with what they
+    reported.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], state: SweepState, told: Mapping[str, Any]) -> None:
+        self.folder = Path(folder).absolute()
+        self._told = {**state.sweep, **told}
+        self._state = self.record = state
+        """What was recorded: also who was trained where and when, and what was said on the way."""
+        now = state.updated or 0.0
+        self.trials = [
+            TrialResult(trial, self._told, self.folder, now, [state.runs[number] for number in trial.runs])
+            for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
+        ]
+        """Every trial, in order of creation."""
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> SweepResults:
+        """Read the sweep in ``folder`` (``storage/name``), finished or not. Raises: StorageError."""
+        return cls(folder, storage.read_record(folder), storage.read_sweep_file(folder))
+
+    @property
+    def name(self) -> str:
+        """The sweep's name: that of its folder."""
+        return self.folder.name
+
+    @property
+    def metric(self) -> str | None:
+        """What trials are judged by: the first, where there are several."""
+        return next((metric for metric, _ in self.objectives), None)
+
+    @property
+    def mode(self) -> str:
+        """Which values are better: "min" or "max"."""
+        return next((mode for _, mode in self.objectives), "min")
+
+    @property
+    def ended(self) -> str | None:
+        """Why it ended: "finished", "time budget" or "interrupted"; None while it runs, or if its driver died."""
+        return self._state.ended
+
+    @property
+    def best(self) -> TrialResult:
+        """The trial with the best report of all.
+
+        Raises: NoResultError when nothing comparable was reported.
+        """
+        if self._state.best is None:
+            raise NoResultError(self._nothing())
+        return next(trial for trial in self.trials if trial.id == self._state.best.trial)
+
+    def _nothing(self) -> str:
+        text = f"No trial of {self.folder} reported a number as {self.metric!r}: {self._states()}."
+        if self.errors:
+            first = self.errors[0]
+            return f"{text} Trial {first.id} failed with {(first.error or '').splitlines()[0]}; see .errors."
+        return f"{text} Look at a trial's .history for what it reported, if anything."
+
+    def trial(self, key: str | int) -> TrialResult:
+        """Return a trial by its id, by the number that the id ends with (5, "5", "trial_00005"), or as "best".
+
+        Raises: NoResultError for one that there is not.
+        """
+        if key == "best":
+            return self.best
+        wanted = str(key).rpartition("_")[2]
+        for trial in self.trials:
+            tail = trial.id.rpartition("_")[2]
+            if str(key) in (trial.id, trial.path.name) or (
+                wanted.isdecimal() and tail.isdecimal() and int(wanted) == int(tail)
+            ):
+                return trial
+        ids = [trial.id for trial in self.trials]
+        shown = ", ".join(ids if len(ids) < 10 else [ids[0], ids[1], "...", ids[-1]]) or "none"
+        raise NoResultError(f"{self.folder} has no trial {key!r}.{guess(key, ids)} It has: {shown}; or say 'best'.")
+
+    def top(self, k: int) -> list[TrialResult]:
+        """Return the ``k`` best trials by their best report, best first; fewer where fewer reported the metric."""
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise SettingsError(f"k must be a whole number of 1 or more, not {k!r}.")
+        judged = [trial for trial in self.trials if trial.value is not None]
+        sign = -1.0 if self.mode == "max" else 1.0
+        return sorted(judged, key=lambda trial: (sign * float(trial.value or 0), trial.index))[:k]
+
+    def ensemble(self, k: int, model_cls: type[Any] | None = None, **kwargs: Any) -> Ensemble:
+        """Return a module whose output is the mean of what the ``k`` best trials' models return.
+
+        The mean is of the outputs of ``forward``, value by value: for a classifier that returns logits, of the logits
+        and not of probabilities. Weights are those of each trial's :attr:`TrialResult.checkpoint`, on the CPU and in
+        evaluation mode. Arguments beside ``k`` go to :meth:`TrialResult.load_model`.
+
+        Raises: NoResultError unless ``k`` trials reported the metric; what load_model raises. Imports torch.
+        """
+        found = self.top(k)
+        if len(found) < k:
+            raise NoResultError(
+                f"An ensemble of {k} was asked for, but {len(found)} trials of {self.folder} reported "
+                f"{self.metric!r}: {self._states()}. Ask for {len(found) or 'none'}."
+            )
+        from tunelight.results.ensemble import Ensemble  # noqa: PLC0415 - imports torch
+
+        return Ensemble([trial.load_model(model_cls, **kwargs) for trial in found])
+
+    @property
+    def best_config(self) -> dict[str, Any]:
+        """The best trial's configuration. Raises: NoResultError when nothing comparable was reported."""
+        return dict(self.best.config)
+
+    @property
+    def errors(self) -> list[TrialResult]:
+        """The trials that failed; not those that diverged or ran out of memory: that says something of their config."""
+        return [trial for trial in self.trials if trial.state == storage.ERROR]
+
+    @property
+    def num_stopped(self) -> int:
+        """How many trials the scheduler stopped early."""
+        return self._state.counts[storage.STOPPED]
+
+    @property
+    def num_finished(self) -> int:
+        """How many trials ended by themselves."""
+        return self._state.counts[storage.FINISHED]
+
+    @property
+    def num_errors(self) -> int:
+        """How many trials failed."""
+        return self._state.counts[storage.ERROR]
+
+    @property
+    def num_diverged(self) -> int:
+        """How many trials were ended because their metric became NaN, infinite or exploded."""
+        return self._state.counts[storage.DIVERGED]
+
+    @property
+    def num_oom(self) -> int:
+        """How many trials ran out of memory."""
+        return self._state.counts[storage.OOM]
+
+    @property
+    def num_interrupted(self) -> int:
+        """How many trials were cut off with their sweep (Ctrl-C, time budget)."""
+        return self._state.counts[storage.INTERRUPTED]
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    def __iter__(self) -> Iterator[TrialResult]:
+        return iter(self.trials)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def dataframe(self) -> pd.DataFrame:
+        """Return one row a trial: trial_id, state, best and last metric, epochs, reports, seconds, config.*.
+
+        The metric's columns are ``best_<metric>`` and ``last_<metric>``; ``epochs`` is how many epochs it had
+        trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
+        column ``config.lr``, and nested ones are joined by dots.
+        """
+        import pandas as pd  # noqa: PLC0415 - half a second that only this needs
+
+        return pd.DataFrame([self._row(trial) for trial in self.trials])
+
+    def _row(self, trial: TrialResult) -> dict[str, Any]:
+        last = trial.history[-1] if trial.history else {}
+        row: dict[str, Any] = {"trial_id": trial.id, "state": trial.state}
+        if self.metric is not None:
+            row[f"best_{self.metric}"] = trial.value
+            row[f"last_{self.metric}"] = storage.metric_value(last, self.metric)
+        epoch = last.get("epoch")
+        row["epochs"] = None if epoch is None else epoch + 1
+        row["reports"] = len(trial.history)
+        row["seconds"] = trial.seconds
+        return row | _flat(trial.config, "config")
+
+    def export_best(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,  # noqa: A002 - the word for it everywhere
+        *,
+        checkpoint: bool = False,
+    ) -> Path:
+        """Write the best configuration to a file that something else reads; return its path.
+
+        Args:
+            path: where to; folders are made.
+            format: None goes by the file's suffix: .yaml and .yml, .json, .py.
+                "yaml", "json": ``config``, and where it came from: ``changes`` (where it was not the trial's only one),
+                ``metric``, ``mode``, ``value``, ``metrics`` (the best report's), ``trial``, ``seed``,
+                ``training_iteration``, ``epoch``, ``sweep`` (name, folder), ``checkpoint`` (a path or null),
+                ``versions`` (those that the sweep ran on).
+                "lightning-cli": for ``python train.py fit --config FILE``, where train.py makes a
+                ``LightningCLI(Model, Data)``: seed, model, data and Trainer, with workers and strategy.
+                "hydra": the same as a config (``# @package _global_``) whose parts have a ``_target_``.
+                "python": a program that trains it.
+            checkpoint: also copy the best checkpoint beside the file, as NAME.ckpt, and its weights as
+                NAME.safetensors (not where the checkpoint is a folder).
+
+        Raises: NoResultError when nothing comparable was reported; SettingsError for an unknown format, or keys that it
+        has no place for; StorageError for a suffix that does not fit or a file that cannot be written;
+        CheckpointError without a checkpoint to copy.
+        """
+        return self.best.export(path, format, checkpoint=checkpoint)
+
+    def summary(self) -> str:
+        """Return a few lines to print: trials by state, and the best."""
+        lines = [f"Sweep {self.name}: {self._states()}"]
+        if self._state.best is None:
+            lines.append("No comparable result was reported.")
+        else:
+            best = self.best
+            config = ", ".join(f"{key}={_short(value)}" for key, value in best.config.items())
+            where = "" if (epoch := best.metrics["epoch"]) is None else f" in epoch {epoch}"
+            lines.append(f"Best {self.metric}: {_short(best.value)} (trial {best.id}{where})")
+            lines.append(f"  {config}")
+        lines.extend(f"Trial {failed.id} failed: {(failed.error or '').splitlines()[0]}" for failed in self.errors)
+        return "\n".join(lines)
+
+    def _states(self) -> str:
+        parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]
+        return f"{len(self)} trials" + (f" ({', '.join(parts)})" if parts else "")
+
+    def __repr__(self) -> str:
+        best = self._state.best
+        found = "nothing reported" if best is None else f"best {self.metric}={_short(best.value)}"
+        return f"SweepResults({str(self.folder)!r}: {self._states()}, {found})"
+
+
+def _flat(config: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}.{key}"
+        flat.update(_flat(value, name) if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

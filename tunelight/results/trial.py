@@ -1,0 +1,215 @@
+"""One trial of a sweep: what it reported, its checkpoints, its model, and files with which others train it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight import checkpoints, storage
+from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
+from tunelight.results.export import export
+from tunelight.settings import paired
+from tunelight.storage import TrialState
+
+_PREFIX: Final = "model."
+
+
+class TrialResult:
+    """One trial of a sweep, read only.
+
+    Attributes:
+        id, index: its id (str), and its number in order of creation (int, from 0).
+        state: PENDING, RUNNING, PAUSED, FINISHED (ended by itself), STOPPED (early, by the scheduler), DIVERGED
+            (its metric became NaN, infinite or exploded), OOM (out of memory), ERROR or INTERRUPTED.
+        config: the configuration that its best report was trained under (dict; its last one without such a report).
+        changes: how its configuration changed on the way (population-based training): after which report, whose it took
+            over, ``before`` and ``config``.
+        seed: the seed that was set on all its ranks (int or None).
+        history: every report in order, a list of dicts: the metrics, ``epoch``, ``training_iteration`` and
+            ``timestamp``. Each once: what a trial that went back to a checkpoint reports again is left out.
+        metrics: the best report ({} if nothing comparable was reported). Best is by the sweep's metric over
+            all reports, not the last; NaN is never best, and of equal reports the earlier is.
+        value: the sweep's metric in the best report (float or None).
+        seconds: how long it ran (pauses left out).
+        path: its folder.
+        runs: what the sweep was run with while it trained, for each run of the driver: ``command`` (secrets masked),
+            ``cwd``, ``file``, ``git`` (``commit``, ``dirty``; None outside of a repository), ``versions``.
+    """
+
+    def __init__(
+        self,
+        state: TrialState,
+        settings: Mapping[str, Any],
+        folder: Path,
+        now: float,
+        runs: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.id = state.id
+        self.index = state.index
+        self.state = state.state
+        best = None if state.best is None else state.history[state.best]["training_iteration"]
+        self.config = dict(state.config) if best is None else state.config_at(best)
+        self.changes = [dict(change) for change in state.changes]
+        self.seed = state.seed
+        self.history = [dict(report) for report in state.history]
+        self.metrics: dict[str, Any] = {} if state.best is None else self.history[state.best]
+        self.value = state.value
+        self.seconds = state.elapsed(now)
+        self.path = folder / state.folder
+        self.runs = [dict(run) for run in runs]
+        self._settings = settings
+        self._folder = folder
+        self._error = state.error
+        self._checkpoints = list(state.checkpoints)
+
+    @property
+    def sweep_folder(self) -> Path:
+        """Return the folder of its sweep."""
+        return self._folder
+
+    @property
+    def has_parts(self) -> bool:
+        """Tell whether its sweep was given ``model=``, so that keys say whose arguments they are."""
+        return self._settings.get("model") is not None
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed, diverged or ran out of memory: rank, error and traceback as text; None if it did not."""
+        if self._error is None:
+            return None
+        about = self._error
+        rank = about.get("rank", -1)
+        where = f"rank {rank} on {about.get('node')}: " if isinstance(rank, int) and rank >= 0 else ""
+        head = f"{where}{about.get('type_name', 'Error')}: {about.get('message', '')}"
+        return f"{head}\n\n{about['traceback']}" if about.get("traceback") else head
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The best checkpoint that is still there, else the last one that is; None if there is none.
+
+        Best is by the sweep's metric at the report that it belongs to; of equals, the earlier.
+        """
+        kept = {path: known for known in self._checkpoints if (path := self._folder / known["path"]).exists()}
+        for info in checkpoints.find(self.path):  # those that were finished after the last report are in no record
+            kept.setdefault(Path(info.path), info.asdict())
+        best: tuple[float, Path] | None = None
+        for path, known in kept.items():
+            value = storage.metric_value(known, "value")
+            if value is not None and (best is None or storage.is_better(value, best[0], self._mode)):
+                best = value, path
+        if best is not None:
+            return best[1]
+        return list(kept)[-1] if kept else None
+
+    @property
+    def _mode(self) -> str:
+        return next((mode for _, mode in paired(self._settings.get("metric"), self._settings.get("mode"))), "min")
+
+    def load_model(self, model_cls: type[Any] | None = None, *, weights_only: bool = True, **kwargs: Any) -> Any:
+        """Return the LightningModule with the weights of :attr:`checkpoint`, on the CPU.
+
+        Args:
+            model_cls: its class; not needed after a ``model=`` sweep, which recorded it.
+            weights_only: refuse checkpoints that hold more than tensors and plain data, since opening those
+                runs code. False for a checkpoint of your own that holds other objects.
+            kwargs: further arguments of the class; they win over all others. Where the module did not call
+                ``save_hyperparameters()``, its arguments are taken from the trial's configuration.
+
+        Raises: CheckpointError without a checkpoint, or where it cannot be loaded; TrainFunctionError where
+            the class is not known; ImportPathError where it does not import. Imports torch and Lightning.
+        """
+        cls = model_cls if model_cls is not None else self._recorded_model()
+        path = self.checkpoint
+        if path is None:
+            raise CheckpointError(
+                f"Trial {self.id} has no checkpoint to load a model from. Use tunelight's "
+                "TuneReportCheckpointCallback in the train function (a model= sweep writes checkpoints by "
+                "itself, unless checkpoints=None)."
+            )
+        if torn := checkpoints.describe_torn(path):
+            raise CheckpointError(f"{torn} Load another: {self._others(path)}.")
+        import torch  # noqa: PLC0415 - whoever only reads results need not wait for torch
+
+        try:
+            saved = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
+            has_arguments = "hyper_parameters" in saved
+            del saved
+            arguments = kwargs if has_arguments else {**self._model_arguments(cls), **kwargs}
+            return cls.load_from_checkpoint(path, map_location="cpu", weights_only=weights_only, **arguments)
+        except pickle.UnpicklingError as error:
+            raise CheckpointError(
+                f"{path} holds more than weights and plain data, and opening it would run code: {error}. If "
+                "you trust it, call load_model(weights_only=False)."
+            ) from error
+        except (OSError, RuntimeError, TypeError, KeyError) as error:
+            raise CheckpointError(
+                f"The checkpoint {path} cannot be loaded into {cls.__name__}: {error}. Is that the class "
+                "that the trial trained? Arguments that it needs can be given to load_model(...)."
+            ) from error
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,  # noqa: A002 - the word for it everywhere
+        *,
+        checkpoint: bool = False,
+    ) -> Path:
+        """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
+        return export(self, self._settings, Path(path), format, checkpoint)
+
+    def _others(self, path: Path) -> str:
+        """Return which checkpoints the trial has beside ``path``, as text."""
+        whole = [info for info in checkpoints.find(self.path) if info.path != str(path) and checkpoints.is_whole(info)]
+        found = (info.path if info.value is None else f"{info.path} (value {info.value:.6g})" for info in whole)
+        return ", ".join(found) or "the trial has no other"
+
+    def _recorded_model(self) -> type[Any]:
+        recorded = self._settings.get("model")
+        if not isinstance(recorded, str):
+            raise TrainFunctionError(
+                f"Which class trial {self.id} trained is not known: the sweep was given a train function, "
+                "not model=. Call load_model(YourLightningModule)."
+            )
+        module, _, name = recorded.partition(":")
+        from tunelight.space.files import importable  # noqa: PLC0415 - reading results does without
+
+        file = (self._settings.get("run") or {}).get("file")
+        try:
+            with importable(Path(file).parent) if file else contextlib.nullcontext():
+                found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            raise ImportPathError(
+                f"The sweep's model {recorded!r} does not import here: {error}. Call "
+                "load_model(YourLightningModule), or make its module importable."
+            ) from error
+        if not hasattr(found, "load_from_checkpoint"):
+            raise TrainFunctionError(
+                f"The sweep's model {recorded!r} is no LightningModule class but a {type(found).__name__}. "
+                "Call load_model(YourLightningModule)."
+            )
+        return found  # type: ignore[no-any-return]
+
+    def _model_arguments(self, cls: type[Any]) -> dict[str, Any]:
+        """Return the configuration's part for the module: ``model.*``, else what its constructor takes."""
+        dotted = {key.removeprefix(_PREFIX): self.config[key] for key in self.config if key.startswith(_PREFIX)}
+        nested = self.config.get("model")
+        if isinstance(nested, Mapping):
+            dotted = {**nested, **dotted}
+        if dotted:
+            return dotted
+        taken = inspect.signature(cls).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+            return dict(self.config)
+        names = {parameter.name for parameter in taken}
+        return {key: value for key, value in self.config.items() if key in names}
+
+    def __repr__(self) -> str:
+        return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={len(self.history)})"

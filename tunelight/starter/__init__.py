@@ -1,0 +1,38 @@
+"""A starter: what `tunelight init` writes into an empty folder, to be changed piece by piece."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from tunelight.errors import StorageError
+
+FILES: Final = ("train.py", "space.yaml", "README.md")
+
+
+def write_starter(folder: str | os.PathLike[str]) -> list[Path]:
+    """Write the starter's files into ``folder``, which is made if need be; return their paths.
+
+    Raises: StorageError where one of them exists already (then none is written), or the folder cannot be written.
+    """
+    target = Path(folder)
+    there = [name for name in FILES if (target / name).exists()]
+    if there:
+        raise StorageError(
+            f"{target.absolute()} holds {', '.join(there)} already, and nothing is overwritten. Choose an empty "
+            "folder: tunelight init my-sweep"
+        )
+    written = []
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            path = target / name
+            with path.open("x", encoding="utf-8") as stream:
+                stream.write((Path(__file__).parent / name).read_text(encoding="utf-8"))
+            written.append(path)
+    except OSError as error:
+        raise StorageError(
+            f"{target.absolute()} cannot be written: {error.strerror or error}. Choose another folder."
+        ) from error
+    return written

@@ -1,0 +1,66 @@
+"""Find sweeps on disk: by path, by name, or all of those in a folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tunelight.errors import StorageError, guess
+from tunelight.storage.files import RECORD_FILE
+
+DEFAULT_STORAGE: Final = "tunelight_runs"
+"""Where sweeps lie unless ``storage=`` says otherwise."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sweep's folder, and when its record was last written to (seconds since the epoch)."""
+
+    folder: Path
+    written: float
+
+
+def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found]:
+    """Return the sweeps in a storage folder, the last written one first; none where the folder is missing."""
+    found = []
+    for record in Path(storage).expanduser().absolute().glob(f"*/{RECORD_FILE}"):
+        try:
+            found.append(Found(record.parent, record.stat().st_mtime))
+        except OSError:  # it was deleted a moment ago
+            continue
+    return sorted(found, key=lambda one: -one.written)
+
+
+def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> Path:
+    """Return the folder of a sweep by its path, its name in ``storage``, or as "last" (the last written one there).
+
+    Raises: StorageError for one that there is not, with those that there are.
+    """
+    path = Path(given).expanduser()
+    for folder in (path, Path(storage).expanduser() / path):
+        if (folder / RECORD_FILE).is_file():
+            return folder.absolute()
+    known = list_sweeps(storage)
+    if str(given) == "last" and known:
+        return known[0].folder
+    inside = [one.folder.name for one in list_sweeps(path)] if path.is_dir() else []
+    if inside:
+        raise StorageError(
+            f"{path} is no sweep, but holds some: {_some(inside)}. Give one of them: {path / inside[0]}."
+        )
+    names = [one.folder.name for one in known]
+    if not names:
+        raise StorageError(
+            f"There is no sweep {str(given)!r}, and none at all in {Path(storage)}. Give the path of a sweep's folder "
+            "(storage/name), or the folder that sweeps lie in as --storage."
+        )
+    raise StorageError(
+        f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {Path(storage)}."
+        f"{guess(given, names)} There are: {_some(names)}; or say 'last'."
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
