@@ -1,6 +1,6 @@
 """Compare searching through tunelight with Optuna alone, on learning curves that were recorded from real training.
 
-    python benchmarks/search.py              # 30 seeds, about an hour on one core
+    python benchmarks/search.py              # 30 seeds, about ten minutes on one core
     python benchmarks/search.py --short      # 3 seeds of few trials, for CI
 
 Regret: how far the best accuracy that was found is from the best that there is, over seeds: interquartile means with

@@ -17,10 +17,12 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import tunelight as tl
+from tests.unit.recording import Sweep
 from tests.unit.test_optuna import FLAT, counts, report, searcher
 from tunelight.errors import SettingsError
 from tunelight.searchers import mirror
 from tunelight.searchers.mirror import Mirror, check_address
+from tunelight.storage import write_sweep_file
 
 THREE = {"COMPLETE": 1, "FAIL": 1, "PRUNED": 1}
 
@@ -292,3 +294,30 @@ def test_a_study_of_another_sweep_is_left_alone(tmp_path, caplog):
 def test_an_address_that_does_not_work_is_told_before_anything_starts(tmp_path, where, says):
     with pytest.raises(SettingsError, match=says):
         check_address(where, tmp_path)
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run."""
+
+
+def test_a_sweep_whose_driver_died_at_its_end_has_its_copy_brought_up_to_date(tmp_path):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    write_sweep_file(folder, {"metric": "loss", "seed": 3})
+    first = searcher("tpe", FLAT)
+    first.mirror_to(folder)
+    sweep = Sweep(folder)
+    for number in range(2):
+        trial = sweep.add(**first.suggest(f"{number:05d}"))
+        sweep.start(trial)
+        sweep.report(trial, 1, 0.5)
+        sweep.end_by_itself(trial)
+    sweep.callback.record.close()
+    until(lambda: shown(folder / "study.journal", first.study))
+    first._mirror.close()  # the ends are in the record, and nobody told the study of them
+    assert counts(opened(folder / "study.journal", "s")) == {"RUNNING": 2}
+    results = tl.run(
+        FLAT, train, searcher="tpe", metric="loss", num_samples=2, storage=tmp_path, name="s", resume=True
+    )  # fmt: skip
+    assert results.num_finished == 2
+    assert counts(opened(folder / "study.journal", "s")) == {"COMPLETE": 2}

@@ -41,8 +41,8 @@ def test_under_tunes_own_controller_ends_are_told_as_they_are_recorded(tmp_path,
     space = {"lr": tl.loguniform(1e-4, 1.0), "hidden": tl.lograndint(4, 250)}
     one = Kept("tpe", space=space, metric="loss", mode="min", seed=2, n_startup_trials=5)
     run.simulate(
-        "digits", scheduler, searcher=one, num_samples=24, seed=1, costs=tl.Costs(node_failures=failures), max_failures=1,
-        metric="loss", mode="min",
+        "digits", scheduler, searcher=one, num_samples=24, seed=1, max_failures=1,
+        costs=tl.Costs(node_failures=failures), metric="loss", mode="min",
     )  # fmt: skip
     record.close()
     told = {"FINISHED": "COMPLETE", "STOPPED": "PRUNED", "ERROR": "FAIL"}
