@@ -6,20 +6,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity
+BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search reporting
 # Of these CI runs no short mode: each starts its peers' own processes one by one, which takes minutes.
 LONG := recovery pbt
 TESTS := tests/unit tests/integration tests/chaos
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: help setup horovod demo test test-full unit lint format bench bench-short docs clean distclean
+.PHONY: help setup horovod demo test test-full unit browser lint format bench bench-short docs clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
 	@echo "make test       set up, Horovod too, then lint, the benchmarks' short modes and all tests but the slow ones"
 	@echo "make test-full  the same with whole benchmarks and the slow tests"
 	@echo "make unit       the unit tests only (no Ray)"
+	@echo "make browser    the report in headless Chromium (TUNELIGHT_BROWSER names another than the one on PATH)"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
@@ -61,6 +62,10 @@ test-full: setup horovod lint bench
 
 unit: setup
 	$(BIN)/python -m pytest tests/unit
+
+# Needs Chromium, and is no part of `test`, where nothing may be skipped.
+browser: setup
+	$(BIN)/python -m pytest -m browser tests/browser
 
 lint: setup
 	$(BIN)/ruff check .
