@@ -347,7 +347,7 @@ def leave(rows: Sequence[Mapping[str, Any]], measured: Measured) -> None:
     errors = [abs(row["error"]) for row in rows]
     found = {
         "sweeps": len(rows),
-        "where": f"{os.cpu_count()} cores, digits, {rows[0]['trials']} trials each",
+        "where": f"{os.cpu_count()} cores, digits, {rows[0]['trials']} trials each, medians of {len(rows[0]['errors'])} runs",
         "largest_error": max(errors),
         "median_error": median(errors),
         "decisions_alike": all(row["same"] == row["reports"] for row in rows),

@@ -66,7 +66,7 @@ def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
     call("run", FILE, "-n", 5, "--workers", "1,4", "--set", "metric=val_acc", "--set", "model.lr=0.5", "-q")
     call("run", FILE)
     assert seen[0][1] == {"num_samples": 5, "workers": (1, 4), "metric": "val_acc", "progress": False}
-    assert seen[0][0][0].describe()["model.lr"] == {"choice": [0.5]}
+    assert seen[0][0][0].describe()["model.lr"] == 0.5
     assert seen[1][1] == {}
 
 

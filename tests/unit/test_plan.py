@@ -85,7 +85,7 @@ def test_a_gang_that_never_fits_is_said_in_words():
 def test_a_plan_is_a_table_for_a_person_and_a_dict_for_a_program():
     plan = planned(deadline="2h", price_per_gpu_hour=1.0)
     text = str(plan)
-    for word in ("40 trials of up to 9 epochs", "p50", "worker-hours held", "to epoch", "in time", "calibrated"):
+    for word in ("40 trials of up to 9 epochs", "p50", "worker-hours held", "to epoch", "in time", "live sweeps"):
         assert word in text, text
     assert max(map(len, text.splitlines())) <= 120
     again = json.loads(json.dumps(plan.asdict()))
