@@ -137,6 +137,7 @@ def test_optunas_dashboard_opens_the_study_of_a_running_sweep(ray4: Any, tmp_pat
     assert counts(study_of(results)) == {"COMPLETE": 4}
 
 
+@pytest.mark.slow
 def test_several_metrics_have_a_front_and_a_later_sweep_begins_with_what_they_found(ray4: Any, tmp_path: Path) -> None:
     first = sweep(tmp_path, name="first", metric=["loss", "latency"], searcher={"population_size": 4})
     assert isinstance(study_of(first).directions, list)
@@ -149,6 +150,7 @@ def test_several_metrics_have_a_front_and_a_later_sweep_begins_with_what_they_fo
     assert "warm start: 6 of 6" in (second.folder / "record.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_rays_own_optuna_search_still_works(ray4: Any, tmp_path: Path) -> None:
     from ray.tune.search.optuna import OptunaSearch
 
@@ -157,6 +159,7 @@ def test_rays_own_optuna_search_still_works(ray4: Any, tmp_path: Path) -> None:
     assert not (results.folder / "study.journal").exists()
 
 
+@pytest.mark.slow
 def test_a_grid_ends_when_every_configuration_was_tried(ray4: Any, tmp_path: Path) -> None:
     space = {"lr": tl.choice([0.01, 0.1]), "depth": tl.randint(1, 3)}
     results = tl.run(

@@ -17,7 +17,7 @@ slow = pytest.mark.slow
     "name",
     [
         "digits_mlp",
-        "finetune_lr",
+        pytest.param("finetune_lr", marks=slow),
         pytest.param("digits_cnn", marks=slow),
         pytest.param("digits_vit", marks=slow),
         pytest.param("digits_gan", marks=slow),

@@ -14,6 +14,7 @@ import torch
 from pytorch_lightning.cli import LightningCLI
 
 import tunelight as tl
+from tests.integration.test_elastic import Halve
 from tests.integration.training import Line, LineData, saving
 from tests.unit.test_results import Writer
 from tunelight import storage
@@ -27,7 +28,7 @@ def sweep(folder: Path, **kwargs: Any) -> tl.SweepResults:
     settings: dict[str, Any] = {
         "metric": "val_loss", "num_samples": 4, "seed": 1, "storage": folder, "name": "m", "progress": False,
         "max_concurrent": 1, "trainer_args": {"accelerator": "cpu"}, "max_epochs": 3, "workers": 2,
-        "scheduler": {"name": "asha", "grace_period": 1, "reduction_factor": 2},
+        "scheduler": {"name": "asha", "grace_period": 1, "eta": 2},
     }  # fmt: skip
     space = {"model.lr": tl.loguniform(1e-4, 0.1), "data.batch_size": tl.choice([8, 16])}
     return tl.run(space, model=Line, data=LineData, **(settings | kwargs))
@@ -47,18 +48,26 @@ def test_trials_that_ran_on_a_used_gang_and_were_stopped_are_reproduced(ray4: An
         assert again.trials[0].config == trial.config
 
 
+class Halved(Halve):
+    """Pause all at their second report, and go on with the best."""
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        return super().on_trial_result(tune_controller, trial, {**result, "loss": result["val_loss"]})
+
+
 def test_a_trial_that_was_paused_and_resumed_is_reproduced(ray4: Any, tmp_path: Path) -> None:
-    results = sweep(tmp_path, scheduler={"name": "elastic_asha", "reduction_factor": 2}, num_samples=5)
+    results = sweep(tmp_path, scheduler=Halved(3), num_samples=3)
     paused = [
         line["trial"]
         for line in storage.read_lines(results.folder)
         if line["kind"] == "state" and line["state"] == "PAUSED"
     ]
-    resumed = next(trial for trial in results.trials if trial.id in paused and len(trial.history) > 1)
+    resumed = next(trial for trial in results.trials if trial.id in paused and len(trial.history) == 3)
     found = tl.reproduce(results.folder, resumed.index, progress=False)
     assert found.same, str(found)
 
 
+@pytest.mark.slow
 def test_a_trial_is_reproduced_by_a_new_process_and_a_train_function_too(ray4: Any, tmp_path: Path) -> None:
     results = tl.run(
         {"lr": tl.loguniform(1e-3, 1e-1), "epochs": tl.choice([3])}, saving, metric="loss", num_samples=2, workers=2,
@@ -78,6 +87,7 @@ def other(config: dict[str, Any]) -> None:
     tl.report({"loss": config["lr"], "pid_": os.getpid() + 0.5})
 
 
+@pytest.mark.slow
 def test_metrics_that_differ_are_named_and_may_be_ignored(ray4: Any, tmp_path: Path) -> None:
     results = tl.run(
         {"lr": tl.uniform(0, 1)}, other, metric="loss", num_samples=1, seed=3, storage=tmp_path, name="s",
@@ -103,12 +113,11 @@ def test_an_exported_file_trains_the_winner_on_its_workers(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     done = LightningCLI(
         DigitsClassifier, DigitsData, args=["fit", f"--config={exported}", f"--trainer.default_root_dir={tmp_path}"]
     )
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
-    monkeypatch.delenv("PL_SEED_WORKERS", raising=False)
+    for seeded in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):  # by seed_everything in the file
+        os.environ.pop(seeded, None)
     assert done.trainer.world_size == 2
     assert done.model.hparams["hidden"] == 32
     assert float(done.trainer.callback_metrics["val_acc"]) > 0.5
