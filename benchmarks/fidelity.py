@@ -345,9 +345,10 @@ def report(rows: Sequence[Mapping[str, Any]], measured: Measured, args: argparse
 def leave(rows: Sequence[Mapping[str, Any]], measured: Measured) -> None:
     """Write the error where simulations quote it."""
     errors = [abs(row["error"]) for row in rows]
+    trials, runs = rows[0]["trials"], len(rows[0]["errors"])
     found = {
         "sweeps": len(rows),
-        "where": f"{os.cpu_count()} cores, digits, {rows[0]['trials']} trials each, medians of {len(rows[0]['errors'])} runs",
+        "where": f"{os.cpu_count()} cores, digits, {trials} trials each, medians of {runs} runs",
         "largest_error": max(errors),
         "median_error": median(errors),
         "decisions_alike": all(row["same"] == row["reports"] for row in rows),

@@ -14,7 +14,7 @@ from tests.unit.test_optuna import FLAT, counts, searcher
 from tunelight.replay import replay_searcher
 from tunelight.searchers import OptunaSearcher
 from tunelight.simulation import run
-from tunelight.simulation.controller import StubTrial
+from tunelight.simulation.controller import SimController, StubTrial
 from tunelight.storage import RecordCallback, read_lines
 
 
@@ -31,7 +31,7 @@ class Kept(OptunaSearcher):
 )
 def test_under_tunes_own_controller_ends_are_told_as_they_are_recorded(tmp_path, monkeypatch, scheduler, failures):
     record = RecordCallback(tmp_path, metric="loss", mode="min")
-    controller = run.SimController
+    controller = SimController
     monkeypatch.setattr(
         run,
         "SimController",
