@@ -76,6 +76,25 @@ class Doomed(Callback):
             time.sleep(0.05)
 
 
+class Together(Callback):
+    """Let two trials begin at once, and take their time: in plain Tune nobody waits for who begins later."""
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        folder = Path(tl.get_context().trial_dir)
+        (folder / "began").touch()
+        Doomed._wait(lambda: len(list(folder.parent.glob("*/began"))) == 2)
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        import time
+
+        time.sleep(0.3)
+
+
+def together(config: dict[str, Any]) -> None:
+    """Train as :func:`digits`, two trials at once."""
+    digits(config, Together())
+
+
 def digits(config: dict[str, Any], *callbacks: Callback) -> None:
     """Train the digits; report, and write a checkpoint, after each epoch."""
     import torch
@@ -213,7 +232,7 @@ def test_plain_tune_runs_it_too(ray4: Any, tmp_path: Path) -> None:
         resample_probability=0,
     )
     tuner = tune.Tuner(
-        tl.gang_trainable(digits, workers=2, metric="loss"),
+        tl.gang_trainable(together, workers=2, metric="loss"),
         param_space={"lr": tune.grid_search([1e-2, 1e-6]), "epochs": 8},
         tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=pbt, reuse_actors=True),
         run_config=tune.RunConfig(storage_path=str(tmp_path), name="plain", verbose=0),
