@@ -28,7 +28,7 @@ def sweep(folder: Path, **kwargs: Any) -> tl.SweepResults:
     settings: dict[str, Any] = {
         "metric": "val_loss", "num_samples": 4, "seed": 1, "storage": folder, "name": "m", "progress": False,
         "max_concurrent": 1, "trainer_args": {"accelerator": "cpu"}, "max_epochs": 3, "workers": 2,
-        "scheduler": {"name": "asha", "grace_period": 1, "eta": 2},
+        "scheduler": {"name": "asha", "grace_period": 1, "reduction_factor": 2},
     }  # fmt: skip
     space = {"model.lr": tl.loguniform(1e-4, 0.1), "data.batch_size": tl.choice([8, 16])}
     return tl.run(space, model=Line, data=LineData, **(settings | kwargs))
