@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import tunelight as tl
@@ -14,6 +15,7 @@ from tests.integration.test_sweep import sweep
 from tests.integration.training import Line, LineData, trainer
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_background_resumes_a_killed_trial(ray4: Any, tmp_path: Path) -> None:
     def killed(config: dict[str, Any]) -> None:
         class Kill(tl.TuneReportCheckpointCallback):

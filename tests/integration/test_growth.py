@@ -9,6 +9,7 @@ from typing import Any
 
 import cloudpickle
 import psutil
+import pytest
 
 from tests.integration.test_gang import collective, run, spec
 from tunelight.gang.gang import Gang
@@ -48,6 +49,7 @@ def test_what_a_gang_was_given_stays_warm_when_it_shrinks(ray4: Any) -> None:
         assert {location.pid for location in gang.locations} == pids
 
 
+@pytest.mark.slow
 def test_what_a_killed_head_had_reserved_is_swept(ray4: Any) -> None:
     class Head:
         def grow(self, one: Any) -> bool:

@@ -101,6 +101,7 @@ def test_tune_trials_leave_nothing_behind(trials: Any) -> None:
     assert free_cpus(4) == 4
 
 
+@pytest.mark.slow
 def test_tune_trial_stopped_by_asha_does_not_hang_and_frees_its_workers(ray4: Any, tmp_path: Path) -> None:
     """Issue 253: ASHA ends the trial at its second report, with 998 epochs to go."""
     began = time.monotonic()
@@ -138,6 +139,7 @@ def misfit(config: dict[str, Any]) -> None:
                 raise
 
 
+@pytest.mark.slow
 def test_tune_wrong_trial_resources_are_an_error_at_once(ray4: Any, tmp_path: Path) -> None:
     """Issues 32, 131, 133 and 216: two workers, and a trial that reserved one bundle."""
     began = time.monotonic()

@@ -44,6 +44,7 @@ def test_the_result_holds_the_real_checkpoint(ray4: Any, tmp_path: Path) -> None
         assert Path(folder, "checkpoint").stat().st_size > 0  # as TuneReportCheckpointCallback's filename says
 
 
+@pytest.mark.slow
 def test_a_failing_trial_is_an_error_with_its_rank(ray4: Any, tmp_path: Path) -> None:
     def fails(config: dict[str, Any]) -> None:
         if tl.get_context().rank == 1:

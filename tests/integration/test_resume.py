@@ -64,6 +64,7 @@ def told(results: tl.SweepResults) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_a_cut_off_sweep_goes_on_and_is_extended_and_ends_as_one_in_one_go(ray4: Any, tmp_path: Path) -> None:
     whole = sweep(tmp_path, name="whole", num_samples=5)
     cut = sweep(tmp_path, num_samples=3, callbacks=[Cut(7)])

@@ -82,6 +82,7 @@ def test_tpe_under_asha_on_gangs_leaves_a_study_with_the_records_counts(ray4: An
             assert told.value == trial.value
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_cut_off_goes_on_with_the_suggestions_that_it_would_have_had(ray4: Any, tmp_path: Path) -> None:
     whole = sweep(tmp_path, name="whole")
     cut = sweep(tmp_path, callbacks=[Cut(14)], resume=True)

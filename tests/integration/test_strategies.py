@@ -139,6 +139,7 @@ def test_shutdown_and_the_with_block_end_the_workers(warm_gangs: Any) -> None:
     assert not warm_gangs._idle
 
 
+@pytest.mark.slow
 def test_workers_end_when_they_have_idled_long_enough(warm_gangs: Any) -> None:
     warm_gangs.close()
     strategy = tl.RayStrategy(num_workers=1, idle_timeout_s=0.2)

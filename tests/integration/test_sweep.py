@@ -64,6 +64,7 @@ def test_asha_stops_what_is_worse_and_num_stopped_counts_it(ray4: Any, tmp_path:
     assert all(len(trial.history) < 3 for trial in stopped)
 
 
+@pytest.mark.slow
 def test_a_model_sweep_builds_the_parts_and_loads_its_best_model(ray4: Any, tmp_path: Path) -> None:
     results = tl.run(
         {"model.lr": tl.uniform(0.01, 0.1), "data.batch_size": tl.choice([8, 16])},
@@ -79,6 +80,7 @@ def test_a_model_sweep_builds_the_parts_and_loads_its_best_model(ray4: Any, tmp_
     assert (results.best.path / "lightning_logs").is_dir()
 
 
+@pytest.mark.slow
 def test_a_yaml_is_a_whole_sweep(ray4: Any, tmp_path: Path) -> None:
     space = tmp_path / "line.yaml"
     space.write_text(

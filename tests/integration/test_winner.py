@@ -55,6 +55,7 @@ class Halved(Halve):
         return super().on_trial_result(tune_controller, trial, {**result, "loss": result["val_loss"]})
 
 
+@pytest.mark.slow
 def test_a_trial_that_was_paused_and_resumed_is_reproduced(ray4: Any, tmp_path: Path) -> None:
     results = sweep(tmp_path, scheduler=Halved(3), num_samples=3)
     paused = [
