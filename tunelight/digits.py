@@ -48,22 +48,17 @@ def load_digits(seed: int = 0) -> tuple[TensorDataset, TensorDataset, TensorData
     return TensorDataset(x[train], y[train]), TensorDataset(x[val], y[val]), TensorDataset(x[test], y[test])
 
 
-class DigitsData(pl.LightningDataModule):
-    """Serve scikit-learn's digits, split once by ``seed`` into 1,077 / 360 / 360 images.
+class Parts(pl.LightningDataModule):
+    """Serve ``train``, ``val`` and ``test``, which ``setup`` sets, in batches of ``batch_size`` a rank."""
 
-    ``batch_size`` counts images a rank; ``num_workers`` is the DataLoader's.
-    Raises: DigitsMissingError in ``setup`` without scikit-learn.
-    """
+    train: TensorDataset
+    val: TensorDataset
+    test: TensorDataset
 
-    def __init__(self, batch_size: int = 64, seed: int = 0, num_workers: int = 0) -> None:
+    def __init__(self, batch_size: int, num_workers: int) -> None:
         super().__init__()
         self.batch_size = batch_size
-        self.seed = seed
         self.num_workers = num_workers
-
-    def setup(self, stage: str | None = None) -> None:
-        """Load the images, or take those that this process has already."""
-        self.train, self.val, self.test = load_digits(self.seed)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the training images, shuffled."""
@@ -89,6 +84,22 @@ class DigitsData(pl.LightningDataModule):
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
         )
+
+
+class DigitsData(Parts):
+    """Serve scikit-learn's digits, split once by ``seed`` into 1,077 / 360 / 360 images.
+
+    ``batch_size`` counts images a rank; ``num_workers`` is the DataLoader's.
+    Raises: DigitsMissingError in ``setup`` without scikit-learn.
+    """
+
+    def __init__(self, batch_size: int = 64, seed: int = 0, num_workers: int = 0) -> None:
+        super().__init__(batch_size, num_workers)
+        self.seed = seed
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load the images, or take those that this process has already."""
+        self.train, self.val, self.test = load_digits(self.seed)
 
 
 class Classifier(pl.LightningModule):

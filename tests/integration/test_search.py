@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import tunelight as tl
+from tests.integration.test_resume import Cut
 from tests.integration.training import plain
 from tunelight.digits import DigitsClassifier, DigitsData
 
@@ -48,18 +48,6 @@ def sweep(tmp_path: Path, train: Any = counting, **kwargs: Any) -> tl.SweepResul
         "progress": False, "max_concurrent": 1, "searcher": {"name": "tpe", "n_startup_trials": 2},
     }  # fmt: skip
     return tl.run(SPACE, train, **(settings | kwargs))
-
-
-class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
-    """Ends the sweep at its n-th report, as a supervisor does."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
-        self.left -= 1
-        if not self.left:
-            signal.raise_signal(signal.SIGTERM)
 
 
 def test_tpe_under_asha_on_gangs_leaves_a_study_with_the_records_counts(ray4: Any, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
+from tunelight.digits import Parts
 from tunelight.errors import TunelightError
 
 _VALIDATION = 5000
@@ -31,7 +31,7 @@ class ImagesMissingError(TunelightError, FileNotFoundError):
     """A data set does not lie where it was looked for, or its files are damaged."""
 
 
-class LocalImages(pl.LightningDataModule):
+class LocalImages(Parts):
     """Serve a data set from the folder ``root`` (``~`` is the home folder): the last 5,000 training images validate.
 
     ``batch_size`` counts images a rank; ``num_workers`` is the DataLoader's. Images are uint8 until they are on the
@@ -43,10 +43,8 @@ class LocalImages(pl.LightningDataModule):
     source: ClassVar[str]
 
     def __init__(self, root: str | os.PathLike[str], batch_size: int = 128, num_workers: int = 0) -> None:
-        super().__init__()
+        super().__init__(batch_size, num_workers)
         self.root = Path(root).expanduser().absolute()
-        self.batch_size = batch_size
-        self.num_workers = num_workers
         for train in (True, False):
             self.find(self.root, train)
 
@@ -80,31 +78,6 @@ class LocalImages(pl.LightningDataModule):
         """Turn a batch's images into numbers in 0..1."""
         images, labels = batch
         return images.float().div(255), labels
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Return the training images, shuffled."""
-        return self._loader(self.train, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        """Return the validation images."""
-        return self._loader(self.val)
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """Return the test images."""
-        return self._loader(self.test)
-
-    def predict_dataloader(self) -> DataLoader[Any]:
-        """Return the test images once more, to predict."""
-        return self._loader(self.test)
-
-    def _loader(self, part: TensorDataset, shuffle: bool = False) -> DataLoader[Any]:
-        return DataLoader(
-            part,
-            batch_size=self.batch_size,
-            shuffle=shuffle,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-        )
 
 
 @functools.lru_cache(maxsize=4)
