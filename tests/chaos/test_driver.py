@@ -158,7 +158,7 @@ def _workers(family: list[psutil.Process]) -> list[psutil.Process]:
     ("strategy", "sent"),
     [
         pytest.param("RayStrategy", signal.SIGINT, marks=pytest.mark.slow),
-        ("RayStrategy", signal.SIGKILL),
+        pytest.param("RayStrategy", signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("HorovodRayStrategy", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )

@@ -107,6 +107,7 @@ def states(results: tl.SweepResults, trial: str) -> list[str]:
     return [line["state"] for line in lines if line["kind"] == "state" and line["trial"] == trial]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # twelve workers import torch, one after the other
 def test_a_survivor_grows_and_gives_back_and_the_other_is_paused_meanwhile(ray4: Any, tmp_path: Path) -> None:
     space = {**LR, "epochs": tl.choice([500]), "pause": tl.choice([0.2])}
