@@ -84,7 +84,7 @@ Row = tuple[Callable[[Workload], Any], int | tuple[int, int]]
 
 
 def _elastic(workload: Workload) -> Any:
-    return ElasticASHA(eta=peers.ETA, max_t=MAX_T, deadline_s=workload.deadline_s)
+    return ElasticASHA(reduction_factor=peers.ETA, max_t=MAX_T, deadline_s=workload.deadline_s)
 
 
 def _asha(_: Workload) -> Any:
@@ -98,7 +98,7 @@ def _doubling(_: Workload) -> Any:
 ROWS: dict[str, Row] = {
     "ElasticASHA": (_elastic, (1, peers.MOST)),
     "ElasticASHA, no growth": (_elastic, 1),
-    "ElasticASHA auto": (lambda _: ElasticASHA(eta=peers.ETA, max_t="auto"), 1),
+    "ElasticASHA auto": (lambda _: ElasticASHA(reduction_factor=peers.ETA, max_t="auto"), 1),
     "tunelight ASHA": (_asha, 1),
     "Ray ASHA": (lambda _: peers.ray_asha(MAX_T), 1),
     "Ray ASHA + RCS, even": (lambda _: peers.ray_resizing(MAX_T, top=False), 1),

@@ -19,7 +19,7 @@ PAUSE = {"elastic_asha", "gang_pbt", "hyperband", "medianstopping"}
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "fifo": {},
     "asha": {"grace_period": 1},
-    "elastic_asha": {"grace": 1},
+    "elastic_asha": {"grace_period": 1},
     "gang_pbt": {"perturbation_interval": 2, "max_lead": 2},
     "async_hyperband": {"max_t": EPOCHS, "grace_period": 1},
     "hyperband": {"max_t": EPOCHS},

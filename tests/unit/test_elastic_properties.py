@@ -80,7 +80,7 @@ CURVES = st.lists(
 SCHEDULER = st.fixed_dictionaries(
     {
         "max_workers": st.sampled_from([None, 1, 2, 4, 7]),
-        "eta": st.sampled_from([1.5, 2, 3, 4]),
+        "reduction_factor": st.sampled_from([1.5, 2, 3, 4]),
         "max_t": st.sampled_from([1, 5, 9, "auto"]),
         "cooldown": st.integers(0, 5),
         "deadline_s": st.sampled_from([None, 5.0, 30.0]),
@@ -116,7 +116,7 @@ class Told:
     """An ElasticASHA that is told of one event after the other; what trains at the end is trained to its end."""
 
     def __init__(self, eta: int, losses: list[int]) -> None:
-        self.watched: Any = Watched(ElasticASHA("loss", "min", eta=eta, max_t=eta**4))
+        self.watched: Any = Watched(ElasticASHA("loss", "min", reduction_factor=eta, max_t=eta**4))
         self.eta, self.losses = eta, losses
         self.trials: list[Any] = []
 

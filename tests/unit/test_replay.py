@@ -285,7 +285,7 @@ def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp
         sweep.report(trial, 1, losses[trial.trial_id])
         sweep.callback._set(trial.trial_id, "PAUSED")
     sweep.callback.record.close()  # the driver dies
-    scheduler = ElasticASHA(metric="loss", mode="min", max_t=9, eta=3)
+    scheduler = ElasticASHA(metric="loss", mode="min", max_t=9, reduction_factor=3)
     paused = replay_scheduler(read_lines(tmp_path), scheduler)
     controller: Any = SimpleNamespace(stop_trial=lambda trial: None)
     trials = {}

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 class ElasticASHA(Judged, TrialScheduler):
     """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
 
-    Rungs lie at ``grace * eta ** k`` below ``max_t``. A trial that comes to a rung among the best ``floor(n / eta)``
-    of the ``n`` filed there so far goes on in place; another one pauses, keeps its checkpoint and leaves its gang to
-    others. When there is room, the highest rung's best paused trial that has come to be among the best is promoted,
-    before a new trial starts. Where no further trial can come to a rung, at least its best goes on, so that the sweep
-    ends with one trained to ``max_t``; then those still paused are ended. NaN or infinite from the first rung on
-    stops a trial. One that reaches ``max_t`` ends by itself.
+    Rungs lie at ``grace_period * reduction_factor ** k`` below ``max_t``. A trial that comes to a rung among the best
+    ``floor(n / reduction_factor)`` of the ``n`` filed there so far goes on in place; another one pauses, keeps its
+    checkpoint and leaves its gang to others. When there is room, the highest rung's best paused trial that has come to
+    be among the best is promoted, before a new trial starts. Where no further trial can come to a rung, at least its
+    best goes on, so that the sweep ends with one trained to ``max_t``; then those still paused are ended. NaN or
+    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself.
 
     Gangs of ``workers=(least, most)`` start with ``least``. While nothing waits for what is free, trials grow, each
     towards its share of the cluster, by doubling; they do if that saves 1.1 times what a resize costs, both learned
@@ -63,8 +63,8 @@ class ElasticASHA(Judged, TrialScheduler):
     Args:
         metric: reported name to compare; None takes what Tune is told.
         mode: "min" or "max"; None takes what Tune is told.
-        eta: of how many trials one is promoted, > 1.
-        grace: where the first rung lies, in epochs (one report each).
+        reduction_factor: of how many trials one is promoted, > 1 (eta in the paper).
+        grace_period: where the first rung lies, in epochs (one report each).
         max_t: where a trial ends by itself, in epochs. "auto": no further than is needed to tell which trial is best
             (PASHA): two rungs at first, a further one while the order of trials at the two highest still changes by
             more than the measured noise of validation. All trials pause at the highest rung, and none ends by itself
@@ -85,8 +85,8 @@ class ElasticASHA(Judged, TrialScheduler):
         self,
         metric: str | None = None,
         mode: str | None = None,
-        eta: float = 3,
-        grace: float = 1,
+        reduction_factor: float = 3,
+        grace_period: float = 1,
         max_t: float | Literal["auto"] = 81,
         deadline_s: float | None = None,
         max_workers: int | None = None,
@@ -96,8 +96,8 @@ class ElasticASHA(Judged, TrialScheduler):
         super().__init__()  # type: ignore[no-untyped-call]
         check_mode(mode, "ElasticASHA")
         _check_numbers(
-            eta=eta,
-            grace=grace,
+            reduction_factor=reduction_factor,
+            grace_period=grace_period,
             max_t=max_t,
             deadline_s=deadline_s,
             max_workers=max_workers,
@@ -105,11 +105,12 @@ class ElasticASHA(Judged, TrialScheduler):
         )
         self._metric = metric
         self._mode = mode
-        self._grace = grace
+        self._grace = grace_period
         self._deadline_s = deadline_s
         self.clock = clock
         self._members = Members()
-        self._promotion = Promotion(self._members, whole(eta), grace, None if max_t == "auto" else max_t, self._worth)
+        eta, end = whole(reduction_factor), None if max_t == "auto" else max_t
+        self._promotion = Promotion(self._members, eta, grace_period, end, self._worth)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
         self._some_need: Need | None = None
@@ -328,30 +329,32 @@ class ElasticASHA(Judged, TrialScheduler):
         return {
             "metric": self._metric,
             "mode": self._mode,
-            "eta": self._promotion.eta,
-            "grace": self._grace,
+            "reduction_factor": self._promotion.eta,
+            "grace_period": self._grace,
             "max_t": "auto" if self._promotion.cap else self._promotion.max_t,
         }
 
 
-def _check_numbers(*, eta: Any, grace: Any, max_t: Any, deadline_s: Any, max_workers: Any, cooldown: Any) -> None:
+def _check_numbers(
+    *, reduction_factor: Any, grace_period: Any, max_t: Any, deadline_s: Any, max_workers: Any, cooldown: Any
+) -> None:
     """Raise SettingsError unless the settings are in range and agree."""
-    check_positive("ElasticASHA", grace=grace)
+    check_positive("ElasticASHA", grace_period=grace_period)
     if isinstance(max_t, str) and max_t != "auto":
         raise SettingsError(f"ElasticASHA's max_t must be a number of epochs or 'auto', and is {max_t!r}.")
     if max_t != "auto":
         check_positive("ElasticASHA", max_t=max_t)
     if deadline_s is not None:
         check_positive("ElasticASHA", deadline_s=deadline_s)
-    if not is_number(eta) or eta <= 1:
+    if not is_number(reduction_factor) or reduction_factor <= 1:
         raise SettingsError(
-            f"ElasticASHA's eta must be a number above 1 (of how many trials one is promoted), and is {eta!r}. "
-            "The usual ones are 2, 3 and 4."
+            "ElasticASHA's reduction_factor must be a number above 1 (of how many trials one is promoted), and is "
+            f"{reduction_factor!r}. The usual ones are 2, 3 and 4."
         )
-    if max_t != "auto" and grace > max_t:
+    if max_t != "auto" and grace_period > max_t:
         raise SettingsError(
-            f"ElasticASHA's grace must be at most max_t, and is {grace!r} with max_t={max_t!r}: no trial would ever "
-            "pause. Lower grace, or train longer."
+            f"ElasticASHA's grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: no trial "
+            "would ever pause. Lower grace_period, or train longer."
         )
     for name, value, least in (("max_workers", max_workers, 1), ("cooldown", cooldown, 0)):
         if name == "max_workers" and value is None:
