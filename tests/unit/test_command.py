@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +145,13 @@ def test_ls_lists_sweeps_and_one_that_cannot_be_read(runs):
     assert "finished" in text
 
 
+def test_a_name_is_in_one_piece_and_what_is_no_terminal_gets_whole_lines(runs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    name = "a-name-that-is-longer-than-a-column-of-a-narrow-table-would-be-wide"
+    runs.rename(runs.with_name(name))
+    assert any(name in line and "finished" in line for line in call("ls").output.splitlines())
+
+
 def test_ls_of_nothing_says_what_to_give(tmp_path):
     assert "No sweeps in" in call("ls", tmp_path).output
 
@@ -150,6 +159,15 @@ def test_ls_of_nothing_says_what_to_give(tmp_path):
 @pytest.mark.parametrize("name", ["digits", "last", "tunelight_runs/digits"])
 def test_a_sweep_is_found_by_name_by_path_and_as_the_last(runs, name):
     assert json.loads(call("show", name, "--json").stdout)["folder"] == str(runs)
+
+
+def test_the_last_sweep_is_none_that_only_reproduces_a_trial_of_it(runs):
+    again = runs.with_name("digits-trial-00000-20300101-000000")
+    shutil.copytree(runs, again)
+    (again / "sweep.yaml").write_text("reproduces: {sweep: digits, trial: '00000'}\n")
+    os.utime(again / "record.jsonl", (4e9, 4e9))
+    assert json.loads(call("show", "last", "--json").stdout)["folder"] == str(runs)
+    assert json.loads(call("show", again.name, "--json").stdout)["folder"] == str(again)
 
 
 def test_an_unknown_sweep_is_an_error_that_lists_those_that_there_are(runs):

@@ -192,6 +192,7 @@ def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
     path = found.export_best(tmp_path / "out" / "best.yaml", checkpoint=True)
     assert yaml.safe_load(path.read_text())["checkpoint"] == str(tmp_path / "out" / "best.ckpt")
     assert torch.load(tmp_path / "out" / "best.ckpt")["epoch"] == 1
+    assert (tmp_path / "out" / "best.safetensors").stat().st_mode == (tmp_path / "out" / "best.ckpt").stat().st_mode
     weights = load_file(tmp_path / "out" / "best.safetensors")
     assert sorted(weights) == ["a", "count", "t", "tied"]
     assert torch.equal(weights["t"], shared.T)
@@ -201,7 +202,7 @@ def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
 def test_the_command_to_test_the_copy_is_in_the_file(tmp_path):
     found = with_checkpoint(tmp_path, {"state_dict": {}})
     path = found.export_best(tmp_path / "best.yaml", "lightning-cli", checkpoint=True)
-    assert f"python train.py test --config best.yaml --ckpt_path {tmp_path / 'best.ckpt'}" in path.read_text()
+    assert f"python train.py validate --config best.yaml --ckpt_path {tmp_path / 'best.ckpt'}" in path.read_text()
 
 
 def test_a_checkpoint_that_would_run_code_is_not_opened(tmp_path):

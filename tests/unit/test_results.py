@@ -371,7 +371,7 @@ def test_checkpoint_that_is_broken_is_an_error(written):
 def test_summary_says_what_a_person_wants_to_know(three):
     assert three.summary().splitlines() == [
         "Sweep digits: 3 trials (1 finished, 1 stopped, 1 error)",
-        "Best loss: 0.2 (trial 00000 in epoch 1)",
+        "Best loss: 0.2 (trial 00000 at epoch 2)",
         "  lr=1",
         "Trial 00002 failed: rank 1 on a: ValueError: no such lr",
     ]

@@ -37,12 +37,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=not number)  # a name is copied in one piece
     for row in rows:
         table.add_row(*(Text(short(value)) for value in row))
     console = Console()
-    console.print(table, width=None if console.is_terminal else 200, crop=False)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table, crop=False)
 
 
 def short(value: Any) -> str:

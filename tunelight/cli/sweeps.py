@@ -143,7 +143,7 @@ def run(
     space, settings = told(file, sets, options)
     from tunelight.sweep import run as start  # noqa: PLC0415
 
-    _finish(start(space, **settings), json)
+    _finish(start(space, **settings), quiet=quiet, json=json)
 
 
 @app.command(epilog="Example: tunelight resume last")
@@ -184,14 +184,15 @@ def _go_on(sweep: str, storage: Path, settings: dict[str, Any], *, quiet: bool, 
     folder = find_sweep(sweep, storage)
     from tunelight.reopen import resume as go_on  # noqa: PLC0415
 
-    _finish(go_on(folder, **{**settings, "progress": not (quiet or json)}), json)
+    _finish(go_on(folder, **{**settings, "progress": not (quiet or json)}), quiet=quiet, json=json)
 
 
-def _finish(results: SweepResults, json: bool) -> None:
+def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:
     """Say how a sweep went. Raises: typer.Exit where it was interrupted, or no trial reported what it is judged by."""
     if json:
         print_json(about_sweep(results))
     else:
-        typer.echo(results.summary())
+        if quiet:  # else the last line of its progress has said so
+            typer.echo(results.summary())
         typer.echo(f"In {shown_path(results.folder)}. Next: tunelight show {shown_path(results.folder)}")
     raise typer.Exit(INTERRUPTED if results.ended == "interrupted" else OK if results.top(1) else FAILED)

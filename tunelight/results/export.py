@@ -129,6 +129,7 @@ def _write_weights(source: Path, target: Path) -> None:
         found = saved.get("state_dict", saved)
         weights = {name: value.clone().contiguous() for name, value in found.items() if isinstance(value, torch.Tensor)}
         save_file(weights, target, metadata={"format": "pt"})
+        shutil.copymode(source, target)  # safetensors leaves a file that its owner alone may read
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{source} was copied, but its weights were not written to {target}: it holds more than weights and plain "

@@ -239,7 +239,7 @@ class SweepResults(Fronted[TrialResult]):
         else:
             best = self.best
             config = ", ".join(f"{key}={_short(value)}" for key, value in best.config.items())
-            where = "" if (epoch := best.metrics["epoch"]) is None else f" in epoch {epoch}"
+            where = "" if (epoch := best.metrics["epoch"]) is None else f" at epoch {epoch + 1}"
             lines.append(f"Best {self.metric}: {_short(best.value)} (trial {best.id}{where})")
             lines.append(f"  {config}")
         lines.extend(f"Trial {failed.id} failed: {(failed.error or '').splitlines()[0]}" for failed in self.errors)

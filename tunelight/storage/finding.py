@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tunelight.errors import StorageError, guess
-from tunelight.storage.files import RECORD_FILE
+from tunelight.storage.files import RECORD_FILE, read_sweep_file
 
 DEFAULT_STORAGE: Final = "tunelight_runs"
 """Where sweeps lie unless ``storage=`` says otherwise."""
@@ -34,7 +34,9 @@ def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found
 
 
 def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> Path:
-    """Return the folder of a sweep by its path, its name in ``storage``, or as "last" (the last written one there).
+    """Return the folder of a sweep by its path, its name in ``storage``, or as "last".
+
+    The last is the last written one there, but for those that reproduce a trial of another: they are asked for by name.
 
     Raises: StorageError for one that there is not, with those that there are.
     """
@@ -44,7 +46,7 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
             return folder.absolute()
     known = list_sweeps(storage)
     if str(given) == "last" and known:
-        return known[0].folder
+        return next((one.folder for one in known if not _reproduces(one.folder)), known[0].folder)
     inside = [one.folder.name for one in list_sweeps(path)] if path.is_dir() else []
     if inside:
         raise StorageError(
@@ -60,6 +62,13 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
         f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {Path(storage)}."
         f"{guess(given, names)} There are: {_some(names)}; or say 'last'."
     )
+
+
+def _reproduces(folder: Path) -> bool:
+    try:
+        return "reproduces" in read_sweep_file(folder)
+    except StorageError:  # whoever opens it is told
+        return False
 
 
 def _some(names: list[str]) -> str:
