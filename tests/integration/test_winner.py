@@ -141,6 +141,7 @@ def test_a_trained_winner_is_copied_loaded_and_answers_with_others(ray4: Any, tm
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # nine programs, most of which start a Ray of their own
 def test_from_an_empty_folder_to_a_trained_winner(tmp_path: Path) -> None:
     def run(*words: str, code: int = 0) -> str:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
