@@ -16,7 +16,7 @@ BESIDE_DOCS = ("*.md", "LICENSE", "examples/*", "searchspaces/*", "benchmarks/RE
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Return the theme's files, and the repository's under their paths in it."""
-    root, docs = Path(config.config_file_path).parent, Path(config.docs_dir)
+    root = Path(config.config_file_path).parent
     ours = [file for file in files if file.src_dir == config.docs_dir]
     paths = [Path(file.abs_src_path or "") for file in ours]
     for pattern in BESIDE_DOCS:

@@ -52,7 +52,9 @@ class Block:
 def pages() -> list[str]:
     """Return the paths of all pages in the repository."""
     found = (path.relative_to(ROOT) for path in ROOT.rglob("*.md"))
-    return sorted(path.as_posix() for path in found if not any(part in _NOT_OURS or part[0] == "." for part in path.parts))
+    return sorted(
+        path.as_posix() for path in found if not any(part in _NOT_OURS or part[0] == "." for part in path.parts)
+    )
 
 
 def read(page: str) -> str:
