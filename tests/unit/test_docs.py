@@ -99,7 +99,7 @@ def test_a_space_in_yaml_is_one(block, tmp_path):
      "python -c 'import ('", "python examples/digits_asha.py --nothing", "cd here && tunelight nothing"],
 )  # fmt: skip
 def test_a_command_that_is_wrong_is_found(line):
-    with pytest.raises(Exception, match=r"batches|nothing|was never closed"):
+    with pytest.raises(Exception, match=r"batches|nothing|invalid syntax"):
         check_command(line)
 
 
@@ -116,7 +116,7 @@ def test_names_of_tunelight_in_sentences_exist(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
 def test_commands_in_sentences_parse(page):
     for code in docs.inline(page):
-        if code.startswith("tunelight ") and "…" not in code and "..." not in code:
+        if re.match(r"tunelight [a-z-]", code) and "…" not in code and "..." not in code:
             parse(code.split()[1:])
 
 
