@@ -68,9 +68,12 @@ def python_of(page: str) -> list[docs.Block]:
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, as a program that was started there."""
+    """Work in an empty folder, as a program that was started there, and leave the home folder alone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    for module in ("ray.train.constants", "ray.tune.experiment.experiment"):  # plain Ray Tune's, in the home folder
+        monkeypatch.setattr(f"{module}.DEFAULT_STORAGE_PATH", str(tmp_path / "ray_results"))
     return tmp_path
 
 
