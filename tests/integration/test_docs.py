@@ -45,7 +45,7 @@ def carry_out(block: docs.Block, names: dict[str, Any]) -> None:
     """Run a block of Python, with what its notes say, in the names that the page has so far."""
     if "prelude" in block.notes:
         names.update(PRELUDES[block.notes["prelude"]]())
-    tree = ast.parse("\n" * block.line + block.text)
+    tree = ast.parse("\n" * (block.line - 1) + block.text)
     if told := block.notes.get("with"):
         shortened = _With(told)
         tree = ast.fix_missing_locations(shortened.visit(tree))
