@@ -25,7 +25,7 @@ help:
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
 	@echo "make bench      the benchmarks, printing their tables"
-	@echo "make docs       the reference of the public names, into build/docs"
+	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
 
@@ -82,9 +82,9 @@ bench: setup
 bench-short: setup
 	set -e; for name in $(filter-out $(LONG),$(BENCHMARKS)) record_curves; do $(BIN)/python benchmarks/$$name.py --short; done
 
+# The variable keeps a banner on the theme's future out of the output.
 docs: setup
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
-	$(BIN)/pdoc --docformat restructuredtext --output-directory build/docs tunelight
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

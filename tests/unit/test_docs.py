@@ -1,0 +1,175 @@
+"""The documentation: its links lead somewhere, its commands parse, its spaces load, and what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tunelight as tl
+from tests import docs, preludes
+from tests.docs_checks import check_command, parse
+from tunelight.sweep import run
+
+PAGES = docs.pages()
+BLOCKS = [block for page in PAGES for block in docs.blocks(page)]
+TRIED = {"bash", "console", "python", "yaml"}
+
+
+def of_language(*languages: str) -> list[docs.Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+# --- links ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target in docs.links(page):
+        if target.startswith(("http://", "https://")):
+            continue
+        assert not target.startswith("/"), f"{page} links to {target}: write the way from the page"
+        path, _, anchor = target.partition("#")
+        there = (docs.ROOT / page).parent / path if path else docs.ROOT / page
+        assert there.is_file(), f"{page} links to {target}, which is no file"
+        if anchor:
+            known = docs.anchors(there.resolve().relative_to(docs.ROOT).as_posix())
+            assert anchor in known, f"{page} links to {target}; there are: {', '.join(sorted(known))}"
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [("Without a sweep", "without-a-sweep"), ("`--set NAME=VALUE`", "--set-namevalue"), ("A [b](c.md), d", "a-b-d")],
+)
+def test_anchors_are_those_of_the_repository_s_own_view(heading, anchor, monkeypatch):
+    monkeypatch.setattr(docs, "read", lambda _: f"# {heading}\n\n## {heading}\n\n```text\n# no heading\n```\n")
+    assert docs.anchors("a page") == {anchor, f"{anchor}-1"}
+
+
+def test_every_decision_is_in_the_list_of_them():
+    folder = docs.ROOT / "docs" / "decisions"
+    assert {path.name for path in folder.glob("0*.md")} == set(docs.links("docs/decisions/README.md")) - {
+        "../how-it-works.md"
+    }
+
+
+# --- blocks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page):
+    for block in docs.blocks(page):
+        assert block.language in TRIED | docs.UNTRIED, f"{block} is {block.language!r}, which nothing tries"
+    if page not in docs.INDENTED:
+        assert not docs.indented(page), f"{page}: indented code names no language, fence it: ```python, ```text ..."
+
+
+@pytest.mark.parametrize("block", of_language("python"), ids=str)
+def test_python_is_python(block):
+    compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("block", of_language("bash", "console"), ids=str)
+def test_commands_are_known_with_their_options(block):
+    for command in docs.commands(block):
+        check_command(command)
+
+
+@pytest.mark.parametrize("block", of_language("yaml"), ids=str)
+def test_a_space_in_yaml_is_one(block, tmp_path):
+    if "as" in block.notes:
+        assert block.notes["as"] in preludes.YAML_KINDS, f"{block}: nothing loads {block.notes['as']!r}"
+        assert isinstance(yaml.safe_load(block.text), dict)
+        return
+    path = Path(tmp_path, "space.yaml")
+    path.write_text(preludes.YAML.get(block.notes.get("prelude", ""), "") + block.text)
+    space = tl.SearchSpace.of(path)
+    space.check_constraints()
+    assert space.describe()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["tunelight check a.yaml --batches", "make nothing", "pip install 'tunelight[nothing]'", "nothing --at-all",
+     "python -c 'import ('", "python examples/digits_asha.py --nothing", "cd here && tunelight nothing"],
+)  # fmt: skip
+def test_a_command_that_is_wrong_is_found(line):
+    with pytest.raises(Exception, match=r"batches|nothing|invalid syntax"):
+        check_command(line)
+
+
+# --- what sentences name ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_of_tunelight_in_sentences_exist(page):
+    for code in docs.inline(page):
+        for name in re.findall(r"\btl\.(\w+)", code):
+            assert hasattr(tl, name), f"{page} names tl.{name}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_commands_in_sentences_parse(page):
+    for code in docs.inline(page):
+        if re.match(r"tunelight [a-z-]", code) and "…" not in code and "..." not in code:
+            parse(code.split()[1:])
+
+
+def test_the_readme_lists_every_setting():
+    table = docs.read("README.md").partition("## Settings")[2].partition("\n## ")[0]
+    for name in [*inspect.signature(run).parameters][1:]:
+        assert f"`{name}`" in table or f"`{name}=" in table or name == "warm_start", name
+
+
+def test_the_reference_has_every_public_name_once():
+    text = docs.read("docs/reference.md")
+    shown = re.findall(r"^::: tunelight\.(\w+)$", text, re.MULTILINE)
+    rays = re.findall(r"^\| `tl\.(\w+)`", text, re.MULTILINE)
+    assert sorted([*shown, *rays]) == sorted(tl.__all__)
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+@cache
+def messages() -> list[tuple[str, ...]]:
+    """Return the fixed parts of each text in the source that could be a message, in order."""
+    found: list[tuple[str, ...]] = []
+    for path in sorted((docs.ROOT / "tunelight").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.append(tuple(str(part.value) if isinstance(part, ast.Constant) else "" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append((node.value,))
+    return [parts for parts in found if len("".join(parts)) > 25]
+
+
+def quoted(text: str) -> bool:
+    """Tell whether the source has a message that can read like this."""
+    return any(
+        all(part in text for part in parts)
+        and re.fullmatch(".*?".join(map(re.escape, parts)) if len(parts) > 1 else re.escape(parts[0]), text)
+        for parts in messages()
+    )
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.page == "docs/faq.md" and block.language == "text"], ids=str
+)
+def test_errors_are_quoted_as_the_code_words_them(block):
+    text = " ".join(block.text.split())
+    assert quoted(text), f"{block} quotes what no message in the source says: {text}"
+
+
+def test_a_message_that_was_reworded_is_found():
+    said = (
+        "The train function returned without a report. Add tunelight.TuneReportCallback to its Trainer's callbacks, or "
+    )
+    assert quoted(said + "call tunelight.report(metrics).")
+    assert not quoted(said + "call tunelight.tell(metrics).")
+    assert not quoted(said)
