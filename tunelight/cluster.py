@@ -129,7 +129,7 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
-        return "this machine", [{"CPU": float(os.cpu_count() or 1), "GPU": float(_gpus_here())}]
+        return "this machine", [{"CPU": float(_cpus_here()), "GPU": float(_gpus_here())}]
     import ray  # noqa: PLC0415
 
     ours = not ray.is_initialized()
@@ -144,6 +144,13 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _cpus_here() -> int:
+    """Return how many CPUs a Ray that is started here has: in a container, its share of the machine's."""
+    from ray._private.utils import get_num_cpus  # noqa: PLC0415 - half a second
+
+    return int(get_num_cpus(override_docker_cpu_warning=True))
 
 
 def _gpus_here() -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError, guess
@@ -111,6 +113,7 @@ def reserve(
             raise SettingsError(
                 f"resources_per_trial has no word {word!r}.{guess(word, _WORDS)} There are: {', '.join(_WORDS)}."
             )
+    words = {word: _amount(word, value) for word, value in words.items() if value is not None}
     custom = dict(resources_per_worker or {})
     extra = {name: float(words.get(name, 0) or 0) for name in ("extra_cpu", "extra_gpu")}
     if workers is None:
@@ -136,6 +139,17 @@ def reserve(
         head_resources=dict(words.get("custom_resources") or {}),
         least=least,
     )
+
+
+def _amount(word: str, value: Any) -> Any:
+    """Return what one word of ``resources_per_trial`` holds: a number, or numbers by name. Raises: SettingsError."""
+    if word.endswith("custom_resources"):
+        if not isinstance(value, Mapping):
+            raise SettingsError(f"resources_per_trial: {word} must be a dict of names and numbers, not {value!r}.")
+        return {str(name): _amount(f"{word}[{name!r}]", amount) for name, amount in value.items()}
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+        raise SettingsError(f"resources_per_trial: {word} must be a number, 0 or more, not {value!r}.")
+    return value
 
 
 def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker: float) -> int:

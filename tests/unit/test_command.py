@@ -16,6 +16,7 @@ from tests.unit.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
 from tunelight.errors import GangError, StorageError
+from tunelight.storage import locked
 
 COMMANDS = [
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
@@ -122,6 +123,12 @@ def test_a_program_gets_its_error_as_json(runs):
     assert "Did you mean 'digits'?" in error["message"]
 
 
+@pytest.mark.parametrize("words", [["show"], ["ls", "--jason"], ["shwo", "last"], ["show", "last", "--top", "two"]])
+def test_a_program_gets_a_wrong_command_line_as_json_too(words):
+    done = call(*words, "--json", code=BAD_INPUT)
+    assert json.loads(done.stdout)["error"]["message"] in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("words", [["rum"], ["show"], ["ls", "--jason"], ["plan", "space.yaml"]])
 def test_what_is_no_command_line_exits_with_2(words):
     assert "Traceback" not in call(*words, code=BAD_INPUT).output
@@ -143,8 +150,35 @@ def test_ls_lists_sweeps_and_one_that_cannot_be_read(runs):
     assert "finished" in text
 
 
+def test_ls_and_show_tell_a_sweep_that_runs_from_one_that_was_cut_off(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = Writer(tmp_path)
+    written.trial(0.5, state="RUNNING")
+    assert "cut off" in call("ls", ".").output
+    assert f"tunelight resume {written.folder.name}" in call("show", "digits").output
+    assert json.loads(call("show", "digits", "--json").stdout)["running"] is False
+    with locked(written.folder):
+        assert json.loads(call("ls", ".", "--json").stdout)[0]["running"] is True
+        assert "running" in call("ls", ".").output
+        assert "cut off" not in call("show", "digits").output
+
+
 def test_ls_of_nothing_says_what_to_give(tmp_path):
     assert "No sweeps in" in call("ls", tmp_path).output
+    assert "There is no folder" in call("ls", tmp_path / "gone", code=BAD_INPUT).stderr
+
+
+@pytest.mark.parametrize("name", ["~nobody-is-called-so/runs", "a" * 300])
+def test_a_sweep_that_no_path_can_name_is_an_unknown_one(runs, name):
+    assert "There is no sweep" in call("show", name, code=BAD_INPUT).stderr
+    assert "Traceback" not in call("ls", name, code=BAD_INPUT).output
+
+
+def test_a_sweep_file_that_was_changed_is_told_and_hides_no_other_sweep(runs):
+    told = runs / "sweep.yaml"
+    told.write_text(told.read_text().replace("metric: loss", "metric: 3"))
+    assert "has been changed: metric must be text" in call("show", "digits", code=BAD_INPUT).stderr
+    assert "unreadable" in call("ls").output
 
 
 @pytest.mark.parametrize("name", ["digits", "last", "tunelight_runs/digits"])
@@ -222,6 +256,11 @@ def test_check_shows_space_samples_and_gang(space):
     found = json.loads(call("check", space, "--json").stdout)
     assert len(found["samples"]) == 5
     assert all(sample["model.hidden"] in (32, 64) for sample in found["samples"])
+
+
+def test_check_counts_the_cpus_that_ray_would(space, monkeypatch):
+    monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: 1)  # as in a container with a quota
+    assert "2 CPU (there are 1)" in call("check", space, "--workers", "2", code=BAD_INPUT).stderr
 
 
 def test_check_refuses_a_gang_that_never_fits(space):

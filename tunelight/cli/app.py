@@ -27,6 +27,8 @@ _ORDER: Final = (
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
     "dashboard", "simulate", "plan", "doctor",
 )  # fmt: skip
+_USAGE: Final[Any] = typer.BadParameter.__base__
+"""What a wrong flag or a missing argument raises; typer brings a click of its own, and does not name it."""
 _AS_JSON: Final = "tunelight.json"
 _DEBUG: Final = "--debug"
 
@@ -53,6 +55,10 @@ class Commands(TyperGroup):
                 raise
             tell_error(error, as_json=ctx.meta[_AS_JSON])
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else BAD_INPUT) from error
+        except _USAGE as error:
+            if ctx.meta[_AS_JSON]:
+                tell_json(error, error.format_message())
+            raise
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
@@ -62,7 +68,12 @@ def tell_error(error: Exception, *, as_json: bool) -> None:
     """Say what went wrong: on standard error, and for programs as JSON."""
     typer.echo(f"Error: {error}", err=True)
     if as_json:
-        typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+        tell_json(error, str(error))
+
+
+def tell_json(error: Exception, message: str) -> None:
+    """Say what went wrong for a program, on standard output."""
+    typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
 
 
 app = typer.Typer(

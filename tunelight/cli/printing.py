@@ -67,7 +67,10 @@ def words(config: Mapping[str, Any]) -> str:
 
 
 def about_sweep(results: SweepResults) -> dict[str, Any]:
-    """Return what is worth knowing of a sweep, as plain data."""
+    """Return what is worth knowing of a sweep, as plain data; one that has no end and does not run was cut off."""
+    from tunelight.storage import driver_of  # noqa: PLC0415
+
+    driver = driver_of(results.folder)
     states: dict[str, int] = {}
     for trial in results.trials:
         states[trial.state] = states.get(trial.state, 0) + 1
@@ -78,6 +81,7 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "metric": results.metric,
         "mode": results.mode,
         "ended": results.ended,
+        "running": results.ended is None and driver is not None and driver.alive,
         "trials": len(results),
         "states": states,
         "best": about_trial(judged[0]) if judged else None,

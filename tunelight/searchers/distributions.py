@@ -81,7 +81,7 @@ def parameter_of(key: str, domain: Any) -> Parameter | None:
             made = FloatDistribution(low, high, step=q)
         case "loguniform", [low, high]:
             made = FloatDistribution(low, high, log=True)
-        case "randint", [low, high]:
+        case ("randint", [low, high]) | ("qrandint", [low, high, 1]):
             made = IntDistribution(low, high - 1)
         case "qrandint", [low, high, q]:
             made = IntDistribution(low, high, step=q)

@@ -152,10 +152,11 @@ class DomainReader:
         kind, wanted = (Integral, "a whole number") if "int" in name else (Real, "a number")
         if isinstance(around, bool) or not isinstance(around, kind):
             raise self._error(path, f"around must be {wanted}, not {around!r}.", inside="around")
-        if not domain.lower <= around <= domain.upper:
+        top = domain.upper - 1 if name in ("randint", "lograndint") else domain.upper
+        if not domain.lower <= around <= top:
             raise self._error(
                 path,
-                f"around must lie in {name}'s bounds, {domain.lower} and {domain.upper}, not {around!r}.",
+                f"around must lie in {name}'s bounds, {domain.lower} and {top}, not {around!r}.",
                 inside="around",
             )
         return self._tried(path, near(domain, around))

@@ -6,6 +6,7 @@ import ast
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -281,10 +282,13 @@ class SearchSpace:
         """Return "file:line:column: " of a key, or "" where the space comes from no file."""
         return self._at("space", *self._paths[key])
 
-    def check_parts(self, model: Any, data: Any) -> None:
+    def check_parts(self, model: Any, data: Any, trainer_args: Mapping[str, Any] | None = None) -> None:
         """Raise SpaceError unless every key is an argument of a ``model=`` sweep's model, data or Trainer."""
         for key in self.domains:
             check_part(key, self.where(key), model, data)
+        ours = trainer_args == self.settings.get("trainer_args")
+        for name in trainer_args or ():
+            check_part(f"trainer.{name}", self._at("trainer_args", str(name)) if ours else "", model, data)
 
     def check_baselines(self, baselines: Sequence[Mapping[str, Any]]) -> None:
         """Raise SettingsError unless every baseline is a configuration of the space, written as there.
@@ -310,9 +314,11 @@ class SearchSpace:
         counts = {key: holds(self._when.get(key, {}), values) for key in self.domains}
         if missing := [key for key in self.domains if counts[key] and key not in values]:
             return f"says nothing of {', '.join(missing)}: a baseline is a whole configuration."
-        for key in values:
+        for key, value in values.items():
             if not counts[key]:
                 return f"holds {key}, which only counts when {dict(self._when[key])}. Leave it out."
+            if hasattr(self.domains[key], "lower") and (isinstance(value, bool) or not isinstance(value, Real)):
+                return f"holds {key}={value!r}, which must be a number."
             if _is_fixed(self.domains[key]) and not same(values[key], self.domains[key].categories[0]):
                 return (
                     f"holds {key}={values[key]!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
