@@ -46,21 +46,26 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
     """
     settings = Settings(**{**space.settings, **told})
     settings.check(space)
-    if settings.train is not None:
-        check_train(settings.train)
-    else:
-        check_model(settings.model, settings.data)
+    with space.placing(settings, "train" if settings.model is None else "model"):
+        if settings.train is not None:
+            check_train(settings.train)
+        else:
+            check_model(settings.model, settings.data)
     for what in ("train", "model", "data", "trainer_args"):
         if (code := getattr(settings, what)) is not None:
-            check_picklable(code, what)
+            with space.placing(settings, what):
+                check_picklable(code, what)
     from tunelight.schedulers.choose import build_scheduler  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
-    build_scheduler(settings, space.domains)
-    build_searcher(space, settings)
-    reservation = reserve(
-        settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
-    )
+    with space.placing(settings, "scheduler"):
+        build_scheduler(settings, space.domains)
+    with space.placing(settings, "searcher"):
+        build_searcher(space, settings)
+    with space.placing(settings, "resources_per_trial"):
+        reservation = reserve(
+            settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
+        )
     cluster, nodes = nodes_of(settings.address)
     misfit = None
     try:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight.errors import NoResultError, SettingsError
+from tunelight.errors import NoResultError, SettingsError, guess
 from tunelight.reopen import resume
 from tunelight.results import SweepResults, TrialResult
 from tunelight.storage import INTERRUPTED, SWEEP_FILE, Record, create_sweep_folder, read_sweep_file, write_sweep_file
@@ -91,7 +91,8 @@ def reproduce(
     """
     first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
     chosen = first.trial(trial)
-    _check(first, chosen)
+    ignore = tuple(ignore)
+    _check(first, chosen, ignore)
     told = read_sweep_file(first.folder)
     # What is given anew is not held against what was told.
     folder = _prepare(first, chosen, {key: value for key, value in told.items() if key not in overrides})
@@ -135,7 +136,7 @@ def compare(first: SweepResults, trial: TrialResult, again: SweepResults, ignore
     )
 
 
-def _check(sweep: SweepResults, trial: TrialResult) -> None:
+def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> None:
     """Refuse a trial that cannot be run again by itself."""
     if trial.changes:
         change = trial.changes[0]
@@ -146,6 +147,13 @@ def _check(sweep: SweepResults, trial: TrialResult) -> None:
         )
     if not trial.history:
         raise NoResultError(f"Trial {trial.id} made no report ({trial.state}), so there is nothing to compare.")
+    known = [name for name in dict.fromkeys(name for report in trial.history for name in report) if name not in _WHEN]
+    for name in ignore:
+        if name not in known:
+            raise SettingsError(
+                f"Trial {trial.id} reported no metric {name!r} that could be ignored.{guess(name, known)} It reported: "
+                f"{', '.join(known)}."
+            )
     told = read_sweep_file(sweep.folder)
     if objects := told.get("space_objects"):
         raise SettingsError(

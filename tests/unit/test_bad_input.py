@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import tunelight as tl
-from tunelight.errors import SettingsError, SpaceError, TunelightError
-from tunelight.resources import reserve
+from tunelight.errors import ResourceError, SettingsError, SpaceError, TunelightError
+from tunelight.resources import fitted, reserve
 from tunelight.searchers.distributions import parameter_of
 from tunelight.searchers.samplers import make_sampler
 from tunelight.settings import Settings
@@ -178,6 +178,13 @@ def test_a_sampler_s_option_of_the_wrong_kind_is_told_when_it_is_made(kind: str,
 def test_resources_per_trial_holds_numbers(words: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="resources_per_trial: "):
         reserve(resources_per_trial=words)
+
+
+def test_a_mistyped_number_of_workers_is_told_at_once() -> None:
+    node = {"CPU": 8.0}
+    with pytest.raises(ResourceError, match=r"1e\+09 CPU \(there are 8\)"):
+        fitted(reserve(10**9), [node])
+    assert fitted(reserve((1, 10**9)), [node, node]).workers == 16
 
 
 @pytest.mark.parametrize("where", ["space", "trainer_args"])

@@ -16,7 +16,6 @@ from tests.unit.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
 from tunelight.errors import GangError, StorageError
-from tunelight.storage import locked
 
 COMMANDS = [
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
@@ -113,7 +112,9 @@ def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch):
     error = StorageError("no such sweep")
     monkeypatch.setattr("tunelight.storage.list_sweeps", failing(error))
     for words in (["--debug", "ls"], ["ls", "--debug"]):
-        assert CliRunner().invoke(app, words).exception is error
+        done = call(*words, code=BAD_INPUT)
+        assert "Traceback" in done.stderr
+        assert done.stderr.endswith("Error: no such sweep\n")
 
 
 def test_a_program_gets_its_error_as_json(runs):
@@ -121,12 +122,6 @@ def test_a_program_gets_its_error_as_json(runs):
     error = json.loads(done.stdout)["error"]
     assert error["type"] == "StorageError"
     assert "Did you mean 'digits'?" in error["message"]
-
-
-@pytest.mark.parametrize("words", [["show"], ["ls", "--jason"], ["shwo", "last"], ["show", "last", "--top", "two"]])
-def test_a_program_gets_a_wrong_command_line_as_json_too(words):
-    done = call(*words, "--json", code=BAD_INPUT)
-    assert json.loads(done.stdout)["error"]["message"] in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("words", [["rum"], ["show"], ["ls", "--jason"], ["plan", "space.yaml"]])
@@ -150,35 +145,9 @@ def test_ls_lists_sweeps_and_one_that_cannot_be_read(runs):
     assert "finished" in text
 
 
-def test_ls_and_show_tell_a_sweep_that_runs_from_one_that_was_cut_off(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written = Writer(tmp_path)
-    written.trial(0.5, state="RUNNING")
-    assert "cut off" in call("ls", ".").output
-    assert f"tunelight resume {written.folder.name}" in call("show", "digits").output
-    assert json.loads(call("show", "digits", "--json").stdout)["running"] is False
-    with locked(written.folder):
-        assert json.loads(call("ls", ".", "--json").stdout)[0]["running"] is True
-        assert "running" in call("ls", ".").output
-        assert "cut off" not in call("show", "digits").output
-
-
 def test_ls_of_nothing_says_what_to_give(tmp_path):
     assert "No sweeps in" in call("ls", tmp_path).output
     assert "There is no folder" in call("ls", tmp_path / "gone", code=BAD_INPUT).stderr
-
-
-@pytest.mark.parametrize("name", ["~nobody-is-called-so/runs", "a" * 300])
-def test_a_sweep_that_no_path_can_name_is_an_unknown_one(runs, name):
-    assert "There is no sweep" in call("show", name, code=BAD_INPUT).stderr
-    assert "Traceback" not in call("ls", name, code=BAD_INPUT).output
-
-
-def test_a_sweep_file_that_was_changed_is_told_and_hides_no_other_sweep(runs):
-    told = runs / "sweep.yaml"
-    told.write_text(told.read_text().replace("metric: loss", "metric: 3"))
-    assert "has been changed: metric must be text" in call("show", "digits", code=BAD_INPUT).stderr
-    assert "unreadable" in call("ls").output
 
 
 @pytest.mark.parametrize("name", ["digits", "last", "tunelight_runs/digits"])

@@ -147,6 +147,14 @@ def test_a_program_of_a_train_function_is_a_sweep_of_one_trial(tmp_path):
     assert "workers=(1, 2)" in calls(path)[0]
 
 
+def test_a_program_spells_infinities_and_nan_as_python_does(tmp_path):
+    config = {"clip": math.inf, "net": {"weights": [-math.inf, 1.0]}}
+    found = sweep(tmp_path, config, model=None, data=None, train="jobs.main:train")
+    tree = ast.parse(found.export_best(tmp_path / "best.py").read_text())
+    (assigned,) = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    assert eval(ast.unparse(assigned)) == config  # noqa: S307 - our own
+
+
 def test_a_program_cannot_import_what_a_script_defined(tmp_path):
     with pytest.raises(SettingsError, match="Move it into a module"):
         sweep(tmp_path, model="__main__:Model").export_best(tmp_path / "best.py")

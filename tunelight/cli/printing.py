@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -30,8 +31,13 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+_WIDEST: Final = 10_000
+_NARROW: Final = 10
+"""Characters that a column takes to be read; where there are fewer, rows are printed one value a line."""
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Print a table as wide as its terminal; what is no terminal gets as much room as the table wants."""
+    """Print a table as wide as its terminal, or one value a line in a narrow one; a file gets what the table wants."""
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -39,10 +45,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(short(value)) for value in row))
+    cells = [[short(value) for value in row] for row in rows]
+    for row in cells:
+        table.add_row(*map(Text, row))
     console = Console()
-    console.print(table, width=None if console.is_terminal else 200, crop=False)
+    wanted = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=wanted)
+    if console.width < min(wanted, _NARROW * len(columns)):
+        for row in cells:
+            typer.echo("\n".join(f"{column}: {value}" for column, value in zip(columns, row, strict=True)) + "\n")
+        return
+    console.print(table, crop=False)
 
 
 def short(value: Any) -> str:

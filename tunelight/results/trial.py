@@ -95,7 +95,9 @@ class TrialResult:
 
         Best is by the sweep's metric at the report that it belongs to; of equals, the earlier.
         """
-        kept = {path: known for known in self._checkpoints if (path := self._folder / known["path"]).exists()}
+        paths = {self._folder / known["path"]: known for known in self._checkpoints}
+        # Path's own raises where the folder is another user's.
+        kept = {path: known for path, known in paths.items() if os.path.exists(path)}  # noqa: PTH110
         for info in checkpoints.find(self.path):  # those that were finished after the last report are in no record
             kept.setdefault(Path(info.path), info.asdict())
         best: tuple[float, Path] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, SpaceError, guess
+from tunelight.errors import SettingsError, SpaceError, TrainFunctionError, guess
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same
 from tunelight.space.constraints import Constraint, read_constraint
@@ -281,6 +282,16 @@ class SearchSpace:
     def where(self, key: str) -> str:
         """Return "file:line:column: " of a key, or "" where the space comes from no file."""
         return self._at("space", *self._paths[key])
+
+    @contextlib.contextmanager
+    def placing(self, settings: Settings, name: str) -> Iterator[None]:
+        """Add to errors where in the file the setting stands that they are about, if it is the file's."""
+        try:
+            yield
+        except (SettingsError, SpaceError, TrainFunctionError) as error:
+            if name not in self.settings or self.settings[name] != getattr(settings, name):
+                raise
+            raise type(error)(f"{self._at(name)}{error}") from error
 
     def check_parts(self, model: Any, data: Any, trainer_args: Mapping[str, Any] | None = None) -> None:
         """Raise SpaceError unless every key is an argument of a ``model=`` sweep's model, data or Trainer."""
