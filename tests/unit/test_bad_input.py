@@ -13,7 +13,9 @@ import yaml
 import tunelight as tl
 from tunelight.errors import ResourceError, SettingsError, SpaceError, TunelightError
 from tunelight.resources import fitted, reserve
+from tunelight.schedulers.mutation import explore
 from tunelight.searchers.distributions import parameter_of
+from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.samplers import make_sampler
 from tunelight.settings import Settings
 from tunelight.space.files import Loader, read_value
@@ -113,11 +115,21 @@ def test_a_prior_lies_around_a_value_that_is_drawn() -> None:
         tl.SearchSpace({"n": {"randint": [1, 4], "around": 4}})
 
 
-def test_a_searcher_suggests_no_upper_bound_that_the_space_leaves_out() -> None:
-    space = tl.SearchSpace({"n": {"qrandint": [1, 4]}})
-    drawn = {space.sample(np.random.RandomState(seed))["n"] for seed in range(50)}
-    parameter: Any = parameter_of("n", space.domains["n"])
-    assert (parameter.distribution.low, parameter.distribution.high) == (min(drawn), max(drawn)) == (1, 3)
+@pytest.mark.parametrize("domain", [{"qrandint": [1, 4]}, {"qrandint": [1, 10, 3]}, {"qrandint": [-4, 4, 2]}])
+def test_searchers_formats_and_mutations_keep_to_the_values_that_the_space_draws(domain: dict[str, Any]) -> None:
+    space = tl.SearchSpace({"n": domain})
+    drawn = {space.sample(np.random.RandomState(seed))["n"] for seed in range(100)}
+    told: Any = parameter_of("n", space.domains["n"])
+    distribution = told.distribution
+    assert set(range(distribution.low, distribution.high + 1, distribution.step)) == drawn
+    grid = GridSearcher(space)
+    assert {grid.suggest(str(number))["n"] for number in range(len(drawn))} == drawn
+    assert grid.suggest("more") == "FINISHED"
+    back = tl.SearchSpace.from_format(space.to_format("optuna"), "optuna")
+    assert {back.sample(np.random.RandomState(seed))["n"] for seed in range(100)} == drawn
+    rng = np.random.RandomState(0)
+    for value in drawn:
+        assert {explore({"n": value}, space.domains, rng, 0.0, (1.2, 0.8))["n"] for _ in range(10)} <= drawn
 
 
 def test_a_baseline_gives_numbers_where_numbers_are_drawn() -> None:

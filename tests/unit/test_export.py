@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections import namedtuple
 from pathlib import Path
 from typing import Any

@@ -291,6 +291,14 @@ def _is_group(value: Any) -> bool:
     return not lists or any(isinstance(part, Mapping) or _is_domain(part) for part in value.values())
 
 
+def whole_bounds(lower: int, upper: int, step: int = 1) -> tuple[int, int]:
+    """Return the least and the largest whole number that Ray Tune draws: multiples of ``step``, from 2 on with the end.
+
+    Without steps, and in steps of 1, the upper bound is left out.
+    """
+    return (lower, upper - 1) if step == 1 else (-(-lower // step) * step, upper // step * step)
+
+
 def spell(domain: Any) -> tuple[str, list[Any]]:
     """Return a domain's name and arguments: ("loguniform", [1e-4, 1e-1]); inverse of reading it."""
     from ray.tune.search import sample  # noqa: PLC0415 - see DomainReader._build
