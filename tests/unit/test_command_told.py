@@ -40,7 +40,7 @@ def test_what_the_system_refuses_is_told(monkeypatch):
 
 
 def test_an_output_that_is_full_is_told():
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tunelight", "ls", "--json"],
             stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,

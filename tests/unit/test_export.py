@@ -153,7 +153,7 @@ def test_a_program_spells_infinities_and_nan_as_python_does(tmp_path):
     found = sweep(tmp_path, config, model=None, data=None, train="jobs.main:train")
     tree = ast.parse(found.export_best(tmp_path / "best.py").read_text())
     (assigned,) = [node.value for node in tree.body if isinstance(node, ast.Assign)]
-    assert eval(ast.unparse(assigned)) == config  # noqa: S307 - our own
+    assert eval(ast.unparse(assigned)) == config
 
 
 def test_a_program_cannot_import_what_a_script_defined(tmp_path):

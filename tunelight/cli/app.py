@@ -70,7 +70,6 @@ class Commands(TyperGroup):
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
 
-
     def _tell(self, ctx: Any, error: Exception, message: str) -> None:
         """Say what went wrong: on standard error, and for programs as JSON."""
         if ctx.params.get("debug"):

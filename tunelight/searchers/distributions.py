@@ -81,7 +81,7 @@ def parameter_of(key: str, domain: Any) -> Parameter | None:
             made = FloatDistribution(low, high, step=q)
         case "loguniform", [low, high]:
             made = FloatDistribution(low, high, log=True)
-        case ("randint" | "qrandint"), [low, high, *q]:
+        case (("randint" | "qrandint"), [low, high, *q]):
             made = IntDistribution(*whole_bounds(low, high, *q), step=q[0] if q else 1)
         case "lograndint", [low, high]:
             made = IntDistribution(low, high - 1, log=True)

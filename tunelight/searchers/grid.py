@@ -78,7 +78,7 @@ def _values(domain: Any) -> list[Any] | None:
     match name, arguments:
         case (("choice" | "ordinal" | "grid_search"), [values]):
             return list(values)
-        case ("randint" | "qrandint"), [low, high, *q]:
+        case (("randint" | "qrandint"), [low, high, *q]):
             least, most = whole_bounds(low, high, *q)
             return list(range(least, most + 1, *q))
         case "quniform", [low, high, q]:

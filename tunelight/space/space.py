@@ -330,10 +330,8 @@ class SearchSpace:
                 return f"holds {key}, which only counts when {dict(self._when[key])}. Leave it out."
             if hasattr(self.domains[key], "lower") and (isinstance(value, bool) or not isinstance(value, Real)):
                 return f"holds {key}={value!r}, which must be a number."
-            if _is_fixed(self.domains[key]) and not same(values[key], self.domains[key].categories[0]):
-                return (
-                    f"holds {key}={values[key]!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
-                )
+            if _is_fixed(self.domains[key]) and not same(value, self.domains[key].categories[0]):
+                return f"holds {key}={value!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
         broken = self.broken(values)
         return broken and f"breaks `require: {broken}`: it has {dict(values)}."
 
