@@ -57,6 +57,11 @@ def test_what_is_ignored_is_not_compared(tmp_path):
     assert compared(tmp_path, [0.1], [0.2], ignore=("loss", "acc")).same
 
 
+def test_only_a_metric_that_was_reported_can_be_ignored(tmp_path):
+    with pytest.raises(SettingsError, match=r"no metric 'los' .*Did you mean 'loss'\? It reported: loss, acc, epoch"):
+        reproduce(recorded(tmp_path / "1", 0.1), 0, ignore=["los"])
+
+
 def test_a_run_that_came_less_far_is_no_reproduction(tmp_path):
     found = compared(tmp_path, [0.1, 0.2], [0.1])
     assert not found.same
