@@ -107,7 +107,12 @@ def test_hydra_gets_targets(tmp_path):
     path = sweep(tmp_path).export_best(tmp_path / "best.yaml", "hydra")
     assert path.read_text().startswith("# @package _global_\n")
     data = yaml.safe_load(path.read_text())
-    assert data["model"] == {"_target_": "tunelight.digits.DigitsClassifier", "lr": 1e-05, "hidden": 64}
+    assert data["model"] == {
+        "_target_": "tunelight.digits.DigitsClassifier",
+        "_convert_": "all",
+        "lr": 1e-05,
+        "hidden": 64,
+    }
     assert data["trainer"]["_target_"] == "pytorch_lightning.Trainer"
     assert data["trainer"]["strategy"] == {"_target_": "tunelight.RayStrategy", "num_workers": 2}
 

@@ -41,7 +41,8 @@ def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     targets = {"model": told.get("model"), "data": told.get("data"), "trainer": "pytorch_lightning:Trainer"}
     for part, path in targets.items():
         if isinstance(path, str) and not path.startswith("__main__:"):
-            parts[part] = {"_target_": path.replace(":", "."), **parts[part]}
+            # Lists and mappings are to arrive as Python's own, not as OmegaConf's.
+            parts[part] = {"_target_": path.replace(":", "."), "_convert_": "all", **parts[part]}
     head = [f"As conf/experiment/{name}: python train.py +experiment={name.rpartition('.')[0]}"]
     sections = {"seed": facts["seed"], **parts}
     body = to_yaml({key: value for key, value in sections.items() if value not in (None, {})})

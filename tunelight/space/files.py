@@ -65,7 +65,7 @@ class YamlFile:
         try:
             loader = Loader(text)
         except yaml.YAMLError as error:
-            raise SpaceError(f"{path}: this is no valid YAML: {error}") from error
+            raise SpaceError(f"{path}: this is no valid YAML: {_line(error)}") from error
         try:
             node = loader.get_single_node()
             if node is not None:
@@ -78,7 +78,7 @@ class YamlFile:
             what = " ".join(part for part in (error.context, error.problem) if part)
             raise SpaceError(f"{path}:{_place(mark)}: this is no valid YAML: {what}.") from error
         except (yaml.YAMLError, RecursionError) as error:
-            raise SpaceError(f"{path}: this is no valid YAML: {error}") from error
+            raise SpaceError(f"{path}: this is no valid YAML: {_line(error)}") from error
         except _UNREADABLE as error:
             raise SpaceError(f"{path}: a value is not what its tag says, or too long to be read: {error}.") from error
         finally:
@@ -116,6 +116,10 @@ class YamlFile:
                 before[same] = key.start_mark.line + 1
                 self._places.setdefault((*path, key.value), _place(key.start_mark))
                 self._note(value, (*path, key.value), seen, above)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _place(mark: yaml.Mark | None) -> str:
