@@ -53,7 +53,7 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
             )
     try:
         with quiet():
-            if options:
+            if options and all(isinstance(value, bool | int | float | str | None) for value in options.values()):
                 _rehearse(make(**{"seed": seed, **usual, **options}), objectives)
             return make(**{"seed": seed, **usual, **options})
     except (ImportError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
