@@ -148,7 +148,7 @@ def _amount(word: str, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise SettingsError(f"resources_per_trial: {word} must be a dict of names and numbers, not {value!r}.")
         return {str(name): _amount(f"{word}[{name!r}]", amount) for name, amount in value.items()}
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         raise SettingsError(f"resources_per_trial: {word} must be a number, 0 or more, not {value!r}.")
     return value
 

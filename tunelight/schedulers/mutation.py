@@ -98,7 +98,7 @@ def _perturbed(value: float, domain: Any, factor: float) -> float:
     new: float = value * factor
     whole = isinstance(value, int) or isinstance(domain, Integer)
     if isinstance(domain, Integer):
-        step = getattr(domain.get_sampler(), "q", 1)  # type: ignore[no-untyped-call]
+        step = getattr(domain.get_sampler(), "q", 1)
         lower, upper = whole_bounds(domain.lower, domain.upper, step)
         new = round(new / step) * step
         new = new if new != value else value + (step if factor > 1 else -step)
