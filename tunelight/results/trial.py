@@ -127,6 +127,12 @@ class TrialResult:
             the class is not known; ImportPathError where it does not import. Imports torch and Lightning.
         """
         cls = model_cls if model_cls is not None else self._recorded_model()
+        if not hasattr(cls, "load_from_checkpoint"):
+            name = getattr(cls, "__name__", repr(cls))
+            raise TrainFunctionError(
+                f"The model {name} is no LightningModule class but a {type(cls).__name__}. Call "
+                "load_model(YourLightningModule)."
+            )
         path = self.checkpoint
         if path is None:
             raise CheckpointError(
@@ -192,11 +198,6 @@ class TrialResult:
                 f"The sweep's model {recorded!r} does not import here: {error}. Call "
                 "load_model(YourLightningModule), or make its module importable."
             ) from error
-        if not hasattr(found, "load_from_checkpoint"):
-            raise TrainFunctionError(
-                f"The sweep's model {recorded!r} is no LightningModule class but a {type(found).__name__}. "
-                "Call load_model(YourLightningModule)."
-            )
         return found  # type: ignore[no-any-return]
 
     def _model_arguments(self, cls: type[Any]) -> dict[str, Any]:
