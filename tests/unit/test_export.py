@@ -212,11 +212,11 @@ def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
     assert int(weights["count"]) == 3
 
 
-def test_the_command_to_test_the_copy_is_in_the_file(tmp_path, monkeypatch):
+def test_the_command_to_judge_the_copy_is_in_the_file(tmp_path, monkeypatch):
     found = with_checkpoint(tmp_path, {"state_dict": {}})
     monkeypatch.chdir(tmp_path)
     path = found.export_best("best.yaml", "lightning-cli", checkpoint=True)
-    assert f"python train.py test --config best.yaml --ckpt_path {tmp_path / 'best.ckpt'}" in path.read_text()
+    assert f"python train.py validate --config best.yaml --ckpt_path {tmp_path / 'best.ckpt'}" in path.read_text()
 
 
 def test_a_checkpoint_that_would_run_code_is_not_opened(tmp_path):

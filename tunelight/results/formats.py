@@ -26,7 +26,7 @@ def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) 
     parts["trainer"].setdefault("strategy", {"class_path": f"tunelight.{kind}", "init_args": arguments})
     head = [f"Train it: python train.py fit --config {name}"]
     if facts["checkpoint"]:
-        head.append(f"Test it: python train.py test --config {name} --ckpt_path {facts['checkpoint']}")
+        head.append(f"Judge it again: python train.py validate --config {name} --ckpt_path {facts['checkpoint']}")
     sections = {"seed_everything": facts["seed"], **parts}
     return _head(facts, [*head, *notes]) + to_yaml(
         {key: value for key, value in sections.items() if value not in (None, {})}
