@@ -190,7 +190,7 @@ def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path
 
 def test_code_that_only_a_script_can_define_is_given_again(tmp_path, monkeypatch):
     first = recorded(tmp_path / "1", 0.5, train="__main__:train", space={"lr": {"uniform": [0, 1]}})
-    with pytest.raises(ImportPathError, match="__main__:train"):
+    with pytest.raises(ImportPathError, match=r"only the script .*Call tl.reproduce\(results, .00000., train=...\)"):
         reproduce(first, "best")
     seen = stop_before_ray(monkeypatch)
     with pytest.raises(StoppedBeforeRayError):
