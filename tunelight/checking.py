@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tunelight.cluster import nodes_of
+from tunelight.cluster import check_runtime_env, nodes_of
 from tunelight.errors import ResourceError
 from tunelight.resources import Reservation, fitted, reserve
 from tunelight.settings import NAMES, Settings, check_model, check_picklable, check_train
@@ -46,21 +46,29 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
     """
     settings = Settings(**{**space.settings, **told})
     settings.check(space)
-    if settings.train is not None:
-        check_train(settings.train)
-    else:
-        check_model(settings.model, settings.data)
+    with space.placing(settings, "train" if settings.model is None else "model"):
+        if settings.train is not None:
+            check_train(settings.train)
+        else:
+            check_model(settings.model, settings.data)
     for what in ("train", "model", "data", "trainer_args"):
         if (code := getattr(settings, what)) is not None:
-            check_picklable(code, what)
+            with space.placing(settings, what):
+                check_picklable(code, what)
     from tunelight.schedulers.choose import build_scheduler  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
-    build_scheduler(settings, space.domains)
-    build_searcher(space, settings)
-    reservation = reserve(
-        settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
-    )
+    with space.placing(settings, "scheduler"):
+        build_scheduler(settings, space.domains)
+    with space.placing(settings, "searcher"):
+        build_searcher(space, settings)
+    with space.placing(settings, "resources_per_trial"):
+        reservation = reserve(
+            settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
+        )
+    if settings.runtime_env:
+        with space.placing(settings, "runtime_env"):
+            check_runtime_env(settings.runtime_env)
     cluster, nodes = nodes_of(settings.address)
     misfit = None
     try:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import ResourceError, SettingsError
+from tunelight.errors import ResourceError, SettingsError, guess
 from tunelight.resources import Reservation, fitted
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def connected(settings: Settings, reservation: Reservation, folder: Path) -> Ite
     """
     import ray  # noqa: PLC0415 - half a second that bad input need not wait for
 
+    if settings.runtime_env:
+        check_runtime_env(settings.runtime_env)
     ours = not ray.is_initialized()
     if not ours and settings.address is not None:
         raise SettingsError(
@@ -110,7 +112,13 @@ def _init_ray(address: str | None, runtime_env: Mapping[str, Any] | None, verbos
     address = address or os.environ.get("RAY_ADDRESS")
     with quiet(verbose):
         if address and address != "local":
-            ray.init(address=address, **common)
+            try:
+                ray.init(address=address, **common)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise ResourceError(
+                    f"The Ray cluster at {address} does not answer: {error}. Is it up, and the address right "
+                    "(RAY_ADDRESS)?"
+                ) from error
         else:
             ray.init(
                 address="local",
@@ -129,7 +137,7 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
-        return "this machine", [{"CPU": float(os.cpu_count() or 1), "GPU": float(_gpus_here())}]
+        return "this machine", [{"CPU": float(_cpus_here()), "GPU": float(_gpus_here())}]
     import ray  # noqa: PLC0415
 
     ours = not ray.is_initialized()
@@ -137,13 +145,30 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
         if ours:
             _init_ray(address, None, 0)
         return f"the cluster at {address}", [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ResourceError(
-            f"The Ray cluster at {address} does not answer: {error}. Is it up, and the address right (RAY_ADDRESS)?"
-        ) from error
     finally:
         if ours:
             ray.shutdown()
+
+
+def check_runtime_env(given: Mapping[str, Any]) -> None:
+    """Raise SettingsError where Ray would not take ``runtime_env``, or leave a part of it out with a warning."""
+    from ray.runtime_env import RuntimeEnv  # noqa: PLC0415 - half a second
+
+    valid = sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_"))
+    for name in given if "RAY_RUNTIME_ENV_PLUGINS" not in os.environ else ():
+        if name not in RuntimeEnv.known_fields:
+            raise SettingsError(f"runtime_env has no {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
+    try:
+        RuntimeEnv(**given)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"Ray does not take this runtime_env: {error}. See Ray's RuntimeEnv.") from error
+
+
+def _cpus_here() -> int:
+    """Return how many CPUs a Ray that is started here has: in a container, its share of the machine's."""
+    from ray._private.utils import get_num_cpus  # noqa: PLC0415 - half a second
+
+    return int(get_num_cpus(override_docker_cpu_warning=True))
 
 
 def _gpus_here() -> int:

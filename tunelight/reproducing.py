@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight.errors import NoResultError, SettingsError
+from tunelight.errors import ImportPathError, NoResultError, SettingsError, guess
 from tunelight.reopen import resume
 from tunelight.results import SweepResults, TrialResult
 from tunelight.storage import INTERRUPTED, SWEEP_FILE, Record, create_sweep_folder, read_sweep_file, write_sweep_file
 
+_CODE: Final = ("train", "model", "data")
 _WHEN: Final = ("training_iteration", "timestamp")
 _NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start")
 """What sweep.yaml says of the sweep that is not so of one trial's second run."""
@@ -91,8 +92,10 @@ def reproduce(
     """
     first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
     chosen = first.trial(trial)
-    _check(first, chosen)
+    ignore = tuple(ignore)
+    _check(first, chosen, ignore)
     told = read_sweep_file(first.folder)
+    _check_code(chosen, {name: told.get(name) for name in _CODE if name not in overrides})
     # What is given anew is not held against what was told.
     folder = _prepare(first, chosen, {key: value for key, value in told.items() if key not in overrides})
     from tunelight.schedulers.until import Until  # noqa: PLC0415 - imports Ray Tune
@@ -135,7 +138,7 @@ def compare(first: SweepResults, trial: TrialResult, again: SweepResults, ignore
     )
 
 
-def _check(sweep: SweepResults, trial: TrialResult) -> None:
+def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> None:
     """Refuse a trial that cannot be run again by itself."""
     if trial.changes:
         change = trial.changes[0]
@@ -146,6 +149,13 @@ def _check(sweep: SweepResults, trial: TrialResult) -> None:
         )
     if not trial.history:
         raise NoResultError(f"Trial {trial.id} made no report ({trial.state}), so there is nothing to compare.")
+    known = [name for name in dict.fromkeys(name for report in trial.history for name in report) if name not in _WHEN]
+    for name in ignore:
+        if name not in known:
+            raise SettingsError(
+                f"Trial {trial.id} reported no metric {name!r} that could be ignored.{guess(name, known)} It reported: "
+                f"{', '.join(known)}."
+            )
     told = read_sweep_file(sweep.folder)
     if objects := told.get("space_objects"):
         raise SettingsError(
@@ -153,6 +163,17 @@ def _check(sweep: SweepResults, trial: TrialResult) -> None:
             f"that trial {trial.id} cannot be run again from its record. Give such choices names, and make objects of "
             "them in the training code."
         )
+
+
+def _check_code(trial: TrialResult, code: Mapping[str, Any]) -> None:
+    """Refuse what only a script can define, which has to be given again."""
+    for name, path in code.items():
+        if str(path).startswith("__main__:"):
+            raise ImportPathError(
+                f"Trial {trial.id} cannot be run again from here: its {name} is {path}, which only the script that ran "
+                f"the sweep can define. Call tl.reproduce(results, {trial.id!r}, {name}=...) in there, or move it into "
+                "a module."
+            )
 
 
 def _prepare(sweep: SweepResults, trial: TrialResult, told: Mapping[str, Any]) -> Path:

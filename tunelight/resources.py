@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError, guess
@@ -12,6 +14,7 @@ from tunelight.settings import check_setting
 if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
+_CLOSE = 1e-9
 _WORDS = ("cpu", "gpu", "extra_cpu", "extra_gpu", "custom_resources", "extra_custom_resources")
 
 
@@ -111,6 +114,7 @@ def reserve(
             raise SettingsError(
                 f"resources_per_trial has no word {word!r}.{guess(word, _WORDS)} There are: {', '.join(_WORDS)}."
             )
+    words = {word: _amount(word, value) for word, value in words.items() if value is not None}
     custom = dict(resources_per_worker or {})
     extra = {name: float(words.get(name, 0) or 0) for name in ("extra_cpu", "extra_gpu")}
     if workers is None:
@@ -136,6 +140,17 @@ def reserve(
         head_resources=dict(words.get("custom_resources") or {}),
         least=least,
     )
+
+
+def _amount(word: str, value: Any) -> Any:
+    """Return what one word of ``resources_per_trial`` holds: a number, or numbers by name. Raises: SettingsError."""
+    if word.endswith("custom_resources"):
+        if not isinstance(value, Mapping):
+            raise SettingsError(f"resources_per_trial: {word} must be a dict of names and numbers, not {value!r}.")
+        return {str(name): _amount(f"{word}[{name!r}]", amount) for name, amount in value.items()}
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        raise SettingsError(f"resources_per_trial: {word} must be a number, 0 or more, not {value!r}.")
+    return value
 
 
 def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker: float) -> int:
@@ -182,17 +197,20 @@ def check_fits(
 
     ``who`` needs it, for the message; ``spread`` wants each bundle on a node of its own.
     """
+    misfit = _misfit(reservation, nodes, who, "a node for each worker, " if spread else "")
+    if any(amount > _held(name, nodes) + _CLOSE for name, amount in _wanted(reservation).items()):
+        raise ResourceError(misfit)  # at once: a mistyped number of workers may be a very large one
     free = [dict(node) for node in nodes]
     for bundle in sorted(reservation.bundles, key=lambda bundle: -sum(bundle.values())):
         for node in sorted(free, key=lambda node: sum(node.get(name, 0) for name in bundle)):
-            if all(node.get(name, 0) + 1e-9 >= amount for name, amount in bundle.items()):
+            if all(node.get(name, 0) + _CLOSE >= amount for name, amount in bundle.items()):
                 for name, amount in bundle.items():
                     node[name] -= amount
                 if spread:
                     free.remove(node)
                 break
         else:
-            raise ResourceError(_misfit(reservation, nodes, who, "a node for each worker, " if spread else ""))
+            raise ResourceError(misfit)
 
 
 def fitted(
@@ -203,26 +221,37 @@ def fitted(
     Raises: ResourceError where not even its least size fits.
     """
     wanted = reservation.workers
-    for workers in range(wanted, (reservation.least or wanted) - 1, -1):
-        smaller = replace(reservation, workers=workers, most=wanted)
+
+    def sized(workers: int) -> Reservation:
+        return reservation if workers == wanted else replace(reservation, workers=workers, most=wanted)
+
+    fits, most = reservation.least or wanted, wanted
+    check_fits(sized(fits), nodes, who=who, spread=spread)
+    while fits < most:  # who fits, fits with less
+        middle = (fits + most + 1) // 2
         try:
-            check_fits(smaller, nodes, who=who, spread=spread)
+            check_fits(sized(middle), nodes, who=who, spread=spread)
+            fits = middle
         except ResourceError:
-            if workers == (reservation.least or wanted):
-                raise
-        else:
-            return reservation if workers == wanted else smaller
-    return reservation
+            most = middle - 1
+    return sized(fits)
+
+
+def _wanted(reservation: Reservation) -> dict[str, float]:
+    """Return what a gang holds together, head and workers."""
+    wanted = dict(reservation.head)
+    for name, amount in reservation.worker.items():
+        wanted[name] = wanted.get(name, 0) + amount * reservation.workers
+    return wanted
+
+
+def _held(name: str, nodes: Sequence[Mapping[str, float]]) -> float:
+    return sum(node.get(name, 0) for node in nodes)
 
 
 def _misfit(reservation: Reservation, nodes: Sequence[Mapping[str, float]], who: str, spread: str) -> str:
-    wanted: dict[str, float] = {}
-    for bundle in reservation.bundles:
-        for name, amount in bundle.items():
-            wanted[name] = wanted.get(name, 0) + amount
-    total = ", ".join(
-        f"{amount:g} {name} (there are {sum(node.get(name, 0) for node in nodes):g})" for name, amount in wanted.items()
-    )
+    wanted = _wanted(reservation)
+    total = ", ".join(f"{amount:g} {name} (there are {_held(name, nodes):g})" for name, amount in wanted.items())
     largest = ", ".join(f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}" for name in wanted)
     return (
         f"{who} needs {reservation}: {spread}together {total}. This cluster of {len(nodes)} node"

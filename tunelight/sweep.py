@@ -189,16 +189,21 @@ class _Sweep:
 
 def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
     """Check what a sweep was told, build its parts, bring them to where the past left them, claim its folder."""
-    reservation = reserve(
-        settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
-    )
-    payload = _payload(settings)
+    with space.placing(settings, "resources_per_trial"):
+        reservation = reserve(
+            settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
+        )
+    with space.placing(settings, "train" if settings.model is None else "model"):
+        payload = _payload(settings)
     from tunelight.schedulers.choose import build_scheduler, judged_by  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers import Start  # noqa: PLC0415
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
     # Wrong ones are refused here, before Ray starts.
-    scheduler, searcher = build_scheduler(settings, space.domains), build_searcher(space, settings)
+    with space.placing(settings, "scheduler"):
+        scheduler = build_scheduler(settings, space.domains)
+    with space.placing(settings, "searcher"):
+        searcher = build_searcher(space, settings)
     at_first = reservation
     if getattr(scheduler, "resizes", False) and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more

@@ -334,13 +334,13 @@ class GangTrainable(Exchanging, Trainable):
         return {
             "number": self._number,
             "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
-            "checkpoints": self._kept.news(),
+            "checkpoints": tuple(self._kept.news()),  # tuples: Tune's TensorBoard logger tries to draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
-            "notes": list(report.notes) if report else [],
+            "notes": tuple(report.notes) if report else (),
             "error": None,
             "warm": self._gang is not None and self._gang.trials > 1,
             "gang": self._holding.news(self._gang),
-            "log": log,
+            "log": tuple(log),
             "adopted": self._told_of_adopting(),
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from tunelight.errors import SettingsError
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
@@ -48,6 +49,11 @@ def gang_trainable(
     check_train(train)
     for name, value in (("backend", backend), ("mode", mode), ("metric", metric), ("seed", seed)):
         check_setting(name, value)
+    if not isinstance(metric, str | None) or not isinstance(mode, str):
+        raise SettingsError(
+            f"gang_trainable judges checkpoints by one metric, not metric={metric!r} with mode={mode!r}. Give the one "
+            "that the best checkpoint is to be kept by; those of the search go into TuneConfig(search_alg=...)."
+        )
     Checkpoints(keep=keep)
     reservation = reserve(workers, cpus_per_worker, gpus_per_worker, resources_per_trial)
     spec = TrialSpec(

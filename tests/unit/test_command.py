@@ -114,7 +114,9 @@ def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch):
     error = StorageError("no such sweep")
     monkeypatch.setattr("tunelight.storage.list_sweeps", failing(error))
     for words in (["--debug", "ls"], ["ls", "--debug"]):
-        assert CliRunner().invoke(app, words).exception is error
+        done = call(*words, code=BAD_INPUT)
+        assert "Traceback" in done.stderr
+        assert done.stderr.endswith("Error: no such sweep\n")
 
 
 def test_a_program_gets_its_error_as_json(runs):
@@ -145,15 +147,16 @@ def test_ls_lists_sweeps_and_one_that_cannot_be_read(runs):
     assert "finished" in text
 
 
-def test_a_name_is_in_one_piece_and_what_is_no_terminal_gets_whole_lines(runs, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    name = "a-name-that-is-longer-than-a-column-of-a-narrow-table-would-be-wide"
+def test_what_is_no_terminal_gets_whole_lines(runs, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "a-name-for-which-eighty-columns-would-not-do-beside-all-that-else-is-said-of-it"
     runs.rename(runs.with_name(name))
     assert any(name in line and "finished" in line for line in call("ls").output.splitlines())
 
 
 def test_ls_of_nothing_says_what_to_give(tmp_path):
     assert "No sweeps in" in call("ls", tmp_path).output
+    assert "There is no folder" in call("ls", tmp_path / "gone", code=BAD_INPUT).stderr
 
 
 @pytest.mark.parametrize("name", ["digits", "last", "tunelight_runs/digits"])
@@ -240,6 +243,11 @@ def test_check_shows_space_samples_and_gang(space):
     found = json.loads(call("check", space, "--json").stdout)
     assert len(found["samples"]) == 5
     assert all(sample["model.hidden"] in (32, 64) for sample in found["samples"])
+
+
+def test_check_counts_the_cpus_that_ray_would(space, monkeypatch):
+    monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: 1)  # as in a container with a quota
+    assert "2 CPU (there are 1)" in call("check", space, "--workers", "2", code=BAD_INPUT).stderr
 
 
 def test_check_refuses_a_gang_that_never_fits(space):

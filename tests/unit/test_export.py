@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,12 @@ def test_hydra_gets_targets(tmp_path):
     path = sweep(tmp_path).export_best(tmp_path / "best.yaml", "hydra")
     assert path.read_text().startswith("# @package _global_\n")
     data = yaml.safe_load(path.read_text())
-    assert data["model"] == {"_target_": "tunelight.digits.DigitsClassifier", "lr": 1e-05, "hidden": 64}
+    assert data["model"] == {
+        "_target_": "tunelight.digits.DigitsClassifier",
+        "_convert_": "all",
+        "lr": 1e-05,
+        "hidden": 64,
+    }
     assert data["trainer"]["_target_"] == "pytorch_lightning.Trainer"
     assert data["trainer"]["strategy"] == {"_target_": "tunelight.RayStrategy", "num_workers": 2}
 
@@ -145,6 +151,14 @@ def test_a_program_of_a_train_function_is_a_sweep_of_one_trial(tmp_path):
     assert "from jobs.main import train" in path.read_text()
     assert "CONFIG = {'lr': 0.1, 'net': {'hidden': 8}}" in path.read_text()
     assert "workers=(1, 2)" in calls(path)[0]
+
+
+def test_a_program_spells_infinities_and_nan_as_python_does(tmp_path):
+    config = {"clip": math.inf, "net": {"weights": [-math.inf, 1.0]}}
+    found = sweep(tmp_path, config, model=None, data=None, train="jobs.main:train")
+    tree = ast.parse(found.export_best(tmp_path / "best.py").read_text())
+    (assigned,) = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    assert eval(ast.unparse(assigned)) == config
 
 
 def test_a_program_cannot_import_what_a_script_defined(tmp_path):
@@ -199,9 +213,10 @@ def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
     assert int(weights["count"]) == 3
 
 
-def test_the_command_to_test_the_copy_is_in_the_file(tmp_path):
+def test_the_command_to_judge_the_copy_is_in_the_file(tmp_path, monkeypatch):
     found = with_checkpoint(tmp_path, {"state_dict": {}})
-    path = found.export_best(tmp_path / "best.yaml", "lightning-cli", checkpoint=True)
+    monkeypatch.chdir(tmp_path)
+    path = found.export_best("best.yaml", "lightning-cli", checkpoint=True)
     assert f"python train.py validate --config best.yaml --ckpt_path {tmp_path / 'best.ckpt'}" in path.read_text()
 
 

@@ -19,7 +19,7 @@ def test_it_is_told_once_who_trains_and_how_long_they_took_to_meet() -> None:
     holding.begin()
     assert holding.news(gang(1, 2, met_at=106.0)) == {
         "gang": "g1",
-        "nodes": ["host#abcdef", "host#abcdef"],
+        "nodes": ("host#abcdef", "host#abcdef"),
         "warm": False,
         "began": 100.0,
         "ready": 106.0,

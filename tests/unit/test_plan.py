@@ -107,6 +107,8 @@ def test_what_the_space_says_holds_unless_it_is_said_again():
         ({"price_per_gpu_hour": -1}, "price_per_gpu_hour must be"),
         ({"cluster": "16"}, "cluster must be"),
         ({"deadline": "soon"}, "deadline must be"),
+        ({"seconds_per_epoch": float("nan")}, "seconds_per_epoch must be a number above 0"),
+        ({"price_per_gpu_hour": float("inf")}, "price_per_gpu_hour must be a number above 0"),
         ({"scheduler": "ashes"}, "no scheduler 'ashes'"),
         ({"curves": "cifar"}, "no recorded curves of a task 'cifar'"),
     ],

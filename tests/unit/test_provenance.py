@@ -18,6 +18,7 @@ from tunelight.storage.provenance import git_state, masked
     [
         (["tunelight", "run", "a.yaml", "--set", "model.lr=1"], ["tunelight", "run", "a.yaml", "--set", "model.lr=1"]),
         (["x", "--set", "data.api_key=abc"], ["x", "--set", "data.api_key=***"]),
+        (["x", "--set=data.api_key=a=b"], ["x", "--set=data.api_key=***"]),
         (["x", "--password", "abc", "more"], ["x", "--password", "***", "more"]),
         (["x", "--hf-token=abc"], ["x", "--hf-token=***"]),
         (["x", "postgresql://me:abc@host/db"], ["x", "postgresql://me:***@host/db"]),

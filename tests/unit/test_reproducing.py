@@ -57,6 +57,11 @@ def test_what_is_ignored_is_not_compared(tmp_path):
     assert compared(tmp_path, [0.1], [0.2], ignore=("loss", "acc")).same
 
 
+def test_only_a_metric_that_was_reported_can_be_ignored(tmp_path):
+    with pytest.raises(SettingsError, match=r"no metric 'los' .*Did you mean 'loss'\? It reported: loss, acc, epoch"):
+        reproduce(recorded(tmp_path / "1", 0.1), 0, ignore=["los"])
+
+
 def test_a_run_that_came_less_far_is_no_reproduction(tmp_path):
     found = compared(tmp_path, [0.1, 0.2], [0.1])
     assert not found.same
@@ -185,7 +190,7 @@ def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path
 
 def test_code_that_only_a_script_can_define_is_given_again(tmp_path, monkeypatch):
     first = recorded(tmp_path / "1", 0.5, train="__main__:train", space={"lr": {"uniform": [0, 1]}})
-    with pytest.raises(ImportPathError, match="__main__:train"):
+    with pytest.raises(ImportPathError, match=r"only the script .*Call tl.reproduce\(results, .00000., train=...\)"):
         reproduce(first, "best")
     seen = stop_before_ray(monkeypatch)
     with pytest.raises(StoppedBeforeRayError):

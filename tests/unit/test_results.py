@@ -342,6 +342,8 @@ def test_model_factory_is_no_class_to_load(tmp_path):
     written.trial(0.5)
     with pytest.raises(TrainFunctionError, match="no LightningModule class but a function"):
         written.load().best.load_model()
+    with pytest.raises(TrainFunctionError, match="int is no LightningModule class"):
+        written.load().best.load_model(int)
 
 
 def test_model_without_checkpoint_is_an_error_that_says_how_to_get_one(written):

@@ -76,7 +76,7 @@ def test_the_names_are_those_of_run():
         ({"reuse_gangs": "no"}, "reuse_gangs must be true or false, not 'no'"),
         ({"trainer_args": ["x"]}, "trainer_args must be a dict"),
         ({"metric": 3}, "metric must be text"),
-        ({"seed": -1}, "seed must be a whole number of 0"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
         ({"storage": None}, "storage must be the path"),
         ({"checkpoints": 3}, "checkpoints must be Checkpoints"),
         ({"checkpoints": {"share": 5}}, "share must be 1 or less"),

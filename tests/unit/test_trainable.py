@@ -133,10 +133,18 @@ def test_the_first_report_of_each_trial_tells_on_whom_it_trains(make: Make) -> N
     told.append(one.step()[RESULT_KEY]["gang"])
     assert told[1] is None
     assert [(gang["nodes"], gang["warm"]) for gang in (told[0], told[2])] == [
-        (["host#node-1"], False),
-        (["host#node-1"], True),
+        (("host#node-1",), False),
+        (("host#node-1",), True),
     ]
     assert began <= told[0]["began"] <= told[0]["ready"] <= told[2]["began"] == told[2]["ready"]
+
+
+def test_a_result_holds_no_list_which_tune_s_tensorboard_logger_would_try_to_draw(make: Make) -> None:
+    def lists(value: Any) -> bool:
+        return isinstance(value, list) or (isinstance(value, dict) and any(map(lists, value.values())))
+
+    one = make(three)
+    assert not any(lists(one.step()) for _ in range(3))
 
 
 def test_a_worker_that_is_replaced_is_told_and_the_gang_stays_warm(make: Make) -> None:
@@ -146,7 +154,7 @@ def test_a_worker_that_is_replaced_is_told_and_the_gang_stays_warm(make: Make) -
     gang: Any = one._gang
     gang.unfit = "rank 0 left a thread"
     result = one.step()
-    assert result[RESULT_KEY]["log"] == ["a worker is replaced: rank 0 left a thread"]
+    assert result[RESULT_KEY]["log"] == ("a worker is replaced: rank 0 left a thread",)
     assert result[RESULT_KEY]["warm"] is True
 
 

@@ -6,9 +6,12 @@ that says what to do; 130 Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import sys
+import traceback
 import warnings
 from typing import Annotated, Any, Final
 
@@ -27,6 +30,8 @@ _ORDER: Final = (
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
     "dashboard", "simulate", "plan", "doctor",
 )  # fmt: skip
+_USAGE: Final[Any] = typer.BadParameter.__base__
+"""What a wrong flag or a missing argument raises; typer brings a click of its own, and does not name it."""
 _AS_JSON: Final = "tunelight.json"
 _DEBUG: Final = "--debug"
 
@@ -49,20 +54,43 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except TunelightError as error:
-            if ctx.params.get("debug"):
-                raise
-            tell_error(error, as_json=ctx.meta[_AS_JSON])
+            self._tell(ctx, error, str(error))
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else BAD_INPUT) from error
+        except OSError as error:  # a folder of another user's, a full disk behind standard output
+            if error.errno == errno.EPIPE:
+                raise
+            self._tell(ctx, error, f"{error}. Make it possible, or give another path; --debug shows where it was.")
+            _let_go(sys.stdout)
+            raise typer.Exit(BAD_INPUT) from error
+        except _USAGE as error:
+            if ctx.meta[_AS_JSON]:
+                tell_json(error, error.format_message())
+            raise
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
 
+    def _tell(self, ctx: Any, error: Exception, message: str) -> None:
+        """Say what went wrong: on standard error, and for programs as JSON."""
+        if ctx.params.get("debug"):
+            traceback.print_exception(error)
+        typer.echo(f"Error: {message}", err=True)
+        if ctx.meta[_AS_JSON]:
+            with contextlib.suppress(OSError):
+                tell_json(error, message)
 
-def tell_error(error: Exception, *, as_json: bool) -> None:
-    """Say what went wrong: on standard error, and for programs as JSON."""
-    typer.echo(f"Error: {error}", err=True)
-    if as_json:
-        typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+
+def tell_json(error: Exception, message: str) -> None:
+    """Say what went wrong for a program, on standard output."""
+    typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
+
+
+def _let_go(stream: Any) -> None:
+    """Drop what a stream cannot write, which its end would complain about once more."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 app = typer.Typer(

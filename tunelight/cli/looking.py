@@ -9,7 +9,7 @@ import typer
 
 from tunelight.cli.app import app
 from tunelight.cli.options import STORAGE, Json, Storage, Sweep
-from tunelight.cli.printing import about_sweep, about_trial, age, print_json, print_table, words
+from tunelight.cli.printing import about_sweep, about_trial, age, print_json, print_table, shown_path, words
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
@@ -24,8 +24,10 @@ def ls(
     """List the sweeps in a folder, the last first."""
     from tunelight.errors import StorageError  # noqa: PLC0415
     from tunelight.results import SweepResults  # noqa: PLC0415
-    from tunelight.storage import list_sweeps  # noqa: PLC0415
+    from tunelight.storage import is_folder, list_sweeps  # noqa: PLC0415
 
+    if storage != STORAGE and not is_folder(storage):
+        raise StorageError(f"There is no folder {storage}. Give the folder that sweeps lie in (storage= of the sweep).")
     rows: list[dict[str, Any]] = []
     for found in list_sweeps(storage):
         row: dict[str, Any] = {"sweep": found.folder.name, "folder": found.folder, "written": found.written}
@@ -44,7 +46,7 @@ def ls(
 def _line(row: dict[str, Any]) -> list[Any]:
     if "error" in row:
         return [row["sweep"], None, "unreadable", None, None, age(row["written"])]
-    state = row["ended"] or "running, or its driver died"
+    state = row["ended"] or ("running" if row["running"] else "cut off")
     best = row["best"]["value"] if row["best"] else None
     return [row["sweep"], row["trials"], state, row["metric"], best, age(row["written"])]
 
@@ -63,10 +65,13 @@ def show(
         _show_trial(results.trial(trial), json)
         return
     trials = results.trials if top is None else results.top(top)
+    about = about_sweep(results)
     if json:
-        print_json(about_sweep(results) | {"trials": [about_trial(one) for one in trials]})
+        print_json(about | {"trials": [about_trial(one) for one in trials]})
         return
     typer.echo(results.summary())
+    if not (about["ended"] or about["running"]):
+        typer.echo(f"It was cut off: nobody runs it. To go on: tunelight resume {shown_path(results.folder)}")
     rows = [
         (one.id, one.state, one.value, len(one.history), f"{one.seconds:.0f}s", words(one.config)) for one in trials
     ]

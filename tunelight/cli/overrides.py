@@ -16,20 +16,19 @@ def read_sets(lines: Sequence[str]) -> dict[str, Any]:
 
     Raises: SettingsError for a line without ``=``, a value that is no YAML, or a name that is there twice.
     """
-    import yaml  # noqa: PLC0415
-
-    from tunelight.space.files import Loader  # noqa: PLC0415
+    from tunelight.space.files import read_value  # noqa: PLC0415
 
     found: dict[str, Any] = {}
     for line in lines:
         name, equals, text = line.partition("=")
-        if not equals or not name.strip():
+        name = name.strip()
+        if not equals or not name:
             raise SettingsError(f"--set takes NAME=VALUE, model.lr=0.01 for example, not {line!r}.")
         if name in found:
             raise SettingsError(f"--set {name} is there twice. Give it once.")
         try:
-            found[name.strip()] = yaml.load(text, Loader)  # noqa: S506 - it derives from PyYAML's safe loader
-        except yaml.YAMLError as error:
+            found[name] = read_value(text)
+        except ValueError as error:
             raise SettingsError(f"--set {line}: the value is no valid YAML: {error}") from error
     return found
 

@@ -61,7 +61,7 @@ def plan(
         raise typer.Exit(FAILED)
 
 
-@app.command(epilog="Example: tunelight simulate digits_mlp --scheduler elastic_asha --workers 1,4 --cluster 2x8")
+@app.command(epilog="Example: tunelight simulate digits --scheduler elastic_asha --workers 1,4 --cluster 2x8")
 def simulate(
     curves: Annotated[str, typer.Argument(help="A recorded task, or a sweep: its folder, its name, or 'last'.")],
     num_samples: Annotated[int, typer.Option("--num-samples", "-n", help="Trials in all.")] = 100,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -30,20 +31,31 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+_WIDEST: Final = 10_000
+_NARROW: Final = 10
+"""Characters that a column takes to be read; where there are fewer, rows are printed one value a line."""
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Print a table as wide as its terminal; what is no terminal gets as much room as the table wants."""
+    """Print a table as wide as its terminal, or one value a line in a narrow one; a file gets what the table wants."""
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=not number)  # a name is copied in one piece
-    for row in rows:
-        table.add_row(*(Text(short(value)) for value in row))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    cells = [[short(value) for value in row] for row in rows]
+    for row in cells:
+        table.add_row(*map(Text, row))
     console = Console()
-    if not console.is_terminal:
-        console.width = 200
+    wanted = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=wanted)
+    if console.width < min(wanted, _NARROW * len(columns)):
+        for row in cells:
+            typer.echo("\n".join(f"{column}: {value}" for column, value in zip(columns, row, strict=True)) + "\n")
+        return
     console.print(table, crop=False)
 
 
@@ -69,7 +81,10 @@ def words(config: Mapping[str, Any]) -> str:
 
 
 def about_sweep(results: SweepResults) -> dict[str, Any]:
-    """Return what is worth knowing of a sweep, as plain data."""
+    """Return what is worth knowing of a sweep, as plain data; one that has no end and does not run was cut off."""
+    from tunelight.storage import driver_of  # noqa: PLC0415
+
+    driver = driver_of(results.folder)
     states: dict[str, int] = {}
     for trial in results.trials:
         states[trial.state] = states.get(trial.state, 0) + 1
@@ -80,6 +95,7 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "metric": results.metric,
         "mode": results.mode,
         "ended": results.ended,
+        "running": results.ended is None and driver is not None and driver.alive,
         "trials": len(results),
         "states": states,
         "best": about_trial(judged[0]) if judged else None,

@@ -11,6 +11,7 @@ from tunelight.cli.app import FAILED, INTERRUPTED, app
 from tunelight.cli.looking import load
 from tunelight.cli.options import STORAGE, Checkpoint, Format, Json, Storage, Sweep, Trial, given
 from tunelight.cli.printing import about_trial, print_json, words
+from tunelight.errors import SettingsError
 
 if TYPE_CHECKING:
     from tunelight.results import TrialResult
@@ -32,6 +33,8 @@ def best(
     json: Json = False,
 ) -> None:
     """Show a sweep's best trial, and write it to a file that trains it."""
+    if export is None and (format is not None or checkpoint):
+        raise SettingsError("--format and --checkpoint say how to export, but not where to. Give --export FILE too.")
     results = load(sweep, storage)
     trial = results.best
     written = None if export is None else _export(trial, export, format, checkpoint)

@@ -34,7 +34,7 @@ class Holding:
         began, self._told, self._began = self._began, places, None
         return {
             "gang": gang.name,
-            "nodes": [f"{host}#{node[:6]}" for host, node, _ in places],
+            "nodes": tuple(f"{host}#{node[:6]}" for host, node, _ in places),
             "warm": gang.trials > 1,
             "began": gang.met_at if began is None else began,
             "ready": gang.met_at if began is None else max(began, gang.met_at),

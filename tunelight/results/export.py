@@ -31,7 +31,7 @@ _BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "p
 def export(trial: TrialResult, told: Mapping[str, Any], path: Path, asked: str | None, checkpoint: bool) -> Path:
     """Write ``trial`` of a sweep that was ``told`` so to ``path``; see ``SweepResults.export_best``."""
     chosen = _format(path, asked)
-    copied = _copy_checkpoint(trial, path) if checkpoint else trial.checkpoint
+    copied = _copy_checkpoint(trial, path).absolute() if checkpoint else trial.checkpoint
     facts = _facts(trial, told, copied)
     if chosen == "json":
         text = json.dumps(storage.plain(facts), indent=2) + "\n"

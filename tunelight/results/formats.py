@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pprint
 from collections.abc import Mapping
 from typing import Any, Final
@@ -40,7 +41,8 @@ def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     targets = {"model": told.get("model"), "data": told.get("data"), "trainer": "pytorch_lightning:Trainer"}
     for part, path in targets.items():
         if isinstance(path, str) and not path.startswith("__main__:"):
-            parts[part] = {"_target_": path.replace(":", "."), **parts[part]}
+            # Lists and mappings are to arrive as Python's own, not as OmegaConf's.
+            parts[part] = {"_target_": path.replace(":", "."), "_convert_": "all", **parts[part]}
     head = [f"As conf/experiment/{name}: python train.py +experiment={name.rpartition('.')[0]}"]
     sections = {"seed": facts["seed"], **parts}
     body = to_yaml({key: value for key, value in sections.items() if value not in (None, {})})
@@ -79,7 +81,7 @@ def _fit(facts: Mapping[str, Any], told: Mapping[str, Any], parts: dict[str, Any
         modules.setdefault(module, []).append(name.partition(".")[0])
     own = [f"from {module} import {', '.join(sorted(set(known)))}" for module, known in modules.items() if module]
     imports = "\n".join(["import pytorch_lightning as pl", "", "import tunelight as tl", *own])
-    trainer_lines = [f"        {name}={value!r}," for name, value in trainer.items()]
+    trainer_lines = [f"        {name}={_coded(value)!r}," for name, value in trainer.items()]
     lines = [
         f"    pl.seed_everything({facts['seed']!r})",
         f"    model = {model[1]}({_arguments(parts['model'])})",
@@ -193,9 +195,25 @@ def _imported(path: Any) -> tuple[str, str]:
 def _arguments(values: Mapping[str, Any]) -> str:
     """Return keyword arguments as they are written in a call."""
     if all(name.isidentifier() for name in values):
-        return ", ".join(f"{name}={value!r}" for name, value in values.items())
-    return f"**{dict(values)!r}"
+        return ", ".join(f"{name}={_coded(value)!r}" for name, value in values.items())
+    return f"**{_coded(values)!r}"
 
 
 def _literal(config: Mapping[str, Any]) -> str:
-    return pprint.pformat(dict(config), sort_dicts=False, width=110)
+    return pprint.pformat(_coded(config), sort_dicts=False, width=110)
+
+
+class _Special(float):
+    """A NaN or an infinity, which Python has no literal for."""
+
+    def __repr__(self) -> str:
+        return f'float("{float(self)}")'
+
+
+def _coded(value: Any) -> Any:
+    """Return plain data whose ``repr`` is Python."""
+    if isinstance(value, Mapping):
+        return {key: _coded(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_coded(part) for part in value)
+    return _Special(value) if isinstance(value, float) and not math.isfinite(value) else value

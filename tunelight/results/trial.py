@@ -95,7 +95,9 @@ class TrialResult:
 
         Best is by the sweep's metric at the report that it belongs to; of equals, the earlier.
         """
-        kept = {path: known for known in self._checkpoints if (path := self._folder / known["path"]).exists()}
+        paths = {self._folder / known["path"]: known for known in self._checkpoints}
+        # Path's own raises where the folder is another user's.
+        kept = {path: known for path, known in paths.items() if os.path.exists(path)}  # noqa: PTH110
         for info in checkpoints.find(self.path):  # those that were finished after the last report are in no record
             kept.setdefault(Path(info.path), info.asdict())
         best: tuple[float, Path] | None = None
@@ -121,10 +123,16 @@ class TrialResult:
             kwargs: further arguments of the class; they win over all others. Where the module did not call
                 ``save_hyperparameters()``, its arguments are taken from the trial's configuration.
 
-        Raises: CheckpointError without a checkpoint, or where it cannot be loaded; TrainFunctionError where
-            the class is not known; ImportPathError where it does not import. Imports torch and Lightning.
+        Raises: CheckpointError without a checkpoint, or where it cannot be loaded; TrainFunctionError where the class
+        is not known; ImportPathError where it does not import. Imports torch and Lightning.
         """
         cls = model_cls if model_cls is not None else self._recorded_model()
+        if not hasattr(cls, "load_from_checkpoint"):
+            name = getattr(cls, "__name__", repr(cls))
+            raise TrainFunctionError(
+                f"The model {name} is no LightningModule class but a {type(cls).__name__}. Call "
+                "load_model(YourLightningModule)."
+            )
         path = self.checkpoint
         if path is None:
             raise CheckpointError(
@@ -190,11 +198,6 @@ class TrialResult:
                 f"The sweep's model {recorded!r} does not import here: {error}. Call "
                 "load_model(YourLightningModule), or make its module importable."
             ) from error
-        if not hasattr(found, "load_from_checkpoint"):
-            raise TrainFunctionError(
-                f"The sweep's model {recorded!r} is no LightningModule class but a {type(found).__name__}. "
-                "Call load_model(YourLightningModule)."
-            )
         return found  # type: ignore[no-any-return]
 
     def _model_arguments(self, cls: type[Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ a value is drawn anew from its domain, or multiplied by one of two factors. Boun
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from ray.tune.search.sample import Categorical, Float, Integer, Quantized
 
 from tunelight.errors import SettingsError, guess
 from tunelight.space import SearchSpace
+from tunelight.space.domains import whole_bounds
 
 _BUILT_ONCE = ("data", "trainer")
 """Parts of a model= sweep's space that no running training can exchange."""
@@ -97,9 +97,13 @@ def _perturbed(value: float, domain: Any, factor: float) -> float:
     lower, upper = (getattr(domain, name, None) for name in ("lower", "upper"))
     new: float = value * factor
     whole = isinstance(value, int) or isinstance(domain, Integer)
-    if whole:
+    if isinstance(domain, Integer):
+        step = getattr(domain.get_sampler(), "q", 1)
+        lower, upper = whole_bounds(domain.lower, domain.upper, step)
+        new = round(new / step) * step
+        new = new if new != value else value + (step if factor > 1 else -step)
+    elif whole:
         new = round(new) if round(new) != value else value + (1 if factor > 1 else -1)
-        upper = upper - 1 if upper is not None and math.isfinite(upper) else upper  # exclusive, as Tune's are
     new = stepped(new, domain)
     new = new if lower is None else max(new, lower)
     new = new if upper is None else min(new, upper)

@@ -16,7 +16,7 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial, TrialState, create_trial
 
-from tunelight.space.domains import spell
+from tunelight.space.domains import spell, whole_bounds
 from tunelight.space.plain import plain
 
 _PLAIN = (bool, int, float, str)
@@ -81,10 +81,8 @@ def parameter_of(key: str, domain: Any) -> Parameter | None:
             made = FloatDistribution(low, high, step=q)
         case "loguniform", [low, high]:
             made = FloatDistribution(low, high, log=True)
-        case "randint", [low, high]:
-            made = IntDistribution(low, high - 1)
-        case "qrandint", [low, high, q]:
-            made = IntDistribution(low, high, step=q)
+        case (("randint" | "qrandint"), [low, high, *q]):
+            made = IntDistribution(*whole_bounds(low, high, *q), step=q[0] if q else 1)
         case "lograndint", [low, high]:
             made = IntDistribution(low, high - 1, log=True)
         case _:

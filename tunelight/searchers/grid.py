@@ -9,7 +9,7 @@ from ray.tune.search import Searcher
 
 from tunelight.errors import SettingsError
 from tunelight.space import SearchSpace
-from tunelight.space.domains import spell
+from tunelight.space.domains import spell, whole_bounds
 
 
 class GridSearcher(Searcher):
@@ -78,10 +78,9 @@ def _values(domain: Any) -> list[Any] | None:
     match name, arguments:
         case (("choice" | "ordinal" | "grid_search"), [values]):
             return list(values)
-        case "randint", [low, high]:
-            return list(range(low, high))
-        case "qrandint", [low, high, q]:
-            return list(range(low, high + 1, q))
+        case (("randint" | "qrandint"), [low, high, *q]):
+            least, most = whole_bounds(low, high, *q)
+            return list(range(least, most + 1, *q))
         case "quniform", [low, high, q]:
             return [low + q * index for index in range(round((high - low) / q) + 1)]
     return None

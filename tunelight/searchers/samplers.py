@@ -53,9 +53,20 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
             )
     try:
         with quiet():
+            if options and all(isinstance(value, bool | int | float | str | None) for value in options.values()):
+                _rehearse(make(**{"seed": seed, **usual, **options}), objectives)
             return make(**{"seed": seed, **usual, **options})
-    except (ImportError, TypeError, ValueError) as error:
+    except (ImportError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
         raise SettingsError(f"searcher {kind!r} does not take {dict(options)}: {error}") from error
+
+
+def _rehearse(sampler: BaseSampler, objectives: int) -> None:
+    """Ask a sampler a few times: Optuna looks at some options only when they are needed, which is in a sweep."""
+    count = max(1, objectives)  # none yet, where a searcher is made before its sweep
+    study = optuna.create_study(sampler=sampler, directions=["minimize"] * count)
+    for _ in range(3):
+        trial = study.ask()
+        study.tell(trial, [trial.suggest_float("x", 0, 1) + trial.suggest_float("y", 0, 1)] * count)
 
 
 # Whoever runs a sweep need not hear of studies that it makes for itself.

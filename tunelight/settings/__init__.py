@@ -1,7 +1,7 @@
 """What a sweep is told: its settings, each checked, and checks of the code that it trains."""
 
 from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object
-from tunelight.settings.objectives import Mode, paired
+from tunelight.settings.objectives import Mode, check_paired, paired
 from tunelight.settings.values import BACKENDS, NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Settings",
     "check_model",
     "check_names",
+    "check_paired",
     "check_picklable",
     "check_setting",
     "check_train",

@@ -137,7 +137,7 @@ class Settings(Judged):
                 "where more is better) in tl.run, in SearchSpace, or as `metric:` in the YAML file."
             )
         if self.model is not None:
-            space.check_parts(self.model, self.data)
+            space.check_parts(self.model, self.data, self.trainer_args)
         space.check_constraints()
         space.check_baselines(self.baselines)
 
@@ -165,9 +165,10 @@ def _as_it_is(_name: str, value: Any) -> Any:
     return value
 
 
-def _whole(name: str, value: Any, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise SettingsError(f"{name} must be a whole number of {least} or more, not {value!r}.")
+def _whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        wanted = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
+        raise SettingsError(f"{name} must be a whole number {wanted}, not {value!r}.")
     return int(value)
 
 
@@ -184,6 +185,12 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise SettingsError(f"{name} must be text, not {value!r}.")
     return value
+
+
+def _name(name: str, value: Any) -> str:
+    if _text(name, value) in (".", "..") or value != Path(value).name or "\\" in value:
+        raise SettingsError(f"{name} must be one folder name, but is {value!r}. Put folders before it into storage=.")
+    return str(value)
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -369,10 +376,12 @@ NAMES: tuple[str, ...] = tuple(_DEFAULTS)
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("train", "model", "data"), _code),
     **dict.fromkeys(("trainer_args", "resources_per_trial", "runtime_env"), _mapping),
-    **dict.fromkeys(("name", "address"), _text),
+    "name": _name,
+    "address": _text,
     "metric": check_metric,
     **dict.fromkeys(("num_samples", "max_epochs", "max_concurrent"), _whole),
-    **dict.fromkeys(("seed", "verbose"), functools.partial(_whole, least=0)),
+    "seed": functools.partial(_whole, least=0, most=2**32 - 1),  # as NumPy's and Lightning's
+    "verbose": functools.partial(_whole, least=0, most=2),
     "failures": _failures,
     "on_resize": _on_resize,
     **dict.fromkeys(("reuse_gangs", "progress"), _flag),

@@ -149,7 +149,9 @@ def plan(
     except SettingsError as error:
         raise SettingsError(str(error).replace("time_budget", "deadline")) from error
     for name, value in (("seconds_per_epoch", seconds_per_epoch), ("price_per_gpu_hour", price_per_gpu_hour)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise SettingsError(f"{name} must be a number above 0, not {value!r}.")
     where = Cluster.of(cluster)
     reservation = reserve(asked.workers)

@@ -8,6 +8,7 @@ from typing import Any
 from tunelight.errors import SpaceError, guess
 from tunelight.space.plain import plain
 
+_CLOSE = 1e-9
 When = Mapping[str, Sequence[Any]]
 """The values that other keys may have, each by its dotted key: all of them must have one of theirs."""
 
@@ -19,7 +20,10 @@ def read_when(given: Any) -> dict[str, list[Any]]:
             f"`when` maps other keys to the values that they must have, {{model.optimizer: sgd}} or "
             f"{{model.layers: [2, 3]}}; {given!r} does not."
         )
-    return {str(key): list(value) if isinstance(value, list | tuple) else [value] for key, value in given.items()}
+    found = {str(key): list(value) if isinstance(value, list | tuple) else [value] for key, value in given.items()}
+    if empty := [key for key, values in found.items() if not values]:
+        raise SpaceError(f"`when` names no value that {empty[0]} must have. Give one, or a list of them.")
+    return found
 
 
 def holds(when: When, values: Mapping[str, Any]) -> bool:
@@ -82,13 +86,25 @@ def _possible(domain: Any, value: Any) -> bool:
     choices = values_of(domain)
     if choices is not None:
         return any(same(choice, value) for choice in choices)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and bool(domain.lower <= value <= domain.upper)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not domain.lower <= value <= domain.upper:
+        return False
+    return _on_grid(domain, value)
+
+
+def _on_grid(domain: Any, value: float) -> bool:
+    """Tell whether a number is a step of its domain: a whole number below the upper bound, or a multiple of q."""
+    step = getattr(domain.get_sampler(), "q", None)
+    if type(domain).__name__ == "Integer" and step in (None, 1):
+        return value == int(value) and value < domain.upper
+    return step is None or abs(value / step - round(value / step)) < _CLOSE
 
 
 def _choices(domain: Any, value: Any) -> str:
     choices = values_of(domain)
     if choices is None:
-        return f" It lies between {domain.lower} and {domain.upper}."
+        step = getattr(domain.get_sampler(), "q", 1 if type(domain).__name__ == "Integer" else None)
+        steps = "" if step is None else f", in steps of {step}"
+        return f" It lies between {domain.lower} and {domain.upper}{steps}."
     texts = [str(choice) for choice in choices]
-    return f"{guess(value, texts)} It is one of: {', '.join(texts)}."
+    near = " That is text; leave the quotes out." if isinstance(value, str) and value in texts else guess(value, texts)
+    return f"{near} It is one of: {', '.join(texts)}."

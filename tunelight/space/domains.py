@@ -152,10 +152,11 @@ class DomainReader:
         kind, wanted = (Integral, "a whole number") if "int" in name else (Real, "a number")
         if isinstance(around, bool) or not isinstance(around, kind):
             raise self._error(path, f"around must be {wanted}, not {around!r}.", inside="around")
-        if not domain.lower <= around <= domain.upper:
+        top = domain.upper - 1 if name in ("randint", "lograndint") else domain.upper
+        if not domain.lower <= around <= top:
             raise self._error(
                 path,
-                f"around must lie in {name}'s bounds, {domain.lower} and {domain.upper}, not {around!r}.",
+                f"around must lie in {name}'s bounds, {domain.lower} and {top}, not {around!r}.",
                 inside="around",
             )
         return self._tried(path, near(domain, around))
@@ -288,6 +289,14 @@ def _is_group(value: Any) -> bool:
     if any(isinstance(value[name], list | tuple) for name in names) or (lists and set(MODIFIERS) & set(value)):
         return False  # a domain, with a word beside it or a name that there is not
     return not lists or any(isinstance(part, Mapping) or _is_domain(part) for part in value.values())
+
+
+def whole_bounds(lower: int, upper: int, step: int = 1) -> tuple[int, int]:
+    """Return the least and the largest whole number that Ray Tune draws: multiples of ``step``, from 2 on with the end.
+
+    Without steps, and in steps of 1, the upper bound is left out.
+    """
+    return (lower, upper - 1) if step == 1 else (-(-lower // step) * step, upper // step * step)
 
 
 def spell(domain: Any) -> tuple[str, list[Any]]:

@@ -15,6 +15,8 @@ import yaml
 from tunelight.errors import SpaceError, guess
 
 _TAG = "tag:yaml.org,2002:"
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+"""What PyYAML lets pass of values that do not fit their tag, `!!int three`."""
 
 
 class Loader(yaml.SafeLoader):
@@ -42,6 +44,14 @@ for _name, _pattern, _first in (
 Loader.add_constructor(f"{_TAG}int", _whole)
 
 
+def read_value(text: str) -> Any:
+    """Return what a text is as YAML. Raises: ValueError where it is none."""
+    try:
+        return yaml.load(text, Loader)  # noqa: S506 - it derives from PyYAML's safe loader
+    except (yaml.YAMLError, RecursionError, *_UNREADABLE) as error:
+        raise ValueError(str(error)) from error
+
+
 class YamlFile:
     """A YAML file's ``data``, and where each of its keys stands.
 
@@ -51,18 +61,26 @@ class YamlFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._places: dict[tuple[str, ...], str] = {}
-        loader = Loader(_read(path))
+        text = _read(path)
+        try:
+            loader = Loader(text)
+        except yaml.YAMLError as error:
+            raise SpaceError(f"{path}: this is no valid YAML: {_line(error)}") from error
         try:
             node = loader.get_single_node()
             if node is not None:
-                self._note(node, (), set())
+                self._note(node, (), set(), frozenset())
             self.data: Any = None if node is None else loader.construct_document(node)
+        except SpaceError:
+            raise
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             what = " ".join(part for part in (error.context, error.problem) if part)
             raise SpaceError(f"{path}:{_place(mark)}: this is no valid YAML: {what}.") from error
         except (yaml.YAMLError, RecursionError) as error:
-            raise SpaceError(f"{path}: this is no valid YAML: {error}") from error
+            raise SpaceError(f"{path}: this is no valid YAML: {_line(error)}") from error
+        except _UNREADABLE as error:
+            raise SpaceError(f"{path}: a value is not what its tag says, or too long to be read: {error}.") from error
         finally:
             loader.dispose()
 
@@ -72,15 +90,18 @@ class YamlFile:
             keys = keys[:-1]
         return f"{self.path}:{self._places.get(keys, '1:1')}: "
 
-    def _note(self, node: yaml.Node, path: tuple[str, ...], seen: set[int]) -> None:
+    def _note(self, node: yaml.Node, path: tuple[str, ...], seen: set[int], above: frozenset[int]) -> None:
         """Note the place of every key and item below ``node``; what an alias repeats is noted where it is written."""
+        if id(node) in above:
+            raise SpaceError(f"{self.path}:{_place(node.start_mark)}: an alias in here repeats what it stands in.")
         if id(node) in seen:
             return
         seen.add(id(node))
+        above |= {id(node)}
         if isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 self._places.setdefault((*path, str(index)), _place(item.start_mark))
-                self._note(item, (*path, str(index)), seen)
+                self._note(item, (*path, str(index)), seen, above)
         if not isinstance(node, yaml.MappingNode):
             return
         before: dict[tuple[str, str], int] = {}
@@ -94,7 +115,11 @@ class YamlFile:
                     )
                 before[same] = key.start_mark.line + 1
                 self._places.setdefault((*path, key.value), _place(key.start_mark))
-                self._note(value, (*path, key.value), seen)
+                self._note(value, (*path, key.value), seen, above)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _place(mark: yaml.Mark | None) -> str:
@@ -107,8 +132,11 @@ def _read(path: Path) -> str:
     except FileNotFoundError as error:
         beside = [other.name for other in path.parent.glob("*.y*ml")]
         raise SpaceError(f"There is no search space file {path}.{guess(path.name, beside)}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpaceError(f"The search space file {path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise SpaceError(f"The search space file {path} cannot be read: {error}. Save it as text in UTF-8.") from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise SpaceError(f"The search space file {path} cannot be read: {why}. Give a file that can be.") from error
 
 
 @contextlib.contextmanager

@@ -28,7 +28,8 @@ def find(given: str | os.PathLike[str]) -> Path:
     Raises: SpaceError for a name that there is not.
     """
     path = Path(given)
-    if path.suffix in _SUFFIXES or len(path.parts) > 1 or path.is_file() or not isinstance(given, str):
+    there = os.path.isfile(path)  # noqa: PTH113 - Path's own raises where a name is too long
+    if path.suffix in _SUFFIXES or len(path.parts) > 1 or there or not isinstance(given, str):
         return path
     if given in names():
         return folder() / f"{given}.yaml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 from tunelight.errors import SpaceError, guess
@@ -20,9 +21,11 @@ def check_part(key: str, where: str, model: Any, data: Any) -> None:
         )
     if part == "data" and data is None:
         raise SpaceError(f"{where}{key}: there is no data= that could take it.")
-    taken = _parameters({"model": model, "data": data}.get(part))
+    # Lightning is there where the model came from a module; a driver does not import it for this.
+    trainer = getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
+    given = {"model": model, "data": data, "trainer": trainer}[part]
+    taken = _parameters(given)
     if taken is not None and name not in taken:
-        given = {"model": model, "data": data}[part]
         raise SpaceError(
             f"{where}{key}: {getattr(given, '__name__', part)} takes no argument {name!r}.{guess(name, taken)} It "
             f"takes: {', '.join(taken) or 'none'}."

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, SpaceError, guess
+from tunelight.errors import SettingsError, SpaceError, TrainFunctionError, guess
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same
 from tunelight.space.constraints import Constraint, read_constraint
@@ -281,10 +283,23 @@ class SearchSpace:
         """Return "file:line:column: " of a key, or "" where the space comes from no file."""
         return self._at("space", *self._paths[key])
 
-    def check_parts(self, model: Any, data: Any) -> None:
+    @contextlib.contextmanager
+    def placing(self, settings: Settings, name: str) -> Iterator[None]:
+        """Add to errors where in the file the setting stands that they are about, if it is the file's."""
+        try:
+            yield
+        except (SettingsError, SpaceError, TrainFunctionError) as error:
+            if name not in self.settings or self.settings[name] != getattr(settings, name):
+                raise
+            raise type(error)(f"{self._at(name)}{error}") from error
+
+    def check_parts(self, model: Any, data: Any, trainer_args: Mapping[str, Any] | None = None) -> None:
         """Raise SpaceError unless every key is an argument of a ``model=`` sweep's model, data or Trainer."""
         for key in self.domains:
             check_part(key, self.where(key), model, data)
+        ours = trainer_args == self.settings.get("trainer_args")
+        for name in trainer_args or ():
+            check_part(f"trainer.{name}", self._at("trainer_args", str(name)) if ours else "", model, data)
 
     def check_baselines(self, baselines: Sequence[Mapping[str, Any]]) -> None:
         """Raise SettingsError unless every baseline is a configuration of the space, written as there.
@@ -310,13 +325,13 @@ class SearchSpace:
         counts = {key: holds(self._when.get(key, {}), values) for key in self.domains}
         if missing := [key for key in self.domains if counts[key] and key not in values]:
             return f"says nothing of {', '.join(missing)}: a baseline is a whole configuration."
-        for key in values:
+        for key, value in values.items():
             if not counts[key]:
                 return f"holds {key}, which only counts when {dict(self._when[key])}. Leave it out."
-            if _is_fixed(self.domains[key]) and not same(values[key], self.domains[key].categories[0]):
-                return (
-                    f"holds {key}={values[key]!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
-                )
+            if hasattr(self.domains[key], "lower") and (isinstance(value, bool) or not isinstance(value, Real)):
+                return f"holds {key}={value!r}, which must be a number."
+            if _is_fixed(self.domains[key]) and not same(value, self.domains[key].categories[0]):
+                return f"holds {key}={value!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
         broken = self.broken(values)
         return broken and f"breaks `require: {broken}`: it has {dict(values)}."
 

@@ -22,7 +22,7 @@ from tunelight.storage.files import (
     write_atomically,
     write_sweep_file,
 )
-from tunelight.storage.finding import DEFAULT_STORAGE, Found, find_sweep, list_sweeps
+from tunelight.storage.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.storage.follow import Follower
 from tunelight.storage.lock import LOCK_FILE, Driver, driver_of, locked
 from tunelight.storage.provenance import provenance
@@ -82,6 +82,7 @@ __all__ = [
     "driver_of",
     "find_sweep",
     "is_better",
+    "is_folder",
     "list_sweeps",
     "locked",
     "metric_value",

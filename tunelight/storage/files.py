@@ -21,6 +21,7 @@ from typing import Any, Final
 import yaml
 
 from tunelight.errors import SettingsError, StorageError
+from tunelight.settings import check_paired, check_setting
 
 SWEEP_FILE: Final = "sweep.yaml"
 RECORD_FILE: Final = "record.jsonl"
@@ -91,9 +92,20 @@ def write_atomically(path: Path, text: str) -> None:
         raise StorageError(f"Could not write {path}: {why(error)}. Choose a path that can be written.") from error
 
 
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper; text that YAML 1.2 takes for a number ("1e-4") is quoted, as that of YAML 1.1 is."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^0o[0-7]+$"),
+    list("-+.0123456789"),
+)
+
+
 def to_yaml(data: Mapping[str, Any]) -> str:
-    """Return plain YAML that ``yaml.safe_load`` reads back as the same numbers and text."""
-    return yaml.safe_dump(plain(data), sort_keys=False, allow_unicode=True, width=110)
+    """Return plain YAML that readers of YAML 1.1 (``yaml.safe_load``) and 1.2 read as the same numbers and text."""
+    return yaml.dump(plain(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def versions() -> dict[str, str | None]:
@@ -206,4 +218,9 @@ def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise StorageError(f"{path} cannot be read: {error}. Restore it, or delete it to go by the record.") from error
     if not isinstance(data, dict):
         raise StorageError(f"{path} must hold a mapping, but holds {type(data).__name__}. Restore or delete it.")
+    try:  # what readers of results go by
+        metric, mode = (data.get(name) and check_setting(name, data[name]) for name in ("metric", "mode"))
+        check_paired(metric, mode or "min")
+    except SettingsError as error:
+        raise StorageError(f"{path} has been changed: {error} Restore it, or delete it to go by the record.") from error
     return data

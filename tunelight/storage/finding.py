@@ -25,7 +25,7 @@ class Found:
 def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found]:
     """Return the sweeps in a storage folder, the last written one first; none where the folder is missing."""
     found = []
-    for record in Path(storage).expanduser().absolute().glob(f"*/{RECORD_FILE}"):
+    for record in _expanded(storage).absolute().glob(f"*/{RECORD_FILE}"):
         try:
             found.append(Found(record.parent, record.stat().st_mtime))
         except OSError:  # it was deleted a moment ago
@@ -40,14 +40,14 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
 
     Raises: StorageError for one that there is not, with those that there are.
     """
-    path = Path(given).expanduser()
-    for folder in (path, Path(storage).expanduser() / path):
-        if (folder / RECORD_FILE).is_file():
+    path, storage = _expanded(given), _expanded(storage)
+    for folder in (path, storage / path):
+        if os.path.isfile(folder / RECORD_FILE):  # noqa: PTH113 - Path's own raises where a name is too long
             return folder.absolute()
     known = list_sweeps(storage)
     if str(given) == "last" and known:
         return next((one.folder for one in known if not _reproduces(one.folder)), known[0].folder)
-    inside = [one.folder.name for one in list_sweeps(path)] if path.is_dir() else []
+    inside = [one.folder.name for one in list_sweeps(path)] if is_folder(path) else []
     if inside:
         raise StorageError(
             f"{path} is no sweep, but holds some: {_some(inside)}. Give one of them: {path / inside[0]}."
@@ -69,6 +69,16 @@ def _reproduces(folder: Path) -> bool:
         return "reproduces" in read_sweep_file(folder)
     except StorageError:  # whoever opens it is told
         return False
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path leads to a folder."""
+    return os.path.isdir(_expanded(path))  # noqa: PTH112 - as in find_sweep
+
+
+def _expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with ~ replaced; of a user that there is not, it is a name like any other."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path's own raises there
 
 
 def _some(names: list[str]) -> str:

@@ -39,14 +39,15 @@ def masked(command: list[str]) -> list[str]:
     shown: list[str] = []
     hide = False
     for word in command:
-        name, equals, _ = word.partition("=")
+        names = word.split("=")[:-1]  # --set=model.token=... has two
+        secret = next((index for index, name in enumerate(names, start=1) if _SECRET.search(name)), None)
         if hide:
             shown.append("***")
-        elif equals and _SECRET.search(name):
-            shown.append(f"{name}=***")
+        elif secret is not None:
+            shown.append(f"{'='.join(names[:secret])}=***")
         else:
             shown.append(_IN_ADDRESS.sub(r"\1:***@", word))
-        hide = not hide and not equals and word.startswith("-") and bool(_SECRET.search(word))
+        hide = not hide and not names and word.startswith("-") and bool(_SECRET.search(word))
     return shown
 
 

@@ -107,8 +107,8 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
     """Train with Horovod on Ray workers: those of the gang that this is in, or a gang of its own.
 
     Args:
-        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s, failures,
-            on_resize: as in :class:`tunelight.RayStrategy`.
+        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
+        idle_timeout_s, failures, on_resize: the same.
         num_hosts, num_slots: the other spelling of size: so many nodes with so many workers each.
         compression: of gradients on their way: "none" or "fp16".
         scale_lr: multiply learning rates by the number of workers, as Horovod's examples do (False).

@@ -30,8 +30,8 @@ class RayShardedStrategy(SameTraining, ModelParallelStrategy):
     """Train with FSDP2: parameters, gradients and optimizer states are sharded over the gang's workers.
 
     Args:
-        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, idle_timeout_s, failures,
-            on_resize: as in :class:`tunelight.RayStrategy`.
+        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
+        idle_timeout_s, failures, on_resize: the same.
         min_sharded: parameters (100,000) from which on a block of a model without ``configure_model`` is
             gathered on its own, so that not the whole model is in memory at once.
         tensor_parallel_size: workers that share one copy of the computation; a model that wants more than

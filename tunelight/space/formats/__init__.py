@@ -39,7 +39,15 @@ def read_format(given: Any, name: str) -> Read:
         given = _load(Path(given))
     if not isinstance(given, Mapping):
         raise SpaceError(f"A search space of {name!r} is a mapping, or the path of a YAML or JSON file, not {given!r}.")
-    found: Read = read(given)
+    try:
+        found: Read = read(given)
+    except SpaceError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise SpaceError(
+            f"This is no search space of {name!r} as that program writes it: {type(error).__name__}: {error}. Let the "
+            "program itself write it again, or read it."
+        ) from error
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import SpaceError
-from tunelight.space.domains import describe
+from tunelight.space.domains import describe, whole_bounds
 
 if TYPE_CHECKING:
     from tunelight.space.space import SearchSpace
@@ -25,9 +25,9 @@ class Entry:
     def bounds(self) -> tuple[Any, Any, Any]:
         """Return the least and the largest value of a domain with bounds, and its step (None without one)."""
         lower, upper, *step = self.arguments
-        # Ray Tune leaves out a whole number's upper bound, but where it stands on a grid of more than 1.
-        open_end = "int" in self.name and (not step or step[0] == 1)
-        return lower, upper - 1 if open_end else upper, step[0] if step else None
+        if "int" in self.name:
+            lower, upper = whole_bounds(lower, upper, *step)
+        return lower, upper, step[0] if step else None
 
 
 def entries(space: SearchSpace) -> dict[str, Entry]:

@@ -37,6 +37,8 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     when: dict[str, dict[str, list[Any]]] = {}
     for condition in given.get("conditions", []):
         for child, parent, values in _conditions(condition, domains):
+            if missing := {child, parent} - domains.keys():
+                raise SpaceError(f"A condition names {missing.pop()!r}, which is none of the hyperparameters.")
             before = when.setdefault(child, {})
             before[parent] = [value for value in before.get(parent, values) if value in values]
             if not before[parent]:

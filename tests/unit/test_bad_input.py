@@ -1,0 +1,207 @@
+"""Bad input of every kind is told before anything runs: what was wanted, what came, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import tunelight as tl
+from tunelight.errors import ResourceError, SettingsError, SpaceError, TunelightError
+from tunelight.resources import fitted, reserve
+from tunelight.schedulers.mutation import explore
+from tunelight.searchers.distributions import parameter_of
+from tunelight.searchers.grid import GridSearcher
+from tunelight.searchers.samplers import make_sampler
+from tunelight.settings import Settings
+from tunelight.space.files import Loader, read_value
+from tunelight.storage import to_yaml
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a space's file, and return it."""
+
+    def wrote(text: str) -> Path:
+        path = tmp_path / "space.yaml"
+        path.write_text(text)
+        return path
+
+    return wrote
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("space: {a\0b: 1}", "no valid YAML"),
+        ("space: {a: !!int three}", "not what its tag says"),
+        ("space: {a: !!bool 7}", "not what its tag says"),
+        ("space: {a: !!timestamp soon}", "not what its tag says"),
+        (f"space: {{a: {'9' * 5000}}}", "too long"),
+        ("space: &all\n  model: *all", "2:1.*repeats what it stands in|:1:8.*repeats what it stands in"),
+        ("space:\n  a: {choice: &all [1, *all]}", "2:15: an alias in here repeats what it stands in"),
+    ],
+)
+def test_a_file_that_yaml_cannot_read_is_told(write: Write, text: str, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        tl.SearchSpace.load(write(text))
+
+
+@pytest.mark.parametrize("text", ["!!int three", "[1", "a: b: c", "&all [*all", "\0"])
+def test_a_value_that_is_no_yaml_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_value(text)
+
+
+def test_a_file_in_another_encoding_says_which_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_bytes("space: {größe: 1}".encode("latin-1"))
+    with pytest.raises(SpaceError, match="Save it as text in UTF-8"):
+        tl.SearchSpace.load(path)
+
+
+def test_a_name_that_no_file_can_have_is_an_unknown_one() -> None:
+    with pytest.raises(SpaceError, match="There is no search space"):
+        tl.SearchSpace.of("a" * 300)
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1E5", "0o17", "1.", ".5", "-.5e3", "12:30", "no", "1_000", "~", "+1"])
+def test_text_that_looks_like_a_number_stays_text_in_yaml_of_both_versions(text: str) -> None:
+    written = to_yaml({"a": text, "b": 1e-5, "c": 3})
+    for loader in (yaml.SafeLoader, Loader):
+        assert yaml.load(written, loader) == {"a": text, "b": 1e-5, "c": 3}
+
+
+# Spaces
+
+
+@pytest.mark.parametrize(
+    ("domain", "value"),
+    [
+        ({"randint": [1, 4]}, 4),
+        ({"randint": [1, 4]}, 1.5),
+        ({"lograndint": [1, 4]}, 4),
+        ({"qrandint": [2, 8, 2]}, 3),
+        ({"quniform": [0, 1, 0.25]}, 0.3),
+        ({"choice": [16, 32]}, "16"),
+        ({"choice": [16, 32]}, []),
+    ],
+)
+def test_a_condition_that_never_holds_is_refused(domain: dict[str, Any], value: Any) -> None:
+    with pytest.raises(SpaceError, match=r"never is|names no value"):
+        tl.SearchSpace({"a": domain, "b": {"uniform": [0, 1], "when": {"a": value}}})
+
+
+@pytest.mark.parametrize(
+    ("domain", "value"),
+    [({"randint": [1, 4]}, 3), ({"qrandint": [2, 8, 2]}, 8), ({"quniform": [0, 1, 0.1]}, 0.3), ({"randn": [0, 1]}, 5)],
+)
+def test_a_condition_that_can_hold_is_taken(domain: dict[str, Any], value: Any) -> None:
+    tl.SearchSpace({"a": domain, "b": {"uniform": [0, 1], "when": {"a": value}}})
+
+
+def test_a_prior_lies_around_a_value_that_is_drawn() -> None:
+    tl.SearchSpace({"n": {"randint": [1, 4], "around": 3}})
+    with pytest.raises(SpaceError, match="1 and 3, not 4"):
+        tl.SearchSpace({"n": {"randint": [1, 4], "around": 4}})
+
+
+@pytest.mark.parametrize("domain", [{"qrandint": [1, 4]}, {"qrandint": [1, 10, 3]}, {"qrandint": [-4, 4, 2]}])
+def test_searchers_formats_and_mutations_keep_to_the_values_that_the_space_draws(domain: dict[str, Any]) -> None:
+    space = tl.SearchSpace({"n": domain})
+    drawn = {space.sample(np.random.RandomState(seed))["n"] for seed in range(100)}
+    told: Any = parameter_of("n", space.domains["n"])
+    distribution = told.distribution
+    assert set(range(distribution.low, distribution.high + 1, distribution.step)) == drawn
+    grid = GridSearcher(space)
+    assert {grid.suggest(str(number))["n"] for number in range(len(drawn))} == drawn
+    assert grid.suggest("more") == "FINISHED"
+    back = tl.SearchSpace.from_format(space.to_format("optuna"), "optuna")
+    assert {back.sample(np.random.RandomState(seed))["n"] for seed in range(100)} == drawn
+    rng = np.random.RandomState(0)
+    for value in drawn:
+        assert {explore({"n": value}, space.domains, rng, 0.0, (1.2, 0.8))["n"] for _ in range(10)} <= drawn
+
+
+def test_a_baseline_gives_numbers_where_numbers_are_drawn() -> None:
+    space = tl.SearchSpace({"lr": {"loguniform": [1e-4, 1e-1]}})
+    space.check_baselines([{"lr": 5.0}])  # a value outside of the space may be known to be good
+    with pytest.raises(SettingsError, match=r"baselines\[0\] holds lr='abc', which must be a number"):
+        space.check_baselines([{"lr": "abc"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("wandb", {"parameters": {"a": {"distribution": "int_uniform", "min": 1, "max": "3"}}}),
+        ("wandb", {"parameters": {"a": {"parameters": 3}}}),
+        ("wandb", {"method": ["bayes"], "parameters": {}}),
+        ("optuna", {"a": {"name": "CategoricalDistribution", "attributes": {"choices": 3}}}),
+        ("optuna", {"a": {"name": "FloatDistribution", "attributes": {"low": 0, "high": 3, "step": 0}}}),
+        ("configspace", {"hyperparameters": [3]}),
+        ("configspace", {"hyperparameters": [{"type": "constant", "name": "a", "value": 1}], "forbiddens": 3}),
+        (
+            "configspace",
+            {
+                "hyperparameters": [{"type": "constant", "name": "a", "value": 1}],
+                "conditions": [{"type": "EQ", "child": "b", "parent": "a", "value": 1}],
+            },
+        ),
+    ],
+)
+def test_a_damaged_space_of_another_program_is_told(name: str, given: Any) -> None:
+    with pytest.raises(SpaceError, match=r"no search space of|none of the hyperparameters"):
+        tl.SearchSpace.from_format(given, name)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [({"seed": 2**32}, "from 0 to 4294967295"), ({"verbose": 9}, "from 0 to 2"), ({"name": "a/b"}, "one folder name")],
+)
+def test_a_setting_out_of_its_range_is_told(told: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Settings(**told)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("tpe", {"n_startup_trials": "ten"}), ("cmaes", {"popsize": -3}), ("gp", {"seed": "a"})]
+)
+def test_a_sampler_s_option_of_the_wrong_kind_is_told_when_it_is_made(kind: str, options: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=f"searcher '{kind}' does not take"):
+        make_sampler(kind, options, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"cpu": "a"}, {"extra_cpu": -1}, {"extra_gpu": True}, {"custom_resources": 5}, {"custom_resources": {"x": "a"}}],
+)
+def test_resources_per_trial_holds_numbers(words: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="resources_per_trial: "):
+        reserve(resources_per_trial=words)
+
+
+def test_a_mistyped_number_of_workers_is_told_at_once() -> None:
+    node = {"CPU": 8.0}
+    with pytest.raises(ResourceError, match=r"1e\+09 CPU \(there are 8\)"):
+        fitted(reserve(10**9), [node])
+    assert fitted(reserve((1, 10**9)), [node, node]).workers == 16
+
+
+@pytest.mark.parametrize("where", ["space", "trainer_args"])
+def test_a_misspelt_argument_of_the_trainer_is_told(write: Write, where: str) -> None:
+    key = {"space": "  trainer.max_epohcs: 3\n", "trainer_args": "  model.lr: 0.1\ntrainer_args: {max_epohcs: 3}\n"}
+    space = tl.SearchSpace.load(write(f"space:\n{key[where]}model: tunelight.digits:DigitsClassifier\nmetric: loss\n"))
+    with pytest.raises(TunelightError, match=r"yaml:[23]:\d+: .*Trainer takes no .*Did you mean 'max_epochs'"):
+        Settings(**space.settings).check(space)
