@@ -271,10 +271,10 @@ def start_ray(workers: int) -> None:
         )
 
 
-def main() -> None:
-    """Take the steps that were asked for."""
+def main(arguments: list[str] | None = None) -> None:
+    """Take the steps that were asked for (None: by the command line)."""
     parser = options()
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     size = SIZES[args.size]
     storage = args.storage.absolute()
     images = args.data or generate_cifar10(storage / f"generated-{args.size}", *size.generated)

@@ -61,7 +61,7 @@ def test_a_batch_is_split_evenly_or_not_at_all(vit):
         vit.share(512, 3)
 
 
-def labels_by_step(vit: Any, images: Path, workers: int, epoch: int = 0) -> list[torch.Tensor]:
+def images_by_step(vit: Any, images: Path, workers: int, epoch: int = 0) -> list[torch.Tensor]:
     """Return the sorted pixel sums of each step's images, over all ranks."""
     ranks = []
     for rank in range(workers):
@@ -76,10 +76,10 @@ def labels_by_step(vit: Any, images: Path, workers: int, epoch: int = 0) -> list
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_a_step_has_the_same_images_whatever_the_number_of_workers(vit, images, workers):
-    alone, together = labels_by_step(vit, images, 1), labels_by_step(vit, images, workers)
+    alone, together = images_by_step(vit, images, 1), images_by_step(vit, images, workers)
     assert [len(step) for step in alone] == [64, 64, 64, 64, 32]
     assert all(torch.equal(*steps) for steps in zip(alone, together, strict=True))
-    assert not torch.equal(alone[0], labels_by_step(vit, images, 1, epoch=1)[0])
+    assert not torch.equal(alone[0], images_by_step(vit, images, 1, epoch=1)[0])
 
 
 def test_ray_data_s_tasks_prepare_images_as_the_data_module_does(vit, images):
@@ -103,13 +103,12 @@ def test_steps_are_named_by_their_numbers(vit):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--size", "tiny", "--workers", "3"], "cannot be split evenly over 3 workers"),
+        (["--workers", "3"], "cannot be split evenly over 3 workers"),
         (["--data", "absent"], "CIFAR-10 is not in .*absent"),
         (["--steps", "7"], "there is no step '7'"),
     ],
 )
-def test_what_cannot_be_done_is_told_before_ray_starts(vit, tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.setattr("sys.argv", ["vit_cifar10.py", *arguments, "--storage", str(tmp_path / "runs")])
+def test_what_cannot_be_done_is_told_before_ray_starts(vit, tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit):
-        vit.main()
+        vit.main([*arguments, "--size", "tiny", "--storage", str(tmp_path / "runs")])
     assert re.search(message, capsys.readouterr().err)
