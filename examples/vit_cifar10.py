@@ -12,6 +12,7 @@ import argparse
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ class Job:
 
     def trainer(self, *callbacks: pl.Callback, **settings: Any) -> pl.Trainer:
         """Return a Trainer that prints no more than its callbacks do."""
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
         accelerator = "auto" if self.gpu else "cpu"
         return pl.Trainer(
             max_epochs=self.size.epochs, accelerator=accelerator, callbacks=list(callbacks), **quiet, **settings
@@ -236,7 +237,7 @@ def sweep(job: Job) -> tl.SweepResults:
 
 # --- which of them, on what -------------------------------------------------------------------------------
 
-STEPS = {1: one_process, 2: gang, 3: fed_gang, 4: sweep}
+STEPS: dict[int, Callable[[Job], object]] = {1: one_process, 2: gang, 3: fed_gang, 4: sweep}
 
 
 def steps(text: str) -> list[int]:
@@ -279,7 +280,7 @@ def main(arguments: list[str] | None = None) -> None:
     storage = args.storage.absolute()
     images = args.data or generate_cifar10(storage / f"generated-{args.size}", *size.generated)
     runs = storage / f"vit-{time.strftime('%Y%m%d-%H%M%S')}"
-    job = Job(size, Path(images), runs, args.backend, args.workers, args.gpu)
+    job = Job(size, Path(images).expanduser().absolute(), runs, args.backend, args.workers, args.gpu)
     try:
         job.data(job.workers)
     except (ValueError, tl.errors.TunelightError) as error:
