@@ -45,7 +45,7 @@ def test_a_gang_s_curve_is_that_of_one_process(ray4: Any, vit: Any, job: Any, al
     assert [set(epoch) for epoch in curve] == [{"train_loss", "val_loss", "val_acc"}] * 2
     for ours, theirs in zip(curve, alone, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-4)
-    assert alone[1]["val_loss"] < alone[0]["val_loss"] - 0.05, "a model that learns nothing proves nothing"
+    assert alone[1]["train_loss"] < alone[0]["train_loss"] - 0.1, "a model that learns nothing proves nothing"
     assert {path.name for path in (job.runs / backend / "step-2").iterdir()} >= {"last.ckpt"}
 
 
