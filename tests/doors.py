@@ -119,6 +119,7 @@ DOORS: dict[str, Door] = {
     "zoo": Door(
         names("errors digits"),
         names("numpy", LIGHTNING),
+        late=names("pyarrow PIL"),
         why="as digits: the models and data that the search spaces name",
     ),
     # The driver's side: Tune, the trial's head, and what becomes of results.

@@ -239,7 +239,7 @@ def test_missing_images_say_what_and_where_to_get_it(tmp_path):
             MnistData,
             r"MNIST is not in .*: there is no train-images-idx3-ubyte \(or .*\.gz\). Fetch .*data.root",
         ),
-        (Cifar10Data, r"CIFAR-10 is not in .*: there is no data_batch_1.bin \(or data_batch_1\)"),
+        (Cifar10Data, r"CIFAR-10 is not in .*: there is no data_batch_1.bin \(or data_batch_1, or train\*.parquet\)"),
     ):
         with pytest.raises(ImagesMissingError, match=message) as caught:
             kind(tmp_path)

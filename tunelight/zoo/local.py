@@ -20,11 +20,10 @@ from torch.utils.data import TensorDataset
 
 from tunelight.digits import Parts
 from tunelight.errors import TunelightError
+from tunelight.zoo.parquet import Images, find_parquet, read_parquet
 
 _VALIDATION = 5000
 """Images at the end of the training set that are kept for validation; a tenth of a smaller set."""
-
-Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 class ImagesMissingError(TunelightError, FileNotFoundError):
@@ -129,7 +128,10 @@ def _idx(path: Path) -> NDArray[np.uint8]:
 
 
 class Cifar10Data(LocalImages):
-    """Serve CIFAR-10, 32 x 32 in colour, in its binary or its Python version, from ``root`` or its folder below it."""
+    """Serve CIFAR-10, 32 x 32 in colour, in its binary or its Python version or as Parquet, from ``root`` or below it.
+
+    Parquet is train*.parquet and test*.parquet, or folders of those names; ``root`` may be such a file too.
+    """
 
     title = "CIFAR-10"
     source = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -142,11 +144,15 @@ class Cifar10Data(LocalImages):
             files = [folder / f"{name}{end}" for name in names]
             if all(path.is_file() for path in files):
                 return files
-        raise cls.missing(root, f"{names[0]}.bin (or {names[0]})")
+        if files := find_parquet(root, "train" if train else "test"):
+            return files
+        raise cls.missing(root, f"{names[0]}.bin (or {names[0]}, or {'train' if train else 'test'}*.parquet)")
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Images:
         """Return the images, shape [N, 3, 32, 32], and their labels."""
+        if files[0].suffix == ".parquet":
+            return read_parquet(files)
         parts = [_binary(path) if path.suffix == ".bin" else _pickled(path) for path in files]
         images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
         return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
