@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,9 +25,12 @@ from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign
 from tunelight.imports import collector_resting
-from tunelight.messages import Continue, Decision, Ended, Event, Place, Task, WorkerError
+from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Task, WorkerError
+from tunelight.sharing import Sharing
 
 _TIDY_LIMIT_S = 10.0
+_FETCH_LIMIT_S = 60.0
+"""How long rank 0 may take to hand out what it has made already: references and handles."""
 _COLLECTIVES = ("torch/distributed/", "horovod/")
 """Where the code lies that waits for other ranks."""
 CONCURRENCY = 6
@@ -74,6 +78,8 @@ class TrialBox:
         self.serial = serial
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.mailbox = Mailbox()
+        self.given: dict[str, Any] = {}
+        """What rank 0 made for all ranks, by key."""
 
 
 class _RayStore:
@@ -102,6 +108,8 @@ class GangWorker:
         _add_paths(paths)
         with contextlib.suppress(OSError):
             os.chdir(cwd)
+        session = Path(ray._private.worker._global_node.get_session_dir_path())  # Ray's own, on this node
+        os.environ[CACHE_VARIABLE] = str(session / "tunelight-cache")
         warm_imports()
         self._rendezvous = Rendezvous()
         self._clean = CleanState()
@@ -160,9 +168,7 @@ class GangWorker:
             self._thread.join()  # it has posted its last event; this takes no time
         box = self._box(task.serial)
         box.mailbox.put(Continue(task.until))
-        self._thread = threading.Thread(
-            target=self._run, args=(task, box.mailbox, box.events.put), name="tunelight-trial", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(task, box), name="tunelight-trial", daemon=True)
         self._thread.start()
 
     def _box(self, serial: int) -> TrialBox:
@@ -190,13 +196,21 @@ class GangWorker:
     def abort(self, serial: int, reason: str) -> None:
         """Call trial ``serial`` off; it ends where it next waits or reports."""
         self._box(serial).mailbox.abort(reason)
+        session = self._session
+        if session is not None and session.sharing is not None and serial == self._trial.serial:
+            session.sharing.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
-    def _run(self, task: Task, mailbox: Mailbox, post: Callable[[Event], None]) -> None:
+    def given(self, serial: int, key: str) -> Any:
+        """Return what this rank made for all in trial ``serial``. Runs on: rank 0, asked by the others."""
+        return self._box(serial).given[key]
+
+    def _run(self, task: Task, box: TrialBox) -> None:
         ended: Ended | None = None
+        post = box.events.put
         self._left = ()
         try:
             with self._output(task, post):
-                ended = self._train(task, mailbox, post)
+                ended = self._train(task, box)
                 if ended.error is not None:
                     post(ended)  # the peers are to be ended soon: cleaning up can wait, and ``leave`` waits for it
                 self._left = self._clean.restore()
@@ -213,10 +227,11 @@ class GangWorker:
             return JobOutput(self._rank, task.terminal, post)
         return TrialOutput(task.trial_dir, self._rank, task.verbose)
 
-    def _train(self, task: Task, mailbox: Mailbox, post: Callable[[Event], None]) -> Ended:
+    def _train(self, task: Task, box: TrialBox) -> Ended:
         assert self._place is not None  # noqa: S101 - join comes before start
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
-        session = sessions.Session(task, self._place, control, post, mailbox, store=_RayStore())
+        session = sessions.Session(task, self._place, control, box.events.put, box.mailbox, store=_RayStore())
+        session.sharing = sharing = self._sharing(task, control, box)
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
             _add_paths(task.sys_path)
@@ -231,9 +246,22 @@ class GangWorker:
         finally:
             self._session = None
             sessions.set_current(None)
+            sharing.end()
             with contextlib.suppress(Exception):  # what it fails of now is no longer the trial's
                 session.writing.settle()
         return Ended(self._rank)
+
+    def _sharing(self, task: Task, control: StoreControl, box: TrialBox) -> Sharing:
+        assert self._place is not None  # noqa: S101 - join comes before start
+        return Sharing(
+            control,
+            lead=self._place.rank == 0,
+            alone=self._place.world_size == 1,
+            given=box.given,
+            fetch=lambda key: ray.get(task.lead.given.remote(task.serial, key), timeout=_FETCH_LIMIT_S),
+            aborted=lambda: box.mailbox.aborted,
+            lent=task.lent,
+        )
 
     def _fail(self, error: BaseException, control: StoreControl, *, job: bool) -> WorkerError:
         """Describe a failure, and free the peers that wait for this rank in a collective."""
