@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from tunelight import session as sessions
 from tunelight.control import Mailbox
@@ -242,7 +243,7 @@ class GangWorker:
         except TrialStopped:
             return Ended(self._rank, stopped=True)
         except BaseException as error:  # noqa: BLE001 - SystemExit too is the trial's failure, not ours
-            return Ended(self._rank, error=self._fail(error, control, job=task.job))
+            return Ended(self._rank, error=self._fail(error, control, box, job=task.job))
         finally:
             self._session = None
             sessions.set_current(None)
@@ -263,11 +264,13 @@ class GangWorker:
             lent=task.lent,
         )
 
-    def _fail(self, error: BaseException, control: StoreControl, *, job: bool) -> WorkerError:
+    def _fail(self, error: BaseException, control: StoreControl, box: TrialBox, *, job: bool) -> WorkerError:
         """Describe a failure, and free the peers that wait for this rank in a collective."""
+        called_off = box.mailbox.aborted is not None  # for another rank's failure
         first = control.failed_first(self._rank)
         self._rendezvous.leave()
-        described = self._describe(error, secondary=first != self._rank or self._rendezvous.lost_peer(error))
+        secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
+        described = self._describe(error, secondary=secondary)
         if not job:  # a job's driver raises it
             sys.stderr.write(described.traceback)  # the trial's log: a person looks there first
         return described
@@ -313,6 +316,15 @@ def _load(train: Any) -> Callable[..., object]:
             f"The train function needs module {error.name!r}, which this worker cannot import. Pass "
             "runtime_env={'working_dir': '.'} to tunelight.run, or install the module on every node."
         ) from error
+
+
+def _lost_data(error: BaseException | None) -> bool:
+    """Tell whether an error comes of the end of an actor, as that of a dataset ends with rank 0."""
+    while error is not None:
+        if isinstance(error, RayActorError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _waits_for_peers(frame: FrameType | None) -> bool:
