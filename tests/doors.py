@@ -118,7 +118,7 @@ DOORS: dict[str, Door] = {
         late=names("ray.data"),
         why="it is Lightning's side of a dataset",
     ),
-    "cached": Door(
+    "caching": Door(
         names("messages errors session strategies.transfer"),
         names("numpy"),
         late=names("cloudpickle filelock"),
@@ -229,7 +229,7 @@ DOORS: dict[str, Door] = {
     "": Door(
         names(
             FIRST,
-            "gang strategies callbacks recipe digits datasets cached",
+            "gang strategies callbacks recipe digits datasets caching",
             "trainable tuner schedulers searchers simulation storage results reporting sweep reopen reproducing",
         ),
         why="`import tunelight` costs nothing that its user does not need",

@@ -28,7 +28,7 @@ _WHERE = {
     "TrialResult": "tunelight.results",
     "TuneReportCallback": "tunelight.callbacks",
     "TuneReportCheckpointCallback": "tunelight.callbacks",
-    "cached": "tunelight.cached",
+    "cached": "tunelight.caching",
     "gang_trainable": "tunelight.tuner",
     "get_checkpoint_path": "tunelight.session",
     "get_context": "tunelight.session",
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     )
     from ray.tune import grid_search as grid
 
-    from tunelight.cached import cached
+    from tunelight.caching import cached
     from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
     from tunelight.datasets.module import RayDataModule
     from tunelight.datasets.shards import get_dataset_shard

@@ -176,6 +176,15 @@ def test_a_pass_is_an_epoch_and_only_a_leap_opens_the_shard_anew(monkeypatch: py
     assert other.asked[0]["local_shuffle_seed"] == seeds[0]
 
 
+def test_asking_for_the_length_disturbs_no_pass():
+    data, opened, _ = loader(10)
+    batches = iter(data)
+    next(batches)
+    assert len(data) == 3
+    assert len(list(batches)) == 2
+    assert opened == [0]
+
+
 def test_its_length_is_known_where_the_rows_are():
     assert len(loader(10)[0]) == 3
     assert len(loader(10, drop_last=True)[0]) == 2

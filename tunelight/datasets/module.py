@@ -266,18 +266,21 @@ class ShardLoader:
     def close(self) -> None:
         """End the shard, on all ranks; a later pass opens another."""
         self._end_pass()
+        self._drop()
+
+    def _drop(self) -> None:
         shard, self._shard = self._shard, None
         if shard is not None and self._rank == 0:
             close_shard(shard)
 
     def _open(self) -> None:
-        if self._shard is not None and self._next != self._epoch:  # its own count would give it another order
-            self.close()
         if self._shard is None:
             self._shard, self._rows = self._opened(self._epoch)
             self._next = self._epoch
 
     def _pass(self) -> Iterator[Any]:
+        if self._next != self._epoch:  # the shard's own count would give it another order
+            self._drop()
         self._open()
         self._next += 1
         shuffled = (

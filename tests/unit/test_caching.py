@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tunelight as tl
-from tunelight.cached import _store, clear_cache
+from tunelight.caching import _store, clear_cache
 from tunelight.errors import DataError
 from tunelight.messages import CACHE_VARIABLE
 
@@ -96,7 +96,7 @@ def test_another_process_of_the_node_gets_it_without_loading(tmp_path: Path, mon
     tl.cached(load)(100_000)
     program = """if True:
         import tunelight as tl
-        from tests.unit import test_cached as here
+        from tests.unit import test_caching as here
         print(int(tl.cached(here.load)(100_000)["x"].sum()), here.calls)"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == [str(sum(range(100_000))), "[]"]
