@@ -14,9 +14,7 @@ from tests.integration.feeding import data_module, digits, seen, to_batch, write
 from tests.integration.training import trainer
 from tunelight.errors import DataError, ResourceError
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*Progress bars.*", "ignore:The given NumPy array is not writable", "ignore::DeprecationWarning"
-)
+pytestmark = pytest.mark.filterwarnings("default:The given NumPy array is not writable", "default::DeprecationWarning")
 ROWS = 1077
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +238,7 @@ class ShardLoader:
         self._shard: Any = None
         self._rows: int | None = None
         self._next = self._epoch = 0
-        self._running: Iterator[Any] | None = None
+        self._running: Generator[Any, None, None] | None = None
 
     @property
     def sampler(self) -> ShardLoader:
@@ -278,7 +278,7 @@ class ShardLoader:
             self._shard, self._rows = self._opened(self._epoch)
             self._next = self._epoch
 
-    def _pass(self) -> Iterator[Any]:
+    def _pass(self) -> Generator[Any, None, None]:
         if self._next != self._epoch:  # the shard's own count would give it another order
             self._drop()
         self._open()
@@ -306,7 +306,7 @@ class ShardLoader:
     def _end_pass(self) -> None:
         running, self._running = self._running, None
         if running is not None:
-            running.close()  # type: ignore[attr-defined]  # a generator
+            running.close()
 
 
 class WholeLoader:

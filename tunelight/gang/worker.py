@@ -109,8 +109,8 @@ class GangWorker:
         _add_paths(paths)
         with contextlib.suppress(OSError):
             os.chdir(cwd)
-        session = Path(ray._private.worker._global_node.get_session_dir_path())  # Ray's own, on this node
-        os.environ[CACHE_VARIABLE] = str(session / "tunelight-cache")
+        node: Any = ray._private.worker._global_node
+        os.environ[CACHE_VARIABLE] = str(Path(node.get_session_dir_path(), "tunelight-cache"))  # this node's
         warm_imports()
         self._rendezvous = Rendezvous()
         self._clean = CleanState()
