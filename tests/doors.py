@@ -36,7 +36,7 @@ def names(*lists: str) -> frozenset[str]:
 
 
 TUNE = "ray ray.tune"
-FIRST = "messages errors imports checkpoints writing control exchange session settings space resources policies"
+FIRST = "messages errors imports checkpoints writing control exchange sharing session settings space resources policies"
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
 
@@ -51,10 +51,11 @@ DOORS: dict[str, Door] = {
     "writing": Door(
         names("messages errors checkpoints policies"), why="it writes what it is handed, and knows no framework"
     ),
+    "sharing": Door(names("messages errors control"), why="it is handed the way to fetch, and knows no framework"),
     "control": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
     "exchange": Door(names("messages"), why="it is handed the store and what can be put there"),
     "session": Door(
-        names("messages errors checkpoints policies control writing exchange"),
+        names("messages errors checkpoints policies control writing exchange sharing"),
         why="a worker's context knows neither Ray nor torch",
     ),
     # What is declared before anything runs, and plain deciders.
@@ -104,6 +105,24 @@ DOORS: dict[str, Door] = {
         names("messages errors checkpoints session gang strategies.guard strategies.adoption"),
         names(LIGHTNING),
         why="a worker knows its session, never a scheduler, a storage or Tune",
+    ),
+    # Ray Data, an extra: imported where somebody has datasets.
+    "datasets": Door(
+        names("messages errors session settings"),
+        late=names("ray ray.data pyarrow"),
+        why="a sweep without datasets needs neither Ray Data nor pyarrow",
+    ),
+    "datasets.module": Door(
+        names("messages errors session settings strategies.shares"),
+        names(LIGHTNING),
+        late=names("ray.data"),
+        why="it is Lightning's side of a dataset",
+    ),
+    "caching": Door(
+        names("messages errors session strategies.transfer"),
+        names("numpy"),
+        late=names("cloudpickle filelock"),
+        why="it keeps what a user's function loads, whatever trains on it",
     ),
     "recipe": Door(
         names("messages errors session settings callbacks strategies"),
@@ -169,7 +188,7 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster gang.pool gang.seat headwatch past recipe replay trial trainable",
+            "cluster datasets gang.pool gang.seat headwatch past recipe replay trial trainable",
             "schedulers searchers storage results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),
@@ -211,7 +230,7 @@ DOORS: dict[str, Door] = {
     "": Door(
         names(
             FIRST,
-            "gang strategies callbacks recipe digits",
+            "gang strategies callbacks recipe digits datasets caching",
             "trainable tuner schedulers searchers simulation storage results reporting sweep reopen reproducing",
         ),
         why="`import tunelight` costs nothing that its user does not need",

@@ -25,15 +25,15 @@ class MemoryControl:
     """Rank 0's words in a dict; the ranks may be threads."""
 
     def __init__(self) -> None:
-        self.words: dict[int, str] = {}
+        self.words: dict[int | str, str] = {}
         self._said = threading.Condition()
 
-    def say(self, turn: int, word: str) -> None:
+    def say(self, turn: int | str, word: str) -> None:
         with self._said:
             self.words[turn] = word
             self._said.notify_all()
 
-    def hear(self, turn: int, timeout_s: float) -> str | None:
+    def hear(self, turn: int | str, timeout_s: float) -> str | None:
         with self._said:
             self._said.wait_for(lambda: turn in self.words, timeout_s)
             return self.words.get(turn)

@@ -19,6 +19,7 @@ _WHERE = {
     "HorovodRayStrategy": "tunelight.strategies",
     "OptunaSearcher": "tunelight.searchers",
     "Plan": "tunelight.simulation",
+    "RayDataModule": "tunelight.datasets.module",
     "RayShardedStrategy": "tunelight.strategies",
     "RayStrategy": "tunelight.strategies",
     "SearchSpace": "tunelight.space",
@@ -27,9 +28,11 @@ _WHERE = {
     "TrialResult": "tunelight.results",
     "TuneReportCallback": "tunelight.callbacks",
     "TuneReportCheckpointCallback": "tunelight.callbacks",
+    "cached": "tunelight.caching",
     "gang_trainable": "tunelight.tuner",
     "get_checkpoint_path": "tunelight.session",
     "get_context": "tunelight.session",
+    "get_dataset_shard": "tunelight.datasets.shards",
     "get_tune_resources": "tunelight.resources",
     "plan": "tunelight.simulation",
     "report": "tunelight.session",
@@ -66,7 +69,10 @@ if TYPE_CHECKING:
     )
     from ray.tune import grid_search as grid
 
+    from tunelight.caching import cached
     from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+    from tunelight.datasets.module import RayDataModule
+    from tunelight.datasets.shards import get_dataset_shard
     from tunelight.policies import FailurePolicy
     from tunelight.reopen import resume
     from tunelight.reproducing import reproduce

@@ -72,7 +72,7 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
     cluster, nodes = nodes_of(settings.address)
     misfit = None
     try:
-        fitted(reservation, nodes)
+        fitted(reservation, nodes, data_cpus=settings.room_for_data)
     except ResourceError as error:
         misfit = str(error)
     return Checked(space, settings, reservation, draw(space, samples, settings.seed or 0), cluster, nodes, misfit)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError, guess
-from tunelight.resources import Reservation, fitted
+from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
     from tunelight.headwatch import HeadWatch
@@ -46,7 +46,7 @@ def connected(settings: Settings, reservation: Reservation, folder: Path) -> Ite
         if ours:
             _init_ray(settings.address, settings.runtime_env, settings.verbose)
         _refuse_client()
-        reservation = check_cluster(reservation)
+        reservation = check_cluster(reservation, data_cpus=settings.room_for_data)
         watch = _watched(folder)
         yield reservation, watch
     finally:
@@ -179,22 +179,38 @@ def _gpus_here() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
-def check_cluster(reservation: Reservation, *, who: str = "A trial", spread: bool = False) -> Reservation:
+def check_cluster(
+    reservation: Reservation, *, who: str = "A trial", spread: bool = False, data_cpus: float = 0
+) -> Reservation:
     """Refuse a gang that this cluster can never hold; where it may grow, warn and wait.
 
     Returns the reservation, smaller where it is elastic and the cluster holds no more. ``spread`` wants each bundle on
-    a node of its own. Raises: ResourceError.
+    a node of its own; ``data_cpus`` CPUs are to be left beside it. Raises: ResourceError.
     """
     import ray  # noqa: PLC0415
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     try:
-        return fitted(reservation, nodes, who=who, spread=spread)
+        return fitted(reservation, nodes, who=who, spread=spread, data_cpus=data_cpus)
     except ResourceError as error:
         if not _may_grow():
             raise
         warnings.warn(f"{error} The cluster may grow: waiting for it.", stacklevel=2)
     return reservation
+
+
+def at_once(reservation: Reservation, settings: Settings) -> int | None:
+    """Return how many trials may run at once (None: as many as fit): those that leave room for preprocessing.
+
+    The cluster is counted as it is now, at the sweep's start.
+    """
+    import ray  # noqa: PLC0415
+
+    if not settings.room_for_data:
+        return settings.max_concurrent
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    room = max(1, trials_at_once(reservation, nodes, settings.room_for_data))  # a cluster that may grow has none yet
+    return room if settings.max_concurrent is None else min(room, settings.max_concurrent)
 
 
 def _may_grow() -> bool:

@@ -17,13 +17,14 @@ _Taken = TypeVar("_Taken", bound=Decision)
 class Control(Protocol):
     """Carries rank 0's word to the other ranks of its gang: one word a turn.
 
-    Decisions have turns 1, 2, ...; whether report n writes a checkpoint is told in turn -n.
+    Decisions have turns 1, 2, ...; whether report n writes a checkpoint is told in turn -n. What rank 0 made
+    for all is told under a name.
     """
 
-    def say(self, turn: int, word: str) -> None:
+    def say(self, turn: int | str, word: str) -> None:
         """Publish rank 0's word for ``turn``."""
 
-    def hear(self, turn: int, timeout_s: float) -> str | None:
+    def hear(self, turn: int | str, timeout_s: float) -> str | None:
         """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
 
 

@@ -56,6 +56,10 @@ class ContextError(TunelightError, RuntimeError):
     """Something that only works inside a trial was used outside of one."""
 
 
+class DataError(TunelightError, RuntimeError):
+    """A dataset cannot be read, or cannot be dealt to the ranks of a gang."""
+
+
 class CheckpointError(TunelightError, RuntimeError):
     """A checkpoint is missing, torn, or cannot be written."""
 
@@ -108,6 +112,11 @@ class TrialStopped(BaseException):
 HOW_TO_GET_HOROVOD = (
     "Horovod is not installed. In tunelight's repository, `make horovod` builds it; elsewhere, see CONTRIBUTING.md: "
     "it builds from source with a C++17 compiler and cmake, for PyTorch with gloo."
+)
+
+HOW_TO_GET_DATA = (
+    "Ray Data reads and moves data as Arrow tables, and pyarrow is not installed. Install it with: "
+    "pip install 'tunelight[data]'"
 )
 
 

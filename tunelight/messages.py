@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+CACHE_VARIABLE = "TUNELIGHT_CACHE"
+"""Names the folder in which a node's workers tell each other what they have cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,19 @@ class OnResize:
 
 
 @dataclass(frozen=True, slots=True)
+class Lent:
+    """A sweep's datasets, as its trials know them.
+
+    ``rows``: how many rows each has, by name, None where nobody knows without reading it. ``shelf`` is the actor that
+    hands them out (``shelf.get.remote(name)``). ``notes``: what the person who runs the sweep should know.
+    """
+
+    rows: Mapping[str, int | None] = field(default_factory=dict)
+    shelf: Any = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One trial, as it is handed to every rank of a gang.
 
@@ -220,6 +237,10 @@ class Task:
     wanted: int | None = None
     """The size that the gang is meant to have; None: the size that it has."""
     on_resize: OnResize = OnResize()
+    lent: Lent | None = None
+    """The sweep's datasets."""
+    lead: Any = None
+    """Rank 0's worker, for the others to fetch from what it made for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from tunelight.storage import (
 
 FORCE: Final = "force"
 _CODE: Final = ("train", "model", "data")
-_SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args")
+_SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets")
 """What may not change while a sweep goes on, beside the search space: results would not compare."""
 
 

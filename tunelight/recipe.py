@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunelight.settings import PARTS
+from tunelight.settings import PARTS, Settings, check_model, check_picklable, check_train
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,27 @@ class Recipe:
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
         pl.Trainer(**args).fit(module, datamodule=data)
+
+
+def payload(settings: Settings) -> bytes:
+    """Return the pickled train function, or the recipe of a model= sweep. Runs on: driver.
+
+    Raises: TrainFunctionError.
+    """
+    if settings.train is not None:
+        check_train(settings.train)
+        return check_picklable(settings.train, "train")
+    check_model(settings.model, settings.data)
+    recipe = Recipe(
+        model=settings.model,
+        data=settings.data,
+        trainer_args=dict(settings.trainer_args or {}),
+        max_epochs=settings.max_epochs,
+        checkpoints=bool(settings.checkpoints),
+    )
+    for what in ("model", "data", "trainer_args"):
+        check_picklable(getattr(settings, what), what)
+    return check_picklable(recipe, "model")
 
 
 def _made(logger: Any) -> Any:

@@ -191,16 +191,52 @@ def get_tune_resources(
 
 
 def check_fits(
-    reservation: Reservation, nodes: Sequence[Mapping[str, float]], *, who: str = "A trial", spread: bool = False
+    reservation: Reservation,
+    nodes: Sequence[Mapping[str, float]],
+    *,
+    who: str = "A trial",
+    spread: bool = False,
+    data_cpus: float = 0,
 ) -> None:
     """Raise ResourceError unless a cluster of ``nodes`` (resources by name, each) could ever hold the gang.
 
-    ``who`` needs it, for the message; ``spread`` wants each bundle on a node of its own.
+    ``who`` needs it, for the message; ``spread`` wants each bundle on a node of its own; ``data_cpus`` CPUs are to be
+    left for the preprocessing of datasets.
     """
     misfit = _misfit(reservation, nodes, who, "a node for each worker, " if spread else "")
     if any(amount > _held(name, nodes) + _CLOSE for name, amount in _wanted(reservation).items()):
         raise ResourceError(misfit)  # at once: a mistyped number of workers may be a very large one
     free = [dict(node) for node in nodes]
+    if not _take(reservation, free, spread):
+        raise ResourceError(misfit)
+    if not _leaves(free, data_cpus):
+        held = sum(bundle.get("CPU", 0) for bundle in reservation.bundles)
+        raise ResourceError(
+            f"{who} needs {reservation}, {held:g} of the {sum(node.get('CPU', 0) for node in nodes):g} CPUs here, and "
+            f"that leaves too little for preprocessing its datasets, which runs outside of trials on data_cpus="
+            f"{data_cpus:g} whole CPUs: trials would wait for data for ever. Ask for fewer workers, or for less CPUs "
+            "for each, or add nodes; or say data_cpus=0 where datasets are cached and trials preprocess nothing."
+        )
+
+
+def trials_at_once(
+    reservation: Reservation, nodes: Sequence[Mapping[str, float]], data_cpus: float, most: int = 1000
+) -> int:
+    """Return how many trials, up to ``most``, may run at once with ``data_cpus`` whole CPUs left beside them."""
+    free = [dict(node) for node in nodes]
+    for count in range(most):
+        if not _take(reservation, free) or not _leaves(free, data_cpus):
+            return count
+    return most
+
+
+def _leaves(free: Sequence[Mapping[str, float]], data_cpus: float) -> bool:
+    """Tell whether so many CPUs are free, counted by whole ones on a node: Ray Data's tasks take one each."""
+    return not data_cpus or sum((node.get("CPU", 0) + 1e-9) // 1 for node in free) + 1e-9 >= data_cpus
+
+
+def _take(reservation: Reservation, free: list[dict[str, float]], spread: bool = False) -> bool:
+    """Take a gang's bundles from what nodes have free, each from the fullest that has it; False where one misses."""
     for bundle in sorted(reservation.bundles, key=lambda bundle: -sum(bundle.values())):
         for node in sorted(free, key=lambda node: sum(node.get(name, 0) for name in bundle)):
             if all(node.get(name, 0) + _CLOSE >= amount for name, amount in bundle.items()):
@@ -210,27 +246,36 @@ def check_fits(
                     free.remove(node)
                 break
         else:
-            raise ResourceError(misfit)
+            return False
+    return True
 
 
 def fitted(
-    reservation: Reservation, nodes: Sequence[Mapping[str, float]], *, who: str = "A trial", spread: bool = False
+    reservation: Reservation,
+    nodes: Sequence[Mapping[str, float]],
+    *,
+    who: str = "A trial",
+    spread: bool = False,
+    data_cpus: float = 0,
 ) -> Reservation:
     """Return the reservation as large as a cluster of ``nodes`` can hold it; smaller only if it is elastic.
 
-    Raises: ResourceError where not even its least size fits.
+    With ``data_cpus`` a smaller one does not grow later: it would take what preprocessing needs. Raises: ResourceError
+    where not even its least size fits.
     """
     wanted = reservation.workers
 
     def sized(workers: int) -> Reservation:
-        return reservation if workers == wanted else replace(reservation, workers=workers, most=wanted)
+        if workers == wanted:
+            return reservation
+        return replace(reservation, workers=workers, most=None if data_cpus else wanted)
 
     fits, most = reservation.least or wanted, wanted
-    check_fits(sized(fits), nodes, who=who, spread=spread)
+    check_fits(sized(fits), nodes, who=who, spread=spread, data_cpus=data_cpus)
     while fits < most:  # who fits, fits with less
         middle = (fits + most + 1) // 2
         try:
-            check_fits(sized(middle), nodes, who=who, spread=spread)
+            check_fits(sized(middle), nodes, who=who, spread=spread, data_cpus=data_cpus)
             fits = middle
         except ResourceError:
             most = middle - 1

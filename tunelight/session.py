@@ -34,6 +34,7 @@ from tunelight.messages import (
     Task,
 )
 from tunelight.policies import CheckpointPolicy
+from tunelight.sharing import Sharing
 from tunelight.writing import CheckpointWriter, Writer
 
 ANSWER_LIMIT_S = 3600.0
@@ -96,6 +97,8 @@ class Session:
         """Which fit of the trial is running (0 is the first)."""
         self.writer: Writer | None = None
         """How to write a checkpoint now, if the training code told."""
+        self.sharing: Sharing | None = None
+        """What rank 0 makes once for all ranks: shards of datasets."""
         self.exchange = Exchange(store)
         """What gives this training's state to other trials, and takes theirs."""
         self._every, started, passed_on = task.every, time.monotonic(), task.job and task.heard

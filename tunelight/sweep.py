@@ -13,14 +13,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunelight.cluster import connected, tune_environment
-from tunelight.messages import OnResize
+from tunelight.cluster import at_once, connected, tune_environment
+from tunelight.datasets.shelf import check_sources, lent
+from tunelight.messages import Lent, OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
-from tunelight.recipe import Recipe
+from tunelight.recipe import payload
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
-from tunelight.settings import Checkpoints, Mode, Settings, check_model, check_picklable, check_train
+from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, provenance, write_sweep_file
@@ -54,6 +55,9 @@ def run(
     model: Callable[..., Any] | str | None = UNSET,
     data: Callable[..., Any] | str | None = UNSET,
     trainer_args: Mapping[str, Any] | None = UNSET,
+    datasets: Mapping[str, Any] | None = UNSET,
+    data_cpus: float | None = UNSET,
+    cache: bool = UNSET,
     metric: str | Sequence[str] | None = UNSET,
     mode: Mode | Sequence[Mode] = UNSET,
     num_samples: int = UNSET,
@@ -93,6 +97,11 @@ def run(
         model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's
             classes and further Trainer arguments; keys of the space are then ``model.lr``, ``data.batch_size``,
             ``trainer.gradient_clip_val``.
+        datasets: data of Ray Data by name, or where to read it: {"train": ds, "val": {"parquet": path}} (none). Trials
+            read it by RayDataModule or get_dataset_shard.
+        data_cpus: CPUs that trials leave free for preprocessing it (None: 1 where there are datasets).
+        cache: read datasets, and do what they say is to be done, once for all trials; the result is kept in Ray's
+            object store (False).
         metric, mode: what is judged, and whether "min" (default) or "max" is better. Lists of them: the scheduler and
             ``results.best`` go by the first, the searcher by all, and ``results.pareto()`` has the front.
         num_samples: trials in all, baselines included (10); a grid is walked through that many times.
@@ -153,8 +162,11 @@ def run(
         if past is None:
             stack.enter_context(locked(sweep.folder))
         try:
-            with connected(settings, sweep.reservation, sweep.folder) as (reservation, watch):
-                _tune(replace(sweep, reservation=reservation), watch)
+            with (
+                connected(settings, sweep.reservation, sweep.folder) as (reservation, watch),
+                lent(settings, reservation.least or reservation.workers) as loan,
+            ):
+                _tune(replace(sweep, reservation=reservation), watch, loan)
         except BaseException:
             if not (sweep.folder / RECORD_FILE).stat().st_size:
                 shutil.rmtree(sweep.folder, ignore_errors=True)  # nothing has happened yet: the name is free again
@@ -193,8 +205,9 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
         )
+    check_sources(settings.datasets, reservation.least or reservation.workers)
     with space.placing(settings, "train" if settings.model is None else "model"):
-        payload = _payload(settings)
+        packed = payload(settings)
     from tunelight.schedulers.choose import build_scheduler, judged_by  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers import Start  # noqa: PLC0415
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
@@ -217,7 +230,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     else:
         folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
         write_sweep_file(folder, told)
-    return _Sweep(space, settings, at_first, payload, scheduler, searcher, start, folder, told)
+    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told)
 
 
 def _settle(past: Past, sweep: _Sweep) -> None:
@@ -260,24 +273,6 @@ def _start_from(
     return replace(start, again=tuple(taken_up_again))
 
 
-def _payload(settings: Settings) -> bytes:
-    """Return the pickled train function, or the recipe of a model= sweep."""
-    if settings.train is not None:
-        check_train(settings.train)
-        return check_picklable(settings.train, "train")
-    check_model(settings.model, settings.data)
-    recipe = Recipe(
-        model=settings.model,
-        data=settings.data,
-        trainer_args=dict(settings.trainer_args or {}),
-        max_epochs=settings.max_epochs,
-        checkpoints=bool(settings.checkpoints),
-    )
-    for what in ("model", "data", "trainer_args"):
-        check_picklable(getattr(settings, what), what)
-    return check_picklable(recipe, "model")
-
-
 def _default_name(settings: Settings) -> str:
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 
@@ -294,7 +289,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
     return told | provenance(space.source)
 
 
-def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
+def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
     """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
     import ray  # noqa: PLC0415
     from ray import tune  # noqa: PLC0415
@@ -307,12 +302,13 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
 
     if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
         warm.pool.close()  # what idles after this process's own fits holds what trials need
-    space, settings, payload, folder = sweep.space, sweep.settings, sweep.payload, sweep.folder
+    space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
     foreign = searcher is settings.searcher  # it suggests by dotted key
     keep = settings.checkpoints or Checkpoints()
     spec = TrialSpec(
-        train=payload if len(payload) <= _INLINE_BYTES else ray.put(payload),
+        train=sweep.payload if len(sweep.payload) <= _INLINE_BYTES else ray.put(sweep.payload),
+        lent=loan,
         reservation=sweep.reservation,
         backend=settings.backend,
         **settings.judged_by,
@@ -330,7 +326,9 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
         verbose=settings.verbose,
         start=sweep.reservation.least if getattr(scheduler, "resizes", False) else None,
     )
-    with tune_environment(settings.verbose), _callbacks(sweep, watch) as callbacks:
+    if settings.room_for_data and hasattr(scheduler, "keep_free"):
+        scheduler.keep_free(settings.room_for_data)
+    with tune_environment(settings.verbose), _callbacks(sweep, watch, loan) as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
             name=folder.name,
@@ -340,7 +338,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
                 searcher,
                 sweep.total,
                 [space.filled(config) for config in settings.baselines],
-                settings.max_concurrent,
+                at_once(sweep.reservation, settings),
                 written=space.written if foreign else dict,
                 start=sweep.start,
                 **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
@@ -358,7 +356,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch) -> None:
 
 
 @contextlib.contextmanager
-def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
+def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
     from tunelight.headwatch import HeadCallback  # noqa: PLC0415
     from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
@@ -389,6 +387,8 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch) -> Iterator[list[Any]]:
         sweep.searcher.mirror_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
+    for text in loan.notes if loan is not None else ():
+        record.note(text)
     try:
         yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
     finally:

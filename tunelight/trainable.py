@@ -220,6 +220,7 @@ class GangTrainable(Exchanging, Trainable):
             every_s=self.spec.every_s,
             share=self.spec.share,
             verbose=self.spec.verbose,
+            lent=self.spec.lent,
         )
         if self._gang is None:
             self._gang = Gang(self._gang_spec(), ray.util.get_current_placement_group())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tunelight.gang.spec import driver_paths
-from tunelight.messages import Continue, OnResize
+from tunelight.messages import Continue, Lent, OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
@@ -41,6 +41,8 @@ class TrialSpec:
     verbose: int = 0
     start: int | None = None
     """How many workers a trial has until ``Resize`` says otherwise (None: all that it can get, as they come)."""
+    lent: Lent | None = None
+    """The sweep's datasets."""
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=driver_paths)
 

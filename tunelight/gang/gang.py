@@ -146,7 +146,12 @@ class Gang:
         self._ended = {}
         self._watch = HangWatch(self.spec.hang_timeout_s)
         task = replace(
-            task, serial=self.trials, backend=self.spec.backend, wanted=self.spec.wanted, on_resize=self.spec.on_resize
+            task,
+            serial=self.trials,
+            backend=self.spec.backend,
+            wanted=self.spec.wanted,
+            on_resize=self.spec.on_resize,
+            lead=self._crew.workers[0] if self.size > 1 else None,
         )
         for worker in self._crew.workers:
             worker.start.remote(task)  # a worker that died shows in its poll

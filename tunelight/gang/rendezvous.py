@@ -171,7 +171,7 @@ class StoreControl:
         self._name = name
         self._said: list[str] = []
 
-    def _key(self, turn: int) -> str:
+    def _key(self, turn: int | str) -> str:
         return f"{self._name}/{turn}"
 
     def clear(self) -> None:
@@ -179,12 +179,12 @@ class StoreControl:
         for key in self._said:
             self._store.delete_key(key)
 
-    def say(self, turn: int, word: str) -> None:
+    def say(self, turn: int | str, word: str) -> None:
         """Publish rank 0's word for ``turn``."""
         self._said.append(self._key(turn))
         self._store.set(self._key(turn), word)
 
-    def hear(self, turn: int, timeout_s: float) -> str | None:
+    def hear(self, turn: int | str, timeout_s: float) -> str | None:
         """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
         import torch.distributed as dist  # noqa: PLC0415
 

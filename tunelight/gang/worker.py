@@ -11,10 +11,12 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from tunelight import session as sessions
 from tunelight.control import Mailbox
@@ -24,9 +26,12 @@ from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign
 from tunelight.imports import collector_resting
-from tunelight.messages import Continue, Decision, Ended, Event, Place, Task, WorkerError
+from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Task, WorkerError
+from tunelight.sharing import Sharing
 
 _TIDY_LIMIT_S = 10.0
+_FETCH_LIMIT_S = 60.0
+"""How long rank 0 may take to hand out what it has made already: references and handles."""
 _COLLECTIVES = ("torch/distributed/", "horovod/")
 """Where the code lies that waits for other ranks."""
 CONCURRENCY = 6
@@ -74,6 +79,8 @@ class TrialBox:
         self.serial = serial
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.mailbox = Mailbox()
+        self.given: dict[str, Any] = {}
+        """What rank 0 made for all ranks, by key."""
 
 
 class _RayStore:
@@ -102,6 +109,8 @@ class GangWorker:
         _add_paths(paths)
         with contextlib.suppress(OSError):
             os.chdir(cwd)
+        node: Any = ray._private.worker._global_node
+        os.environ[CACHE_VARIABLE] = str(Path(node.get_session_dir_path(), "tunelight-cache"))  # this node's
         warm_imports()
         self._rendezvous = Rendezvous()
         self._clean = CleanState()
@@ -160,9 +169,7 @@ class GangWorker:
             self._thread.join()  # it has posted its last event; this takes no time
         box = self._box(task.serial)
         box.mailbox.put(Continue(task.until))
-        self._thread = threading.Thread(
-            target=self._run, args=(task, box.mailbox, box.events.put), name="tunelight-trial", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(task, box), name="tunelight-trial", daemon=True)
         self._thread.start()
 
     def _box(self, serial: int) -> TrialBox:
@@ -190,13 +197,21 @@ class GangWorker:
     def abort(self, serial: int, reason: str) -> None:
         """Call trial ``serial`` off; it ends where it next waits or reports."""
         self._box(serial).mailbox.abort(reason)
+        session = self._session
+        if session is not None and session.sharing is not None and serial == self._trial.serial:
+            session.sharing.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
-    def _run(self, task: Task, mailbox: Mailbox, post: Callable[[Event], None]) -> None:
+    def given(self, serial: int, key: str) -> Any:
+        """Return what this rank made for all in trial ``serial``. Runs on: rank 0, asked by the others."""
+        return self._box(serial).given[key]
+
+    def _run(self, task: Task, box: TrialBox) -> None:
         ended: Ended | None = None
+        post = box.events.put
         self._left = ()
         try:
             with self._output(task, post):
-                ended = self._train(task, mailbox, post)
+                ended = self._train(task, box)
                 if ended.error is not None:
                     post(ended)  # the peers are to be ended soon: cleaning up can wait, and ``leave`` waits for it
                 self._left = self._clean.restore()
@@ -213,10 +228,11 @@ class GangWorker:
             return JobOutput(self._rank, task.terminal, post)
         return TrialOutput(task.trial_dir, self._rank, task.verbose)
 
-    def _train(self, task: Task, mailbox: Mailbox, post: Callable[[Event], None]) -> Ended:
+    def _train(self, task: Task, box: TrialBox) -> Ended:
         assert self._place is not None  # noqa: S101 - join comes before start
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
-        session = sessions.Session(task, self._place, control, post, mailbox, store=_RayStore())
+        session = sessions.Session(task, self._place, control, box.events.put, box.mailbox, store=_RayStore())
+        session.sharing = sharing = self._sharing(task, control, box)
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
             _add_paths(task.sys_path)
@@ -227,19 +243,34 @@ class GangWorker:
         except TrialStopped:
             return Ended(self._rank, stopped=True)
         except BaseException as error:  # noqa: BLE001 - SystemExit too is the trial's failure, not ours
-            return Ended(self._rank, error=self._fail(error, control, job=task.job))
+            return Ended(self._rank, error=self._fail(error, control, box, job=task.job))
         finally:
             self._session = None
             sessions.set_current(None)
+            sharing.end()
             with contextlib.suppress(Exception):  # what it fails of now is no longer the trial's
                 session.writing.settle()
         return Ended(self._rank)
 
-    def _fail(self, error: BaseException, control: StoreControl, *, job: bool) -> WorkerError:
+    def _sharing(self, task: Task, control: StoreControl, box: TrialBox) -> Sharing:
+        assert self._place is not None  # noqa: S101 - join comes before start
+        return Sharing(
+            control,
+            lead=self._place.rank == 0,
+            alone=self._place.world_size == 1,
+            given=box.given,
+            fetch=lambda key: ray.get(task.lead.given.remote(task.serial, key), timeout=_FETCH_LIMIT_S),
+            aborted=lambda: box.mailbox.aborted,
+            lent=task.lent,
+        )
+
+    def _fail(self, error: BaseException, control: StoreControl, box: TrialBox, *, job: bool) -> WorkerError:
         """Describe a failure, and free the peers that wait for this rank in a collective."""
+        called_off = box.mailbox.aborted is not None  # for another rank's failure
         first = control.failed_first(self._rank)
         self._rendezvous.leave()
-        described = self._describe(error, secondary=first != self._rank or self._rendezvous.lost_peer(error))
+        secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
+        described = self._describe(error, secondary=secondary)
         if not job:  # a job's driver raises it
             sys.stderr.write(described.traceback)  # the trial's log: a person looks there first
         return described
@@ -285,6 +316,15 @@ def _load(train: Any) -> Callable[..., object]:
             f"The train function needs module {error.name!r}, which this worker cannot import. Pass "
             "runtime_env={'working_dir': '.'} to tunelight.run, or install the module on every node."
         ) from error
+
+
+def _lost_data(error: BaseException | None) -> bool:
+    """Tell whether an error comes of the end of an actor, as that of a dataset ends with rank 0."""
+    while error is not None:
+        if isinstance(error, RayActorError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _waits_for_peers(frame: FrameType | None) -> bool:

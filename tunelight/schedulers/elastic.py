@@ -127,6 +127,10 @@ class ElasticASHA(Judged, TrialScheduler):
     def max_workers(self, most: int | None) -> None:
         self._growth.most = most
 
+    def keep_free(self, cpus: float) -> None:
+        """Leave so many CPUs of the cluster to others, whatever trials could do with them."""
+        self._growth.ledger.kept_cpus = cpus
+
     def milestones(self) -> list[float]:
         """Return where the rungs lie, ascending, in epochs."""
         return [rung.milestone for rung in self._promotion.rungs]

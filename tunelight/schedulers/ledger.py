@@ -40,6 +40,8 @@ class Ledger:
         self._held: dict[str, tuple[Need, int]] = {}
         self._used = [0.0] * len(_NAMES)
         self.capacity: tuple[float, ...] | None = None
+        self.kept_cpus = 0.0
+        """CPUs that no trial is to have: a sweep's datasets are preprocessed on them."""
 
     def look(self, tune_controller: Any) -> None:
         """Ask Tune how large the cluster is now."""
@@ -47,7 +49,7 @@ class Ledger:
         if updater is None:
             self.capacity = None
             return
-        found = (float(updater.get_num_cpus()), float(updater.get_num_gpus()))
+        found = (max(0.0, float(updater.get_num_cpus()) - self.kept_cpus), float(updater.get_num_gpus()))
         self.capacity = found if any(found) else None
 
     def hold(self, trial_id: str, need: Need | None, workers: int | None = None) -> None:

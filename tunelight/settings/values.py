@@ -18,6 +18,7 @@ from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, guess
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import load_object
+from tunelight.settings.data import Fed, check_datasets
 from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode, check_paired
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ PARTS: tuple[str, ...] = ("model", "data", "trainer")
 
 
 @dataclass(frozen=True)
-class Settings(Judged):
+class Settings(Judged, Fed):
     """All that a sweep can be told beside its search space: one field for each keyword of ``tunelight.run``.
 
     The same names are keywords of SearchSpace and keys of a YAML file. Values are checked one by one here
@@ -69,6 +70,9 @@ class Settings(Judged):
     model: Any = None
     data: Any = None
     trainer_args: Mapping[str, Any] | None = None
+    datasets: Mapping[str, Any] | None = None
+    data_cpus: float | None = None
+    cache: bool = False
     metric: str | Sequence[str] | None = None
     mode: Mode | Sequence[Mode] = "min"
     num_samples: int = 10
@@ -379,16 +383,17 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "name": _name,
     "address": _text,
     "metric": check_metric,
+    "datasets": check_datasets,
     **dict.fromkeys(("num_samples", "max_epochs", "max_concurrent"), _whole),
     "seed": functools.partial(_whole, least=0, most=2**32 - 1),  # as NumPy's and Lightning's
     "verbose": functools.partial(_whole, least=0, most=2),
     "failures": _failures,
     "on_resize": _on_resize,
-    **dict.fromkeys(("reuse_gangs", "progress"), _flag),
+    **dict.fromkeys(("reuse_gangs", "progress", "cache"), _flag),
     "mode": check_mode,
     "workers": _workers,
     "cpus_per_worker": _number,
-    "gpus_per_worker": functools.partial(_number, zero=True),
+    **dict.fromkeys(("gpus_per_worker", "data_cpus"), functools.partial(_number, zero=True)),
     "backend": _backend,
     "checkpoints": _checkpoints,
     "time_budget": _budget,

@@ -141,6 +141,13 @@ class SpaceFile(_Closed):
     model: Annotated[Code | None, Checked] = Field(None, description="The LightningModule's class.")
     data: Annotated[Code | None, Checked] = Field(None, description="The LightningDataModule's class.")
     trainer_args: Annotated[Options | None, Checked] = Field(None, description="More arguments of Lightning's Trainer.")
+    datasets: Annotated[dict[str, str | dict[str, str | list[str]]] | None, Checked] = Field(
+        None, description="Data of Ray Data by name: {train: {parquet: path}}."
+    )
+    data_cpus: Annotated[float | None, Field(ge=0), Checked] = Field(
+        None, description="CPUs kept free of trials, to preprocess datasets: 1 where there are any."
+    )
+    cache: Annotated[bool, Checked] = Field(False, description="Read datasets once, before the trials.")
     metric: Annotated[str | list[str] | None, Checked] = Field(
         None, description="The logged metric that is judged; a list for several objectives."
     )

@@ -210,6 +210,8 @@ class ExactEvaluation(ParallelStrategy):
         limit: Limit = getattr(module.trainer, f"limit_{stage.dataloader_prefix}_batches")
         sharding = module.trainer._accelerator_connector.use_distributed_sampler
         if not isinstance(dataloader, DataLoader) or has_iterable_dataset(dataloader):
+            if sharding and hasattr(dataloader, "dealt"):  # it has all of the data on every rank
+                return dataloader.dealt(*self._parts(), limit)
             if not (sharding and predicting):
                 return dataloader
             return StreamShare(dataloader, *self._parts(), limit)

@@ -1,0 +1,255 @@
+"""What feeding a gang from Ray Data costs, and what caching a dataset saves.
+
+The first table is images a second into 2 ranks, by torch's DataLoader, by RayDataModule, and by plain iteration over
+Ray Data's own streaming_split; the images (3 x 32 x 32, uint8) lie in memory or in Ray's object store. The ranks begin
+each pass together, and the slower one counts. The second is a sweep whose preprocessing takes as much processor time
+as its training, half of an epoch's: done by each trial in each epoch, and done once, with cache=True; and how much of
+Ray's object store was in use. Ray has 4 logical CPUs: 2 for the trial's workers, 2 for preprocessing.
+
+    python benchmarks/data.py               # 20,000 images, 10 trials: about 5 minutes on 2 cores
+    python benchmarks/data.py --only feed --repeats 7
+    python benchmarks/data.py --short       # 4,000 images, 2 trials: does it still run? Judges nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from figures import table
+
+PARTS = ("feed", "cache")
+BATCH = 128
+LEAST_FEED, LEAST_CACHE = 0.95, 1.4
+SPIN_S = 0.05
+"""Processor seconds of a batch's training, on each rank, and of its preprocessing."""
+EPOCHS, BATCHES = 4, 16
+"""Of a trial of the second table; batches of each rank."""
+_SAMPLE_S = 0.2
+
+
+def spin(seconds: float) -> None:
+    """Use the processor for so many seconds of its time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+
+
+# --- images a second --------------------------------------------------------------------------------------
+
+
+def feeding(images: int, repeats: int, plain: list[Any]) -> Callable[[dict[str, Any]], None]:
+    """Return a train function that reads all images by each way in turn, and reports images a second."""
+
+    def train(_: dict[str, Any]) -> None:
+        import torch
+        from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+        import tunelight as tl
+
+        place = tl.get_context()
+        held = TensorDataset(torch.zeros(images, 3, 32, 32, dtype=torch.uint8), torch.zeros(images, dtype=torch.int64))
+        sampler = DistributedSampler(held, place.world_size, place.rank)
+        shards = tl.RayDataModule(batch_size=BATCH, columns=("image", "label"), local_shuffle_buffer_size=0)
+        streamed: Any = shards.train_dataloader()
+        ways: dict[str, Callable[[], Any]] = {
+            "DataLoader": lambda: DataLoader(held, BATCH, sampler=sampler),
+            "RayDataModule": lambda: streamed,
+            "plain": lambda: plain[place.rank].iter_torch_batches(batch_size=BATCH, device="cpu"),
+        }
+        for number in range(repeats + 1):
+            rates = {}
+            streamed.set_epoch(number)
+            for name, way in ways.items():
+                torch.distributed.barrier()
+                begin = time.perf_counter()
+                seen = sum(len(batch["label"] if isinstance(batch, dict) else batch[1]) for batch in way())
+                took = torch.tensor([time.perf_counter() - begin])
+                torch.distributed.all_reduce(took, torch.distributed.ReduceOp.MAX)
+                rates[name] = seen * place.world_size / float(took)
+            if number:  # the first pass starts actors
+                tl.report(rates)
+
+    return train
+
+
+def feed(images: int, repeats: int, folder: Path) -> list[dict[str, float]]:
+    """Return images a second by each way, for each repeat."""
+    import numpy as np
+    import ray
+
+    import tunelight as tl
+
+    dataset = ray.data.range(images, override_num_blocks=16).map_batches(
+        lambda rows: {"image": np.zeros((len(rows["id"]), 3, 32, 32), np.uint8), "label": rows["id"]}
+    )
+    dataset = dataset.materialize()
+    results = tl.run(
+        {"x": tl.uniform(0, 1)}, feeding(images, repeats, dataset.streaming_split(2, equal=True)),
+        datasets={"train": dataset}, data_cpus=2, workers=2, num_samples=1, scheduler="fifo", metric="RayDataModule",
+        mode="max", storage=folder, name="feed", progress=False,
+    )  # fmt: skip
+    _check(results)
+    return [
+        {name: report[name] for name in ("DataLoader", "RayDataModule", "plain")} for report in results.best.history
+    ]
+
+
+# --- a dataset that is preprocessed once ------------------------------------------------------------------
+
+
+def prepared(rows: dict[str, Any]) -> dict[str, Any]:
+    """Preprocess one batch: images of its row numbers."""
+    import numpy as np
+
+    spin(SPIN_S)
+    return {"image": np.zeros((len(rows["id"]), 3, 32, 32), np.uint8)}
+
+
+def trained(config: dict[str, Any]) -> None:
+    """Train one trial on the sweep's dataset: each batch takes its time."""
+    import tunelight as tl
+
+    data = tl.RayDataModule(batch_size=BATCH, local_shuffle_buffer_size=0)
+    loader: Any = data.train_dataloader()
+    for epoch in range(config["epochs"]):
+        loader.set_epoch(epoch)
+        batches = 0
+        for _ in loader:
+            spin(SPIN_S)
+            batches += 1
+        tl.report({"loss": 1.0, "batches": batches})
+
+
+class ObjectStore:
+    """How much of Ray's object store is in use, at most, while it is watched."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._over = threading.Event()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch it."""
+        thread = threading.Thread(target=self._watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _watch(self) -> None:
+        import ray
+        from ray._private.internal_api import node_stats
+
+        (node,) = ray.nodes()
+        where = node["NodeManagerAddress"], node["NodeManagerPort"]
+        while not self._over.wait(_SAMPLE_S):
+            used = node_stats(*where, include_memory_info=False).store_stats.object_store_bytes_used
+            self.peak = max(self.peak, used)
+
+
+def sweep(trials: int, epochs: int, folder: Path, cache: bool) -> tuple[float, float]:
+    """Return the seconds that a sweep takes, and the MB of the object store that were in use at most."""
+    import ray
+
+    import tunelight as tl
+
+    rows = 2 * BATCHES * BATCH
+    source = ray.data.range(rows, override_num_blocks=16)
+    dataset = source.map_batches(prepared, batch_size=BATCH)
+    store, name = ObjectStore(), "cached" if cache else "each trial"
+    begin = time.perf_counter()
+    with store.watched():
+        results = tl.run(
+            {"x": tl.uniform(0, 1), "epochs": epochs}, trained, datasets={"train": dataset}, cache=cache, data_cpus=2,
+            workers=2, num_samples=trials, scheduler="fifo", metric="loss", storage=folder, name=name, progress=False,
+        )  # fmt: skip
+    took = time.perf_counter() - begin
+    _check(results)
+    if any(report["batches"] != BATCHES for trial in results.trials for report in trial.history):
+        raise RuntimeError(f"a rank of the sweep {name!r} did not see {BATCHES} batches an epoch")
+    return took, store.peak / 1e6
+
+
+def _check(results: Any) -> None:
+    for trial in results.errors:
+        raise RuntimeError(f"trial {trial.id} failed: {trial.error}")
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+
+def show_feed(images: int, repeats: int, folder: Path, markdown: bool) -> bool:
+    """Print the first table; return whether its target is met."""
+    reports = feed(images, repeats, folder)
+    rates = {name: statistics.median(one[name] for one in reports) for name in reports[0]}
+    ratio = statistics.median(one["RayDataModule"] / one["plain"] for one in reports)
+    titles = {"plain": "Ray Data's streaming_split, plain", "DataLoader": "torch's DataLoader, no worker processes"}
+    print(f"\n{images:,} images into 2 ranks, batches of {BATCH}; medians of {repeats} passes\n")
+    rows = [[titles.get(name, name), f"{rate:,.0f}", f"{rate / rates['plain']:.2f}"] for name, rate in rates.items()]
+    print(table(["loader", "images a second", "of plain"], rows, markdown))
+    met = ratio >= LEAST_FEED
+    print(f"\nRayDataModule at least {LEAST_FEED:g} of plain (median of ratios): {ratio:.2f}, {_word(met)}")
+    return met
+
+
+def show_cache(trials: int, epochs: int, folder: Path, markdown: bool) -> bool:
+    """Print the second table; return whether its target is met."""
+    took = {cache: sweep(trials, epochs, folder, cache) for cache in (False, True)}
+    print(f"\n{trials} trials of {epochs} epochs, 2 ranks; preprocessing is half of an epoch's processor time\n")
+    rows = [
+        ["cache=True" if cache else "cache=False", f"{seconds:.1f} s", f"{peak:.0f} MB"]
+        for cache, (seconds, peak) in took.items()
+    ]
+    print(table(["", "the sweep", "object store at most"], rows, markdown))
+    ratio = took[False][0] / took[True][0]
+    met = ratio >= LEAST_CACHE
+    print(f"\ncached at least {LEAST_CACHE:g} times faster: {ratio:.2f}, {_word(met)}")
+    return met
+
+
+def _word(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+def main() -> int:
+    """Print the tables, and return the exit status: 1 where a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="4,000 images, 2 trials; nothing is judged")
+    parser.add_argument("--only", choices=PARTS, help="one table")
+    parser.add_argument("--repeats", type=int, default=5, help="passes over the images (5)")
+    parser.add_argument("--markdown", action="store_true", help="tables for a document")
+    given = parser.parse_args()
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    met = []
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            if given.only in (None, "feed"):
+                images, repeats = (4000, 2) if given.short else (20_000, given.repeats)
+                met.append(show_feed(images, repeats, folder, given.markdown))
+            if given.only in (None, "cache"):
+                trials, epochs = (2, 1) if given.short else (10, EPOCHS)
+                met.append(show_cache(trials, epochs, folder, given.markdown))
+    finally:
+        ray.shutdown()
+    return 0 if given.short or all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Ray Data on a real Ray: who sees which rows, where its tasks run, and what is left of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests.conftest import share_holdings
+from tests.integration.feeding import data_module, digits, seen, to_batch, write_digits
+from tests.integration.training import trainer
+from tunelight.errors import DataError, ResourceError
+
+pytestmark = pytest.mark.filterwarnings("default:The given NumPy array is not writable", "default::DeprecationWarning")
+ROWS = 1077
+
+
+@pytest.fixture(scope="module")
+def parquet(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """Return the digits as ``datasets=``, with Ray Data's own actors (one of each a cluster) started."""
+    import ray
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    assert ray.data.range(2).map_batches(lambda rows: rows).materialize().count() == 2
+    share_holdings()
+    return write_digits(tmp_path_factory.mktemp("digits"))
+
+
+def sweep(tmp_path: Path, train: Any = digits, epochs: int = 2, **kwargs: Any) -> tl.SweepResults:
+    settings: dict[str, Any] = {
+        "metric": "acc", "mode": "max", "num_samples": 1, "workers": 2, "seed": 7, "storage": tmp_path, "name": "s",
+        "scheduler": "fifo", "progress": False, "baselines": [{"lr": 0.01}],
+    }  # fmt: skip
+    results = tl.run({"lr": tl.loguniform(1e-3, 1e-1), "epochs": epochs}, train, **(settings | kwargs))
+    assert not results.errors, results.errors[0].error
+    return results
+
+
+def check_epochs(folder: Path, epochs: int, ranks: int = 2) -> dict[int, list[list[int]]]:
+    """Check that each epoch gave each row to one rank, but those that equal shards have to drop."""
+    found = seen(folder)
+    assert sorted(found) == list(range(epochs))
+    for shards in found.values():
+        assert [len(rows) for rows in shards] == [ROWS // ranks] * ranks
+        everything = [row for rows in shards for row in rows]
+        assert len(set(everything)) == len(everything) == ROWS // ranks * ranks
+    return found
+
+
+def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(
+    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
+) -> None:
+    results = sweep(tmp_path, datasets=parquet, cache=True, epochs=8)
+    found = check_epochs(results.best.path, 8)
+    assert found[0] != found[1]
+    assert results.best.value is not None
+    assert results.best.value >= 0.95
+    assert any("cached dataset 'train': 1077 rows" in line for line in (tmp_path / "s" / "record.jsonl").open())
+
+
+@pytest.mark.slow
+def test_a_streamed_dataset_comes_in_the_same_order_again(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+    runs = [sweep(tmp_path, name=name, datasets=parquet) for name in "ab"]
+    orders = [check_epochs(run.best.path, 2) for run in runs]
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1]
+    assert runs[0].best.value == runs[1].best.value
+
+
+def killed_once(config: dict[str, Any]) -> None:
+    """Lose rank 1 in the second epoch, once."""
+    import os
+    import signal
+
+    import pytorch_lightning as pl
+
+    from tests.integration.feeding import Seen
+
+    class Kill(pl.Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+            mark = Path(tl.get_context().trial_dir, "killed")
+            if trainer.current_epoch == 1 and batch_idx == 3 and trainer.global_rank == 1 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
+    made = trainer(3, report, num_sanity_val_steps=0)
+    made.callbacks.append(Kill())
+    made.fit(Seen(lr=config["lr"], hidden=64), datamodule=data_module())
+
+
+@pytest.mark.slow
+def test_a_trial_that_lost_a_rank_trains_on_the_same_rows(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+    whole = sweep(tmp_path, datasets=parquet, cache=True, epochs=3)
+    lost = sweep(tmp_path, killed_once, name="lost", datasets=parquet, cache=True)
+    assert check_epochs(lost.best.path, 3) == check_epochs(whole.best.path, 3)
+    assert lost.best.value == pytest.approx(whole.best.value, abs=1e-6)
+
+
+def placed(config: dict[str, Any]) -> None:
+    """Say for each row whether the task that preprocessed it sat in a placement group."""
+
+    def where(rows: Any) -> Any:
+        import numpy as np
+        import ray
+
+        inside = ray.get_runtime_context().get_placement_group_id() is not None
+        return {"inside": np.full(len(rows["row"]), inside)}
+
+    shard = tl.get_dataset_shard("train", preprocess=lambda ds: ds.map_batches(where))
+    inside = sum(int(batch["inside"].sum()) for batch in shard.iter_torch_batches(batch_size=64, device="cpu"))
+    tl.report({"acc": float(inside)})
+
+
+@pytest.mark.slow
+def test_preprocessing_runs_outside_of_the_trials_reservation(
+    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
+) -> None:
+    assert sweep(tmp_path, placed, datasets=parquet).best.value == 0
+
+
+@pytest.mark.slow
+def test_validation_is_that_of_one_process_for_any_number_of_ranks(
+    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
+) -> None:
+    values = [sweep(tmp_path, untrained, name=f"s{workers}", datasets=parquet, cache=True, workers=workers).best.value
+              for workers in (1, 2, 3)]  # fmt: skip
+    assert values == pytest.approx([values[0]] * 3, abs=1e-6)
+
+
+def untrained(config: dict[str, Any]) -> None:
+    """Report the validation loss of a model that learns nothing."""
+    from tests.integration.feeding import Seen
+
+    report = tl.TuneReportCallback({"acc": "val_loss"}, on="validation_end")
+    trainer(1, report, limit_train_batches=1).fit(Seen(lr=0.0), datamodule=data_module())
+
+
+@pytest.mark.slow
+def test_trials_leave_room_for_preprocessing(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+    """On 4 CPUs, two trials of 2 workers would take all of them, and wait for data for ever."""
+    begin = time.monotonic()
+    results = sweep(tmp_path, datasets=parquet, num_samples=3, scheduler="asha", max_epochs=2)
+    assert len(results.trials) == 3
+    assert time.monotonic() - begin < 100
+
+
+@pytest.mark.slow
+def test_a_driver_without_a_sweep_feeds_a_gang(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+    import pytorch_lightning as pl
+    import ray
+
+    from tunelight.digits import DigitsClassifier
+
+    def pair(rows: Any) -> Any:
+        return to_batch(rows)[:2]
+
+    train, val = (ray.data.read_parquet(parquet[part]["parquet"]) for part in ("train", "val"))
+    model = DigitsClassifier(lr=0.01)
+    with tl.RayStrategy(num_workers=2) as strategy:
+        made = pl.Trainer(
+            max_epochs=3, strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            default_root_dir=tmp_path,
+        )  # fmt: skip
+        made.fit(model, datamodule=tl.RayDataModule(train, val, batch_size=32, collate_fn=pair))
+    assert float(made.callback_metrics["val_acc"]) > 0.8
+
+
+def test_bad_datasets_are_told_before_a_trial_starts(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+    import ray
+
+    with pytest.raises(DataError, match="'train' has 1 row, fewer than there are ranks"):
+        sweep(tmp_path, datasets={"train": ray.data.range(1).materialize()})
+    with pytest.raises(ResourceError, match="data_cpus=1 whole CPUs"):
+        sweep(tmp_path, datasets=parquet, workers=4)

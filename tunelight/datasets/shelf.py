@@ -1,0 +1,215 @@
+"""A sweep's datasets on the driver's side: opened and checked before Ray's trials start, and lent to these.
+
+A dataset holds references into Ray's object store, which are only counted while they travel inside calls of actors. So
+trials get no dataset with their task: they ask an actor for it, the shelf, which ends with the sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import HOW_TO_GET_DATA, DataError
+from tunelight.messages import Lent
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+    from tunelight.settings import Settings
+
+_LOOK_LIMIT_S = 30.0
+_MOST_FILES = 1000
+"""Of how many Parquet files the columns are looked at, and rows counted, before a sweep: it takes milliseconds each."""
+
+
+class Shelf:
+    """Hands out datasets by name. Runs on: an actor beside the driver."""
+
+    def __init__(self, datasets: Mapping[str, Any]) -> None:
+        self._datasets = dict(datasets)
+
+    def get(self, name: str) -> Any:
+        """Return a dataset."""
+        return self._datasets[name]
+
+
+def check_sources(datasets: Mapping[str, Any] | None, least: int) -> None:
+    """Look whether files of datasets that are given by path are there, alike, and enough for ``least`` ranks.
+
+    Raises: DataError. Runs on: driver, before Ray starts.
+    """
+    for name, source in (datasets or {}).items():
+        if isinstance(source, Mapping):
+            check_rows(name, _rows_of(name, source), least if name == "train" else 1)
+
+
+@contextlib.contextmanager
+def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
+    """Open a sweep's datasets, check that they can feed ``least`` ranks, and lend them to its trials.
+
+    Yields what trials are told of them (None where there are none). Raises: DataError. Runs on: driver, once Ray is up.
+    """
+    if not settings.datasets:
+        yield None
+        return
+    import ray  # noqa: PLC0415 - a sweep without datasets need not wait for it
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
+    ray_data()
+    opened = {name: open_dataset(name, source) for name, source in settings.datasets.items()}
+    if settings.cache:
+        opened = {name: materialized(dataset, settings.verbose) for name, dataset in opened.items()}
+    rows = {name: _rows(name, dataset, settings.datasets[name]) for name, dataset in opened.items()}
+    for name, count in rows.items():
+        check_rows(name, count, least if name == "train" else 1)
+    notes = [
+        f"cached dataset {name!r}: {rows[name]} rows, {(one.size_bytes() or 0) / 2**20:.1f} MiB in Ray's object store"
+        for name, one in (opened.items() if settings.cache else ())
+    ]
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    shelf: Any = ray.remote(Shelf).options(num_cpus=0, scheduling_strategy=here).remote(opened)
+    try:
+        yield Lent(rows, shelf, tuple(notes))
+    finally:
+        ray.kill(shelf)
+
+
+def open_dataset(name: str, source: Any) -> Dataset:
+    """Return a dataset as it is, or that of {"parquet": path}, if all nodes can read it. Raises: DataError."""
+    if not isinstance(source, Mapping):
+        _check_reach(name, source.input_files())
+        return source  # type: ignore[no-any-return]  # checked by the settings
+    paths = _paths(source)
+    _check_reach(name, paths)
+    return ray_data().read_parquet(paths)  # type: ignore[no-any-return]  # the module is imported late
+
+
+def ray_data() -> Any:
+    """Return the module ``ray.data``, quieter than it comes. Raises: DataError where pyarrow is missing."""
+    try:
+        from ray import data  # noqa: PLC0415 - seconds, and an extra
+    except ImportError as error:
+        raise DataError(f"{HOW_TO_GET_DATA} ({error})") from error
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    return data
+
+
+def check_rows(name: str, rows: int | None, least: int) -> None:
+    """Raise DataError where a dataset is known to have fewer rows than it has to feed."""
+    if rows is not None and rows < least:
+        who = "there are ranks that each need one" if least > 1 else "the 1 that it takes"
+        raise DataError(
+            f"The dataset {name!r} has {rows} row{'' if rows == 1 else 's'}, fewer than {who} ({least}). Give more "
+            "data, or fewer workers."
+        )
+
+
+def _paths(source: Mapping[str, Any]) -> list[str]:
+    paths = source["parquet"]
+    given = [paths] if isinstance(paths, str) else list(paths)
+    return [path if "://" in path else os.path.abspath(os.path.expanduser(path)) for path in given]  # noqa: PTH100, PTH111 - beside URLs
+
+
+def _rows_of(name: str, source: Mapping[str, Any]) -> int | None:
+    """Return how many rows Parquet files hold (None: some are not on this disk, or there are too many to look at).
+
+    Raises: DataError where there are none, or columns differ.
+    """
+    files: list[str] = []
+    for path in _paths(source):
+        if "://" in path:
+            return None
+        place = Path(path)
+        found = sorted(map(str, place.rglob("*.parquet"))) if place.is_dir() else [path]
+        if not place.exists() or not found:
+            what = "no *.parquet file lies in that folder" if place.exists() else "there is no such file or folder"
+            raise DataError(f"The dataset {name!r} is to be read from {path}, and {what}. Correct the path.")
+        files += found
+    if len(files) > _MOST_FILES:
+        return None
+    _check_columns(name, files)
+    import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+
+    return sum(pq.read_metadata(file).num_rows for file in files)
+
+
+def _check_columns(name: str, files: list[str]) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    first: set[str] = set()
+    for file in files:
+        try:
+            columns = set(pq.read_schema(file).names)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"The dataset {name!r} cannot be read: {file} is no Parquet file ({error}).") from error
+        if file == files[0]:
+            first = columns
+        elif columns != first:
+            differ = ", ".join(sorted(columns ^ first))
+            raise DataError(
+                f"The files of the dataset {name!r} have unequal columns: {differ} is only in one of {files[0]} and "
+                f"{file}, and rows of the other would lack it. Write them alike, or read them as two datasets."
+            )
+
+
+def _check_reach(name: str, files: list[str]) -> None:
+    """Raise DataError where a local file is not on every node: Ray Data reads wherever there is room."""
+    import ray  # noqa: PLC0415
+    from ray.exceptions import RayError  # noqa: PLC0415
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
+    files = [file for file in files if os.path.isabs(file) and os.path.exists(file)]  # noqa: PTH110, PTH117 - or URLs
+    here = ray.get_runtime_context().get_node_id()
+    others = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+    if not files or not others:
+        return
+    look: Any = ray.remote(_exists).options(num_cpus=0, max_retries=0)
+    calls = {
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            files[0]
+        ): node
+        for node in others
+    }
+    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_LOOK_LIMIT_S)
+    for call in done:  # a node that does not answer in time is no reason to refuse a sweep
+        with contextlib.suppress(RayError):
+            if not ray.get(call):
+                node = calls[call]
+                raise DataError(
+                    f"The dataset {name!r} lies in {files[0]}, which only the driver's node can read: node "
+                    f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}) has no such file. Put it in a "
+                    "folder that all nodes share, or in a store that they reach (s3://...)."
+                )
+
+
+def _exists(path: str) -> bool:
+    """Tell whether a file is there. Runs on: any node."""
+    return Path(path).exists()
+
+
+def _rows(name: str, dataset: Dataset, source: Any) -> int | None:
+    """Return how many rows a dataset has, where that can be known without reading it."""
+    if is_cached(dataset):
+        return int(dataset.count())
+    return _rows_of(name, source) if isinstance(source, Mapping) else None
+
+
+def is_cached(dataset: Any) -> bool:
+    """Tell whether a dataset lies in Ray's object store, block by block."""
+    from ray.data.dataset import MaterializedDataset  # noqa: PLC0415 - seconds, and an extra
+
+    return isinstance(dataset, MaterializedDataset)
+
+
+def materialized(dataset: Any, verbose: int = 0) -> Any:
+    """Return a dataset as blocks in Ray's object store, in its own order, read and preprocessed once."""
+    if is_cached(dataset):
+        return dataset
+    dataset.context.enable_progress_bars = verbose > 1
+    dataset.context.execution_options.preserve_order = True
+    return dataset.materialize()
