@@ -100,6 +100,5 @@ def environment(meeting: Meeting, place: Place) -> dict[str, str]:
         "GLOO_RENDEZVOUS_PORT": meeting.group_port,
         "CONTROLLER": "gloo",
         "CPU_OPERATIONS": "gloo",
-        "GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),  # the gang's, set for gloo of any kind
     }
     return {f"HOROVOD_{name}": str(value) for name, value in found.items()}
