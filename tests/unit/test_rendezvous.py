@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
 
 from tunelight.errors import GangError
+from tunelight.gang.horovod import unnamed
 from tunelight.gang.rendezvous import Meeting, Rendezvous, interface_name, interface_variables, listening, reach
 from tunelight.messages import Place
 
@@ -82,3 +84,22 @@ def test_a_port_that_answers_nothing_is_called_blocked(monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", silent)
     assert "firewall" in str(reach("10.1.0.4", 1))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "alone", "said"),
+    [
+        (["127.0.0.1"], True, None),
+        (["127.0.1.1"], False, "has the address 127.0.1.1, which other nodes cannot reach"),
+        ([ELSEWHERE], True, f"has no address of this node ({ELSEWHERE})"),
+        ([], True, "has no address (unknown)"),
+    ],
+)
+def test_horovod_is_not_started_where_the_host_name_misleads_it(monkeypatch, addresses, alone, said):
+    def lookup(host: str, port: None, **_: object) -> list[Any]:
+        if not addresses:
+            raise socket.gaierror("unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    assert unnamed("here", alone=alone) == (said and f"The host name 'here' {said}")

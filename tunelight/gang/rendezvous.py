@@ -104,7 +104,7 @@ def listening(address: str) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
-            raise GangError(no_such_address(address)) from error
+            raise GangError(no_such_address(address), "exception") from error
         raise
     return listener
 
@@ -175,14 +175,15 @@ class Rendezvous:
             self._chosen = dict(os.environ)
         interface = interface_name(place.interface)
         if interface is None and _TAKES_AN_INTERFACE[0] not in self._chosen:
-            raise GangError(no_such_address(place.interface))
+            raise GangError(no_such_address(place.interface), "exception")
         os.environ.update(interface_variables(interface, self._chosen))
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = meeting.host, str(meeting.port)
         if self._server is None and (why := reach(meeting.host, meeting.port)) is not None:
             raise GangError(
-                f"Rank {place.rank} on {os.uname().nodename} ({place.interface}) cannot reach rank 0 at {meeting.host}, "
-                f"port {meeting.port}: {why}. Gangs meet at ports that the system chooses: let the nodes reach one "
-                "another at every port. `tunelight doctor --cluster` looks at each pair of nodes."
+                f"Rank {place.rank} on {os.uname().nodename} ({place.interface}) cannot reach rank 0 at "
+                f"{meeting.host}, port {meeting.port}: {why}. Gangs meet at ports that the system "
+                "chooses: let the nodes reach one another at every port. `tunelight doctor --cluster` looks at each "
+                "pair of nodes."
             )
         store = self._server or self._connect(meeting)
         self._control = self._connect(meeting)
