@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from tests.unit.test_run import ScriptedGang, info, numbers, play, report
 from tunelight.errors import TrialError
@@ -77,8 +78,9 @@ def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():
 def test_tune_starts_it_anew_and_counts_no_failure():
     from ray.tune.experiment import Trial
 
-    error: Any = moved_away(drained("Ray drains host#abcdef"))
-    assert isinstance(error, RayActorError)
     trial = Trial("x", stub=True)
-    trial.handle_error(RayTaskError("step", "traceback", error))
-    assert trial.run_metadata.num_failures == 0
+    notice = drained("Ray drains host#abcdef")
+    for error, failures in ((moved_away(notice), 0), (TrialError(notice), 1)):
+        raised = RayTaskError("step", "traceback", error, proctitle="head", pid=1, ip="10.0.0.1")
+        trial._handle_ray_task_error(pickle.loads(pickle.dumps(raised)))  # it comes from another process
+        assert trial.run_metadata.num_failures == failures

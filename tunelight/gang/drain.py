@@ -49,10 +49,13 @@ class DrainWatch:
         return [node for node in dict.fromkeys(nodes) if node in self._drained]
 
 
-def reason_to_leave(gang: Any, *, with_head: bool = True) -> Callable[[], str | None]:
-    """Return a function that says why a gang, and its head, have to leave their nodes (None: they need not)."""
+def reason_to_leave(gang: Any, *, with_head: bool = True) -> Callable[[], str | None] | None:
+    """Return a function that says why a gang, and its head, have to leave their nodes (None: they need not).
+
+    Returns None where there is no Ray.
+    """
     if not ray.is_initialized():
-        return lambda: None
+        return None
     watch, mine = DrainWatch(), ray.get_runtime_context().get_node_id()
 
     def why() -> str | None:
