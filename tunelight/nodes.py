@@ -33,8 +33,8 @@ class Here:
 
     host: str
     interface: str | None
-    interfaces: dict[str, tuple[str, ...]]
-    versions: dict[str, str | None]
+    interfaces: Mapping[str, tuple[str, ...]]
+    versions: Mapping[str, str | None]
     python: str
     sees: bool | None
     """Whether the file that was asked for is there."""
@@ -76,7 +76,7 @@ class Probe:
     def reach(self, others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
         """Return which of the others (address and port, by name) this node cannot reach, and why."""
         with ThreadPoolExecutor(_LARGEST) as threads:
-            said = threads.map(lambda one: reach(*one, REACH_LIMIT_S), others.values())
+            said = threads.map(lambda one: reach(one[0], one[1], REACH_LIMIT_S), others.values())
             return {name: why for name, why in zip(others, said, strict=True) if why is not None}
 
     def host(self) -> int:

@@ -87,7 +87,7 @@ def survey(address: str | None = None) -> Survey:
                 if node["Alive"]
             ],
         )
-        probes = {
+        probes: dict[str, Any] = {
             node.id: ray.remote(Probe).options(**on_node(node.id), max_restarts=0).remote(node.address)
             for node in found.nodes
         }

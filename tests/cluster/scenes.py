@@ -16,8 +16,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 import ray
-from ray._raylet import GcsClient
-from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]  # generated
 from ray.tune import Callback
 
 import tunelight as tl
@@ -164,7 +164,8 @@ class DrainOne(pl.Callback):
 def drain_fit(folder: Path) -> dict[str, Any]:
     """Drain the node that a Trainer's gang is on; compare it with one that nobody disturbed."""
     losses = []
-    for name, callbacks in (("alone", []), ("moved", [DrainOne(folder)])):
+    plans: dict[str, list[pl.Callback]] = {"alone": [], "moved": [DrainOne(folder)]}
+    for name, callbacks in plans.items():
         root = folder / name
         root.mkdir()
         pl.seed_everything(1)
@@ -215,12 +216,12 @@ def fit(folder: Path) -> dict[str, Any]:
         callbacks=[best, Places(root)], enable_progress_bar=False, accelerator="cpu",
     )  # fmt: skip
     model = Line(0.05)
-    before = model.net[0].weight.detach().clone()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
     trainer.fit(model, datamodule=LineData())
     return {
         "places": [json.loads(file.read_text()) for file in sorted(root.glob("fit-*.json"))],
         "best": Path(best.best_model_path).is_file(),
-        "learned": bool((model.net[0].weight != before).any()),
+        "learned": any(not weight.equal(before[name]) for name, weight in model.state_dict().items()),
         "loss": float(trainer.callback_metrics["val_loss"]),
     }
 

@@ -19,7 +19,7 @@ ELSEWHERE = "203.0.113.7"  # of the range that is kept for documentation
 
 @pytest.fixture
 def two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def entry(kind: int, address: str) -> psutil._ntuples.snicaddr:
+    def entry(kind: Any, address: str) -> psutil._ntuples.snicaddr:
         return psutil._ntuples.snicaddr(kind, address, None, None, None)
 
     found = {

@@ -35,7 +35,7 @@ def test_rays_launcher_takes_it(name: str) -> None:
 
 
 def test_an_unknown_word_would_be_told() -> None:
-    from jsonschema import ValidationError
+    from jsonschema import ValidationError  # type: ignore[import-untyped]  # it ships no types
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     told = yaml.safe_load((CLUSTER / "aws.yaml").read_text())
