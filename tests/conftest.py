@@ -89,7 +89,7 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the folder they lie in, so that `-m integration` finds them."""
     for item in items:
-        for folder in ("integration", "chaos", "browser"):
+        for folder in ("integration", "chaos", "browser", "cluster"):
             if folder in Path(item.path).parts:
                 item.add_marker(folder)
 

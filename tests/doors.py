@@ -62,11 +62,21 @@ DOORS: dict[str, Door] = {
     "settings": Door(names("messages errors policies"), names("cloudpickle yaml")),
     "space": Door(names("messages errors settings"), names("numpy pydantic yaml", TUNE)),
     "resources": Door(names("messages errors settings"), late=names(TUNE)),
+    "runtime": Door(names("errors"), why="it says what goes along to other nodes, and knows none of them"),
     "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
     "cluster": Door(
-        names("messages errors resources settings headwatch"),
+        names("messages errors resources runtime settings headwatch nodes storage.files gang.rendezvous"),
         names("ray"),
         why="it finds or starts a Ray and asks what it holds, whatever runs there",
+    ),
+    "nodes": Door(
+        names("messages gang.alike gang.rendezvous"),
+        names("ray"),
+        late=names("torch"),
+        why="its probes run on every node, and meet there as a gang does",
+    ),
+    "survey": Door(
+        names("errors cluster doctor nodes gang.alike"), names("ray"), why="it asks probes, and judges what they say"
     ),
     "policies": Door(names("messages errors"), why="a policy decides by what it is handed, and acts on nothing"),
     # N actors that train as one.
@@ -188,7 +198,7 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster datasets gang.pool gang.seat headwatch past recipe replay trial trainable",
+            "cluster datasets gang.pool gang.seat headwatch past recipe replay runtime trial trainable",
             "schedulers searchers storage results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),
@@ -219,7 +229,7 @@ DOORS: dict[str, Door] = {
     "cli": Door(
         names(
             "errors settings space storage sweep reopen reproducing results reporting simulation",
-            "checking doctor dashboards starter",
+            "checking doctor survey dashboards starter",
         ),
         names("typer"),
         late=names("rich yaml"),

@@ -285,6 +285,20 @@ def heard(trial_dir: str | os.PathLike[str]) -> int | None:
     return None
 
 
+def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> CheckpointError:
+    """Say why a trial that was paused cannot go on."""
+    paused = f"Trial {trial_id} was paused at report {number}"
+    if lost is None:
+        return CheckpointError(
+            f"{paused} without a checkpoint, so it cannot go on. Use tunelight.TuneReportCheckpointCallback, or a "
+            "scheduler that does not pause."
+        )
+    return CheckpointError(
+        f"{paused}, but the checkpoint {lost.path} is torn or gone, and so is what was before it. Whatever deletes "
+        "files in a sweep's folder while it runs has to leave those of trials that are not over."
+    )
+
+
 def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:
     """Return the checkpoints that pointers in a trial's folder name."""
     infos = (_read(pointer) for pointer in Path(trial_dir).glob(f"checkpoint_*/{POINTER}"))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError, guess
 from tunelight.resources import Reservation, fitted, trials_at_once
+from tunelight.runtime import for_job, refuse_local
+from tunelight.storage.files import SWEEP_FILE
 
 if TYPE_CHECKING:
     from tunelight.headwatch import HeadWatch
@@ -44,10 +46,12 @@ def connected(settings: Settings, reservation: Reservation, folder: Path) -> Ite
     watch: HeadWatch | None = None
     try:
         if ours:
-            _init_ray(settings.address, settings.runtime_env, settings.verbose)
+            _init_ray(settings.address, settings.runtime_env, settings.verbose, folder.parent)
+        else:
+            refuse_local(settings.runtime_env)
         _refuse_client()
         reservation = check_cluster(reservation, data_cpus=settings.room_for_data)
-        watch = _watched(folder)
+        watch = _watched(folder, settings)
         yield reservation, watch
     finally:
         if ours:
@@ -60,12 +64,14 @@ def connected(settings: Settings, reservation: Reservation, folder: Path) -> Ite
                 del os.environ[name]
 
 
-def _watched(folder: Path) -> HeadWatch:
+def _watched(folder: Path, settings: Settings) -> HeadWatch:
     import ray  # noqa: PLC0415
 
     from tunelight.headwatch import HeadWatch  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.nodes import NodeCheck  # noqa: PLC0415 - imports Ray
 
-    watch = HeadWatch(ray.get_runtime_context().gcs_address, folder)
+    check = NodeCheck(None if settings.checkpoints is None else folder / SWEEP_FILE)
+    watch = HeadWatch(ray.get_runtime_context().gcs_address, folder, check.trouble)
     watch.start()
     return watch
 
@@ -101,7 +107,10 @@ def _refuse_client() -> None:
         )
 
 
-def _init_ray(address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int) -> None:
+def _init_ray(
+    address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int, storage: Path | None = None
+) -> None:
+    """Connect, or start a Ray here. With ``storage``, code is to run there: this process's folder goes along."""
     import ray  # noqa: PLC0415
 
     common: dict[str, Any] = {
@@ -112,6 +121,10 @@ def _init_ray(address: str | None, runtime_env: Mapping[str, Any] | None, verbos
     address = address or os.environ.get("RAY_ADDRESS")
     with quiet(verbose):
         if address and address != "local":
+            if storage is not None:
+                from tunelight.gang.rendezvous import addresses  # noqa: PLC0415 - imports psutil
+
+                common["runtime_env"] = for_job(runtime_env, address, storage, addresses()) or None
             try:
                 ray.init(address=address, **common)
             except (ConnectionError, RuntimeError, ValueError) as error:
@@ -138,13 +151,25 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
         return "this machine", [{"CPU": float(_cpus_here()), "GPU": float(_gpus_here())}]
+    with attached(address) as known:
+        import ray  # noqa: PLC0415
+
+        return f"the cluster at {known}", [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
+
+@contextlib.contextmanager
+def attached(address: str) -> Iterator[str]:
+    """Use the Ray that this process is connected to, else the cluster at ``address`` for a while; yield its address.
+
+    "auto" is RAY_ADDRESS, or else a cluster of which this machine is a node. Raises: ResourceError where none answers.
+    """
     import ray  # noqa: PLC0415
 
     ours = not ray.is_initialized()
     try:
         if ours:
             _init_ray(address, None, 0)
-        return f"the cluster at {address}", [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+        yield ray.get_runtime_context().gcs_address if address == "auto" else address
     finally:
         if ours:
             ray.shutdown()

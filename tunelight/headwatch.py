@@ -14,12 +14,13 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from ray.tune import Callback
 
-from tunelight.errors import HeadLostError
+from tunelight.errors import HeadLostError, ResourceError
 
 PING_S: Final = 2.0
 LOST_S = 30.0
@@ -31,11 +32,15 @@ EXIT_CODE: Final = os.EX_TEMPFAIL
 
 
 class HeadWatch:
-    """Looks whether the head of a Ray cluster still answers, in a thread of its own. Runs on: driver."""
+    """Looks whether the head of a Ray cluster still answers, in a thread of its own. Runs on: driver.
 
-    def __init__(self, address: str, folder: Path) -> None:
+    ``trouble`` says what else keeps the sweep from going on, when ``check`` asks (None: nothing does).
+    """
+
+    def __init__(self, address: str, folder: Path, trouble: Callable[[], str | None] = lambda: None) -> None:
         self._address = address
         self._folder = folder
+        self._trouble = trouble
         self._over = threading.Event()
         self._lost = False
         self._thread = threading.Thread(target=self._watch, name="tunelight-headwatch", daemon=True)
@@ -50,9 +55,11 @@ class HeadWatch:
         self._thread.join(2 * PING_S)
 
     def check(self) -> None:
-        """Raise HeadLostError once the head is lost."""
+        """Raise HeadLostError once the head is lost, and ResourceError where nodes cannot take part."""
         if self._lost:
             raise HeadLostError(self.text)
+        if (why := self._trouble()) is not None:
+            raise ResourceError(why)
 
     @property
     def text(self) -> str:
@@ -98,7 +105,7 @@ class HeadCallback(Callback):  # type: ignore[misc,unused-ignore]
         self._watch: HeadWatch | None = watch
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Raise HeadLostError once the head is lost. Called by Tune at the start of each step of its loop."""
+        """Raise what :meth:`HeadWatch.check` does. Called by Tune at the start of each step of its loop."""
         if self._watch is not None:
             self._watch.check()
 

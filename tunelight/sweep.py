@@ -21,6 +21,7 @@ from tunelight.policies import FailurePolicy
 from tunelight.recipe import payload
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
+from tunelight.runtime import for_workers
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
@@ -137,7 +138,8 @@ def run(
         on_resize: what an elastic gang keeps when its size changes: "keep_global_batch", or "scale_lr" (also
             {"scale_lr": "sqrt", "warmup_steps": 100}).
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a local one of its own).
-        runtime_env: Ray's, for the sweep's workers.
+        runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. Where the cluster is
+            another machine, the driver's folder goes along as working_dir (None).
         progress: show the live table (True).
         verbose: 0: tunelight only; 1: also what trials print and Lightning says; 2: also Ray (0).
 
@@ -320,7 +322,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
         first=first_decision(scheduler),
         failures=settings.failures,
         on_resize=settings.on_resize,
-        runtime_env=dict(settings.runtime_env) if settings.runtime_env else None,
+        runtime_env=for_workers(settings.runtime_env),
         soft_errors=True,
         real_checkpoints=False,
         verbose=settings.verbose,

@@ -14,6 +14,7 @@ import ray
 from tunelight import checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.exchanging import Exchanging
+from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.holding import Holding
 from tunelight.gang.run import Run, head_error
@@ -97,7 +98,7 @@ class GangTrainable(Exchanging, Trainable):
             self._number = self._iteration = self._resume.number if self._resume else left.number
         self._kept.forget_after(self._number, self._trial_dir())
         if self._resume is None and self._number:
-            self._unable = _no_checkpoint(self.trial_id, self._number, left)
+            self._unable = checkpoints.cannot_go_on(self.trial_id, self._number, left)
             if not self.spec.soft_errors:
                 raise self._unable
 
@@ -234,6 +235,7 @@ class GangTrainable(Exchanging, Trainable):
             keep=self._kept.add,
             newest=self._newest,
             size=self._size,
+            leave=reason_to_leave(self._gang),
         )
         self._holding.begin()
         run.start()
@@ -318,6 +320,9 @@ class GangTrainable(Exchanging, Trainable):
     def _failed(self, error: WorkerError) -> dict[str, Any]:
         """Return the result that ends a failed trial. Raises: TrialError where Tune is to let go of the gang too."""
         self._run = None
+        if error.type_name == DRAINED:
+            self._close_gang()
+            raise moved_away(error)
         if self._gang is not None and not self._gang.met and error.rank < 0:
             self._close_gang()  # it cannot be had: the next trial gets another
             raise TrialError(error)
@@ -378,20 +383,6 @@ class GangTrainable(Exchanging, Trainable):
         if storage is not None and storage.storage_filesystem.type_name == "local":
             return Path(storage.trial_fs_path)
         return Path(self.logdir)
-
-
-def _no_checkpoint(trial_id: str, number: int, lost: CheckpointInfo | None) -> CheckpointError:
-    """Say why a trial that was paused cannot go on."""
-    paused = f"Trial {trial_id} was paused at report {number}"
-    if lost is None:
-        return CheckpointError(
-            f"{paused} without a checkpoint, so it cannot go on. Use tunelight.TuneReportCheckpointCallback, or a "
-            "scheduler that does not pause."
-        )
-    return CheckpointError(
-        f"{paused}, but the checkpoint {lost.path} is torn or gone, and so is what was before it. Whatever deletes "
-        "files in a sweep's folder while it runs has to leave those of trials that are not over."
-    )
 
 
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:

@@ -60,7 +60,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
             seats.reserve([self])
         self.worker = self.location = self.worker or object()
 
-    def vacate(self: Any, why: str) -> None:
+    def vacate(self: Any, why: str, *, healthy: bool = False) -> None:
         self.worker = self.location = None
 
     monkeypatch.setattr(seats, "placement_group", held.reserve)

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 
 from tunelight.errors import GangError
+from tunelight.gang.alike import ADVICE, differences, node_name
 from tunelight.gang.placement import arrange, layout
 from tunelight.gang.rendezvous import JOIN_LIMIT_S, Meeting
 from tunelight.gang.seat import Seat, reserve, sweep_seats
@@ -180,6 +181,9 @@ class Crew:
         self.ranks = [seats[index] for index, _ in order]
         self.locations = [seat.location for seat in self.ranks if seat.location is not None]
         places = [place for _, place in order]
+        told = differences({node_name(one.hostname, one.node_id, one.address): one.versions for one in self.locations})
+        if told:
+            raise GangError(f"The gang's workers cannot train together. {' '.join(told)} {ADVICE}", "exception")
         interface, nodes = places[0].interface, layout(places)
         ((port, group_port),) = self._gather(
             [self.workers[0].host.remote(interface, self.spec.collectives, nodes)],
@@ -226,6 +230,9 @@ class Crew:
                     self.lose(rank, f"rank {rank} failed while the gang waited for {what}")
             if isinstance(error, GangError):
                 raise
+            told = getattr(error, "cause", None)  # what a worker raised; Ray puts its traceback before it
+            if isinstance(told, GangError):
+                raise GangError(str(told), told.cause) from error
             raise GangError(f"A worker failed while the gang waited for {what}: {error}") from error
         return list(ray.get(calls))
 

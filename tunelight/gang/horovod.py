@@ -6,10 +6,13 @@ alone (Horovod's own launcher binds all of them).
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tunelight.errors import GangError
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ class HorovodGroup:
         import horovod.torch as hvd  # noqa: PLC0415 - it is there in Horovod's gangs only
 
         os.environ.update(environment(meeting, place))
+        if (why := unnamed(socket.gethostname(), alone=len(meeting.layout) < 2)) is not None:
+            raise GangError(f"{why} on {os.uname().nodename} ({place.interface}). {_NAME_IT}", "exception")
         hvd.init()
         self._joined = True
 
@@ -77,6 +82,37 @@ class HorovodGroup:
         return type(error).__name__ == "HorovodInternalError"
 
 
+_NAME_IT = (
+    "Horovod 0.28 opens its connections at the address of the host name, whichever interface it is told. Add a line "
+    "with the node's address and its name to /etc/hosts there, or use backend='ddp', which needs no name."
+)
+
+
+def unnamed(host: str, *, alone: bool) -> str | None:
+    """Return why Horovod cannot use the address of the host name; None where it can.
+
+    Its collectives go by the first address of the name that can be bound to. Without one it crashes; with one of the
+    loopback interface, as Debian's installer writes into /etc/hosts, ranks on other nodes wait in vain.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return f"The host name {host!r} has no address ({error})"
+    for kind, _, _, _, place in found:
+        address = str(place[0])
+        try:
+            with socket.socket(kind, socket.SOCK_STREAM) as one:
+                one.bind(place)
+        except OSError:
+            continue
+        if alone or not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+            return None
+        return f"The host name {host!r} has the address {address}, which other nodes cannot reach"
+    return (
+        f"The host name {host!r} has no address of this node ({', '.join(sorted({str(one[4][0]) for one in found}))})"
+    )
+
+
 def node_name(node: int) -> str:
     """Return what a node is called among Horovod's hosts."""
     return f"node{node}"
@@ -100,6 +136,5 @@ def environment(meeting: Meeting, place: Place) -> dict[str, str]:
         "GLOO_RENDEZVOUS_PORT": meeting.group_port,
         "CONTROLLER": "gloo",
         "CPU_OPERATIONS": "gloo",
-        "GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),  # the gang's, set for gloo of any kind
     }
     return {f"HOROVOD_{name}": str(value) for name, value in found.items()}

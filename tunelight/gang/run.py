@@ -11,6 +11,7 @@ from typing import Any
 
 from tunelight.checkpoints import last_whole, take_over
 from tunelight.errors import GangError, TrialError
+from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.messages import (
     Adopt,
     Adopted,
@@ -49,6 +50,8 @@ class Run:
             default the last that was heard of).
         fresh: given the task at each start, for what is too large to be kept in between.
         size: how many workers to use; it can have fewer while some are lost (None: all, as they come).
+        leave: asked now and then why training has to leave its nodes (None: it need not). It then ends at its next
+            boundary, with a checkpoint and an error of type ``DRAINED``, to go on elsewhere.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Run:
         newest: Callable[[int], CheckpointInfo | None] | None = None,
         fresh: Callable[[Task], Task] = lambda task: task,
         size: int | None = None,
+        leave: Callable[[], str | None] | None = None,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,9 +88,13 @@ class Run:
         self._met = -COOLDOWN_S
         self._can_save = True
         self._leaving = self._started = False
+        self._leave = leave
+        self._why: str | None = None
 
     def start(self) -> None:
-        """Start, on a gang that is fit for it. Raises: TrialError when the gang cannot be had."""
+        """Start, on a gang that is fit for it. Raises: TrialError when the gang cannot be had, or has to leave."""
+        if self._leave is not None and (why := self._leave()) is not None:
+            raise TrialError(drained(why))
         try:
             self._start()
         except GangError as error:
@@ -125,7 +133,7 @@ class Run:
             event = self._queue.popleft() if self._queue else None
             if event is None:
                 self._raise_when_over()
-                event = self.gang.next_event(timeout_s)
+                event = self._wait(timeout_s)
             if event is None:
                 return None
             if isinstance(event, Ended) and event.error is not None:
@@ -135,6 +143,26 @@ class Run:
                 self._left(event)
             elif self._take(event):
                 return event
+
+    def _wait(self, timeout_s: float | None) -> Event | None:
+        """Return the gang's next event; see meanwhile whether it has to leave its nodes."""
+        if self._leave is None:
+            event: Event | None = self.gang.next_event(timeout_s)
+            return event
+        end = None if timeout_s is None else self._clock() + timeout_s
+        while True:
+            self._leave_if_drained()
+            event = self.gang.next_event(LOOK_S if end is None else max(0.0, min(LOOK_S, end - self._clock())))
+            if event is not None or not self.gang.running or (end is not None and self._clock() >= end):
+                return event
+
+    def _leave_if_drained(self) -> None:
+        """Have the ranks write a checkpoint and end at their next boundary, if their nodes are to be taken away."""
+        if self._can_save and not self._leaving and self._error is None and self.gang.running and self._leave:
+            self._why = self._leave()
+            if self._why is not None:
+                self._leaving = True
+                self.gang.answer(Stop("moved", save=True))
 
     def _take(self, event: Event) -> bool:
         """Note what an event brings; False where there is nothing in it for others, or a report that they have."""
@@ -274,6 +302,10 @@ class Run:
     def _left(self, saved: Saved) -> None:
         """Go on in another size, now that the ranks leave with a checkpoint; or not, where they could write none."""
         self._leaving = False
+        if saved.checkpoint is None and self._why is not None:
+            self._can_save = False
+            self._say(f"stays where it is although {self._why}: its training code writes no checkpoints")
+            return
         if saved.checkpoint is None:
             self._can_save = False
             self._say(f"keeps its {self.gang.size} workers: its training code writes no checkpoints")
@@ -281,7 +313,15 @@ class Run:
             return
         self._note(saved)
         self._queue.extend(self.gang.finish(reason="resize"))
+        if self._why is not None:
+            self._error = drained(self._why)
+            return
         self.start()
+
+
+def drained(why: str) -> WorkerError:
+    """Return the error by which a trial leaves its nodes."""
+    return WorkerError(-1, os.uname().nodename, DRAINED, why, "", cause="preempted")
 
 
 def head_error(error: Exception) -> WorkerError:

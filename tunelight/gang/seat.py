@@ -93,19 +93,22 @@ class Seat:
                 raise
         return self.location is not None
 
-    def vacate(self, why: str) -> None:
-        """End the worker; whatever it holds is free at once. The seat stays reserved."""
+    def vacate(self, why: str, *, healthy: bool = False) -> None:
+        """End the worker; whatever it holds is free at once. The seat stays reserved.
+
+        A ``healthy`` one on another node ends by Ray's word: a process there, to see to it, would outlive its owner.
+        """
         if self.worker is not None:
             with contextlib.suppress(Exception):  # it may be dead, or Ray may be gone
                 ray.kill(self.worker)
                 if self.location is not None:
-                    _end_process(self.location)
+                    _end_process(self.location, only_here=healthy)
             self.lost = why
         self.worker = self.location = self._arriving = None
 
     def release(self) -> None:
         """End the worker, and give back what was reserved for seats of their own, of which this is the last."""
-        self.vacate("released")
+        self.vacate("released", healthy=True)
         if self.of_its_own and self.group is not None:
             with contextlib.suppress(Exception):  # Ray may be gone
                 remove_placement_group(self.group)
@@ -140,10 +143,12 @@ def _dead(owner: str) -> bool:
     return owner != "driver" and actors(owner).get("State") == "DEAD"
 
 
-def _end_process(location: Location) -> None:
+def _end_process(location: Location, *, only_here: bool) -> None:
     """End a worker's process for good: Ray asks it to end, which one that is stopped does not hear."""
-    if location.node_id == ray.get_runtime_context().get_node_id():
+    here = location.node_id == ray.get_runtime_context().get_node_id()
+    if here:
         _kill(location.pid)
+    if here or only_here:
         return
     there = NodeAffinitySchedulingStrategy(location.node_id, soft=False)
     ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(location.pid)

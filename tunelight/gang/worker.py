@@ -9,8 +9,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from ray.exceptions import RayActorError
 from tunelight import session as sessions
 from tunelight.control import Mailbox
 from tunelight.errors import TrainFunctionError, TrialStopped
+from tunelight.gang.alike import installed
 from tunelight.gang.output import JobOutput, TrialOutput
 from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
@@ -66,6 +67,8 @@ class Location:
     hostname: str
     gpus: tuple[str, ...] = ()
     """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    """What is installed there, of that which has to be the same on all ranks."""
 
 
 class TrialBox:
@@ -130,6 +133,7 @@ class GangWorker:
             pid=os.getpid(),
             hostname=os.uname().nodename,
             gpus=tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])),
+            versions=installed(),
         )
 
     def arrive(self, hook: bytes | None) -> Location:

@@ -24,6 +24,7 @@ from pytorch_lightning.strategies.launchers.launcher import _Launcher
 from tunelight import checkpoints
 from tunelight.cluster import check_cluster, use_ray
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError
+from tunelight.gang.drain import DRAINED, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import Run
@@ -190,8 +191,8 @@ class DriverLauncher(_Launcher):
             heard=reporter is not None,
             every_s=0.0 if reporter else SAFE_EVERY_S,
         )
-        gang = held.gang
-        try:
+        while True:
+            gang = held.gang
             steady = Run(
                 gang,
                 task,
@@ -199,10 +200,26 @@ class DriverLauncher(_Launcher):
                 say=lambda text: _say(f"tunelight: {text}"),
                 newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
                 fresh=lambda task: task if run is None else _with_run(task, run),
+                leave=None if reporter or run is None else reason_to_leave(gang, with_head=False),
             )
+            try:
+                return self._finished(steady, held, reporter, folder)
+            except WorkerFailedError as error:
+                if error.error.type_name != DRAINED:
+                    raise
+                _say(f"tunelight: {error.error.message}; going on elsewhere")
+            pool.close(held)
+            held, task = self._take(), replace(task, resume=steady.resume)
+
+    def _finished(self, steady: Run, held: Held, reporter: Any, folder: Path) -> dict[int, Any]:
+        """Run a job to its end; return what ranks hand in. The gang is given back, or closed, unless it has to move."""
+        gang = held.gang
+        try:
             steady.start()
             handed_in = _listen(steady, reporter)
         except WorkerFailedError as error:
+            if error.error.type_name == DRAINED:
+                raise
             if (last := _newest(folder)) is not None:
                 error.add_note(f"What it had learned is in {last.path}: fit(..., ckpt_path=...) goes on from there.")
             pool.give_back(held, self._strategy.workers.idle_timeout_s)

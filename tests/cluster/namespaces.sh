@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Ray nodes with addresses of their own on one machine: network namespaces, joined by a bridge in one more.
+#
+#   tests/cluster/namespaces.sh NODES COMMAND...
+#
+# starts a Ray head in the first namespace (10.77.0.1) and a node in each other one, two CPUs each, runs COMMAND in the
+# first, with RAY_ADDRESS set, and returns what it returns. Everything is removed again, whatever happened: processes,
+# namespaces and with them the links, and Ray's files. Needs root, iproute2, and a kernel that allows it.
+#
+# PYTHON names the interpreter (python3), CPUS a node's CPUs (2). ISOLATED=1: nodes reach the first, but not one
+# another. UNLIKE="NAME=VALUE ..." sets variables for the last node alone.
+set -euo pipefail
+
+((EUID == 0)) || { echo "namespaces.sh needs root" >&2; exit 77; }
+command -v ip >/dev/null || { echo "namespaces.sh needs ip (iproute2)" >&2; exit 77; }
+nodes=${1:?how many nodes}
+shift
+
+python=$(command -v "${PYTHON:-python3}")
+ray=$(dirname "$python")/ray
+prefix=tl$$
+work=$(mktemp -d /tmp/$prefix.XXXX) # short: Ray's sockets lie in it, and their paths are limited
+export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token} RAY_USAGE_STATS_ENABLED=0
+export RAY_AUTH_TOKEN=${RAY_AUTH_TOKEN:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')}
+export RAY_ADDRESS=10.77.0.1:6379 RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0
+
+namespaces() { ip netns list | awk -v p="^$prefix-" '$1 ~ p {print $1}'; }
+
+processes() { for name in $(namespaces); do ip netns pids "$name"; done; }
+
+remove() {
+  trap '' INT TERM
+  trap - EXIT
+  local name pids
+  for signal in TERM KILL; do
+    pids=$(processes)
+    [[ -z $pids ]] && break
+    # shellcheck disable=SC2086 # one word a process
+    kill -$signal $pids 2>/dev/null || true
+    for _ in $(seq 50); do
+      [[ -z $(processes) ]] && break
+      sleep 0.1
+    done
+  done
+  for name in $(namespaces); do ip netns del "$name"; done
+  wait 2>/dev/null || true
+  rm -rf "$work"
+}
+trap remove EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+echo "127.0.0.1 localhost" >"$work/hosts"
+for number in $(seq "$nodes"); do echo "10.77.0.$number node$number" >>"$work/hosts"; done
+
+ip netns add "$prefix-switch" || { echo "namespaces.sh: this system allows no network namespaces" >&2; exit 77; }
+ip -n "$prefix-switch" link add switch type bridge
+ip -n "$prefix-switch" link set switch up
+for number in $(seq "$nodes"); do
+  name=$prefix-$number
+  ip netns add "$name"
+  ip -n "$name" link set lo up
+  ip -n "$name" link add tlnet0 type veth peer name "port$number" netns "$prefix-switch"
+  ip -n "$name" address add "10.77.0.$number/24" dev tlnet0
+  ip -n "$name" link set tlnet0 up
+  ip -n "$prefix-switch" link set "port$number" master switch up
+  if [[ -n ${ISOLATED:-} ]] && ((number > 1)); then
+    ip -n "$prefix-switch" link set "port$number" type bridge_slave isolated on
+  fi
+done
+
+# on NUMBER COMMAND...: run it on that node, which has a host name of its own.
+on() {
+  local number=$1
+  shift
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  ip netns exec "$prefix-$number" unshare --uts --mount bash -c \
+    'hostname "$0"; mount --bind "$1" /etc/hosts; shift; exec "$@"' "node$number" "$work/hosts" "$@"
+}
+
+for number in $(seq "$nodes"); do
+  options=(--node-ip-address="10.77.0.$number" --num-cpus="${CPUS:-2}" --block --disable-usage-stats)
+  options+=(--object-store-memory=150000000)
+  if ((number == 1)); then
+    options+=(--head --port=6379 --include-dashboard=false --temp-dir="$work/ray")
+    options+=(--system-config='{"prestart_worker_first_driver": false}')
+  else
+    options+=(--address="$RAY_ADDRESS")
+  fi
+  unlike=()
+  ((number == nodes)) && read -ra unlike <<<"${UNLIKE:-}"
+  on "$number" env ${unlike[@]+"${unlike[@]}"} "$ray" start "${options[@]}" >"$work/node$number.log" 2>&1 &
+  if ((number == 1)); then
+    for _ in $(seq 600); do
+      on 1 bash -c 'exec 3<>/dev/tcp/10.77.0.1/6379' 2>/dev/null && break
+      sleep 0.1
+    done
+  fi
+done
+
+NODES=$nodes on 1 "$@" & # in the background: a signal is then heeded at once
+status=0
+wait $! || status=$?
+if ((status)); then tail -n 20 "$work"/node*.log >&2; fi
+exit $status

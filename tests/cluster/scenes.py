@@ -1,0 +1,261 @@
+"""What is run on a cluster of several nodes, by a driver of its own: three raylets here, or real addresses.
+
+Called as ``python -m tests.cluster.scenes ADDRESS FOLDER SCENE...``; prints one line of JSON for each scene.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]  # generated
+from ray.tune import Callback
+
+import tunelight as tl
+from tests.integration.training import Line, LineData, trainer
+
+TOLD = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+
+
+def where(config: dict[str, Any]) -> None:
+    """Write down where each rank is, then train and save. Runs on: worker."""
+    me = tl.get_context()
+    here = {
+        "node": ray.get_runtime_context().get_node_id(),
+        "address": ray.util.get_node_ip_address(),
+        "ranks": [me.rank, me.local_rank, me.node_rank, me.local_world_size],
+        "told": {name: os.environ.get(name) for name in TOLD},
+        "env": {name: value for name, value in os.environ.items() if name.startswith("MINE_")},
+        "file": sys.modules[tl.__name__].__file__,
+        "sent": find_spec("only_there") is not None,
+    }
+    Path(me.trial_dir, f"rank-{me.rank}.json").write_text(json.dumps(here))
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
+    trainer(config["epochs"], report).fit(Slow(config["lr"], config["slow_s"]), datamodule=LineData())
+
+
+class Slow(Line):
+    """Takes its time with each batch."""
+
+    def __init__(self, lr: float, slow_s: float = 0.0) -> None:
+        super().__init__(lr)
+        self.slow_s = slow_s
+
+    def training_step(self, batch: Any, number: int) -> Any:
+        time.sleep(self.slow_s)
+        return super().training_step(batch, number)
+
+
+def sweep(folder: Path, name: str, epochs: int = 2, slow_s: float = 0.0, **kwargs: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "metric": "loss", "num_samples": 3, "scheduler": "fifo", "storage": folder, "name": name, "progress": False,
+        "seed": 1,
+    }  # fmt: skip
+    began = time.monotonic()
+    space = {"lr": tl.uniform(0.01, 0.1), "epochs": tl.choice([epochs]), "slow_s": tl.choice([slow_s])}
+    results = tl.run(space, where, **settings | kwargs)
+    trials = [
+        [json.loads(file.read_text()) for file in sorted(trial.path.glob("rank-*.json"))] for trial in results.trials
+    ]
+    return {
+        "trials": trials,
+        "states": [trial.state for trial in results.trials],
+        "errors": [str(trial.error) for trial in results.errors],
+        "losses": [report["loss"] for report in results.best.history],
+        "loaded": type(results.best.load_model(Line)).__name__,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def packed(folder: Path) -> dict[str, Any]:
+    """Run as many gangs of two as there are nodes with two CPUs."""
+    return sweep(folder, "packed", workers=2)
+
+
+def spread(folder: Path) -> dict[str, Any]:
+    """Run gangs that no node can hold alone."""
+    return sweep(folder, "spread", workers=3, num_samples=1)
+
+
+def refused(folder: Path) -> dict[str, Any]:
+    """Run gangs that cannot be, and say what is said."""
+    began = time.monotonic()
+    try:
+        told = sweep(folder, "refused", workers=3, num_samples=1)
+    except tl.errors.TunelightError as error:
+        return {"error": str(error), "kind": type(error).__name__, "seconds": time.monotonic() - began}
+    return told | {"error": "nothing"}
+
+
+def horovod(folder: Path) -> dict[str, Any]:
+    """Run such a gang with Horovod."""
+    return sweep(folder, "horovod", workers=3, num_samples=1, backend="horovod")
+
+
+def drain_node(node_id: str) -> None:
+    """Tell Ray that a node is taken away in a minute, as a cloud does."""
+    soon = int((time.time() + 60) * 1000)
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    client = GcsClient(ray.get_runtime_context().gcs_address)
+    accepted, why = client.drain_node(node_id, reason, "taken away", soon)
+    assert accepted, why
+
+
+class Drain(Callback):
+    """Drains the node of the first trial after its second report. Runs on: driver."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.drained = ""
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        if result["training_iteration"] != 2 or self.drained:
+            return
+        self.drained = json.loads((Path(trial.path) / "rank-0.json").read_text())["node"]
+        drain_node(self.drained)
+
+
+def drain(folder: Path) -> dict[str, Any]:
+    """Drain the node that a trial runs on; compare it with one that nobody disturbed."""
+    drained = Drain(folder)
+    away = {"extra_cpu": 2, "extra_custom_resources": {"away": 2}}  # a head is not drained: the driver is there
+    settings: dict[str, Any] = {
+        "workers": 2, "num_samples": 1, "epochs": 8, "slow_s": 0.1, "failures": 0, "resources_per_trial": away,
+    }  # fmt: skip
+    alone = sweep(folder, "undisturbed", **settings)
+    moved = sweep(folder, "moved", callbacks=[drained], **settings)
+    record = tl.SweepResults.load(folder / "moved").record
+    return {
+        "drained": drained.drained,
+        "nodes": [rank["node"] for rank in moved["trials"][0]],
+        "losses": [alone["losses"], moved["losses"]],
+        "states": moved["states"],
+        "notes": [str(note) for note in record.notes],
+        "gone": not next(node["Alive"] for node in ray.nodes() if node["NodeID"] == drained.drained),
+    }
+
+
+class DrainOne(pl.Callback):
+    """Drains the node of rank 0 in the third epoch, once, from there. Runs on: worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seen = folder / "seen"
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        node = ray.get_runtime_context().get_node_id()
+        with self.seen.open("a") as file:
+            print(json.dumps([trainer.global_rank, trainer.current_epoch, node]), file=file)
+        if trainer.global_rank == 0 and trainer.current_epoch == 2 and not (self.seen.parent / "drained").exists():
+            (self.seen.parent / "drained").write_text(node)
+            drain_node(node)
+
+
+def drain_fit(folder: Path) -> dict[str, Any]:
+    """Drain the node that a Trainer's gang is on; compare it with one that nobody disturbed."""
+    losses = []
+    plans: dict[str, list[pl.Callback]] = {"alone": [], "moved": [DrainOne(folder)]}
+    for name, callbacks in plans.items():
+        root = folder / name
+        root.mkdir()
+        pl.seed_everything(1)
+        whole = pl.Trainer(
+            max_epochs=8, strategy=tl.RayStrategy(num_workers=2, resources_per_worker={"away": 1}),
+            default_root_dir=root, logger=False, callbacks=callbacks, enable_progress_bar=False, accelerator="cpu",
+            enable_checkpointing=False,
+        )  # fmt: skip
+        whole.fit(Slow(0.05, 0.3), datamodule=LineData())
+        losses.append(float(whole.callback_metrics["val_loss"]))
+    return {
+        "losses": losses,
+        "drained": (folder / "drained").read_text(),
+        "seen": [json.loads(line) for line in (folder / "seen").read_text().splitlines()],
+    }
+
+
+def code(folder: Path) -> dict[str, Any]:
+    """Connect as a sweep does, and send code and variables along."""
+    address = ray.get_runtime_context().gcs_address
+    ray.shutdown()
+    sent = folder / "sent"
+    sent.mkdir()
+    (sent / "only_there.py").write_text("WORD = 'sent'")
+    environment = {"working_dir": str(sent), "env_vars": {"MINE_TOO": "yes"}}
+    return sweep(folder, "code", workers=2, num_samples=1, address=address, runtime_env=environment)
+
+
+class Places(pl.Callback):
+    """Write down where the ranks of a Trainer's gang are. Runs on: worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        node = ray.get_runtime_context().get_node_id()
+        ranks = [trainer.global_rank, trainer.local_rank, trainer.node_rank, trainer.num_nodes]
+        Path(self.folder, f"fit-{trainer.global_rank}.json").write_text(json.dumps({"node": node, "ranks": ranks}))
+
+
+def fit(folder: Path) -> dict[str, Any]:
+    """Fit with a Trainer on the driver, over all nodes."""
+    root = folder / "fit"
+    root.mkdir()
+    best = pl.callbacks.ModelCheckpoint(root / "best", monitor="val_loss")
+    trainer = pl.Trainer(
+        max_epochs=2, strategy=tl.RayStrategy(num_workers=4), default_root_dir=root, logger=False,
+        callbacks=[best, Places(root)], enable_progress_bar=False, accelerator="cpu",
+    )  # fmt: skip
+    model = Line(0.05)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    trainer.fit(model, datamodule=LineData())
+    return {
+        "places": [json.loads(file.read_text()) for file in sorted(root.glob("fit-*.json"))],
+        "best": Path(best.best_model_path).is_file(),
+        "learned": any(not weight.equal(before[name]) for name, weight in model.state_dict().items()),
+        "loss": float(trainer.callback_metrics["val_loss"]),
+    }
+
+
+SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    scene.__name__: scene for scene in (packed, spread, refused, horovod, fit, drain, drain_fit, code)
+}
+
+
+def wait_for_nodes(count: int, limit_s: float = 60.0) -> None:
+    """Wait until so many nodes are there; they start one by one."""
+    end = time.monotonic() + limit_s
+    while sum(node["Alive"] for node in ray.nodes()) < count:
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited {limit_s:.0f} s for {count} nodes: {ray.nodes()}")
+        time.sleep(0.2)
+
+
+def main(address: str, folder: str, *names: str) -> None:
+    ray.init(address=address, log_to_driver=False)
+    try:
+        wait_for_nodes(int(os.environ.get("NODES", "1")))
+        for name in names:
+            print(json.dumps({"scene": name, **SCENES[name](Path(folder))}), flush=True)  # noqa: T201 - read by a test
+    finally:
+        ray.shutdown()
+
+
+def read(output: str) -> dict[str, dict[str, Any]]:
+    """Return what scenes printed, by name."""
+    lines: Sequence[str] = output.splitlines()
+    told = [json.loads(line) for line in lines if line.startswith('{"scene"')]
+    return {one["scene"]: one for one in told}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

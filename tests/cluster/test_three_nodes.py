@@ -1,0 +1,120 @@
+"""A sweep and a Trainer on three raylets of two CPUs each: where gangs lie, who is who, and what reaches the driver."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.scenes import read
+from tests.cluster.three import on_three_nodes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("three")
+    scenes = ["packed", "spread", "fit", *(["horovod"] if find_spec("horovod") else [])]
+    return read(on_three_nodes("tests.cluster.scenes", str(folder), *scenes))
+
+
+def finished(scene: dict[str, Any]) -> None:
+    assert set(scene["states"]) == {"FINISHED"}, scene["errors"]
+    assert scene["loaded"] == "Line"  # written on whatever node, read here
+
+
+def test_a_gang_that_fits_a_node_has_one(told):
+    finished(told["packed"])
+    for ranks in told["packed"]["trials"]:
+        assert len({rank["node"] for rank in ranks}) == 1
+        assert [rank["ranks"] for rank in ranks] == [[0, 0, 0, 2], [1, 1, 0, 2]]
+        assert {rank["told"]["MASTER_ADDR"] for rank in ranks} == {"127.0.0.1"}
+
+
+def test_gangs_use_every_node(told):
+    assert len({ranks[0]["node"] for ranks in told["packed"]["trials"]}) == 3
+
+
+def neighbours(nodes: list[str]) -> bool:
+    return len([node for node, _ in groupby(nodes)]) == len(set(nodes))
+
+
+def test_ranks_of_a_node_are_neighbours(told):
+    finished(told["spread"])
+    (ranks,) = told["spread"]["trials"]
+    nodes = [rank["node"] for rank in ranks]
+    assert len(set(nodes)) > 1
+    assert neighbours(nodes)
+
+
+def test_local_and_node_ranks_follow_the_nodes(told):
+    (ranks,) = told["spread"]["trials"]
+    nodes = [rank["node"] for rank in ranks]
+    order = list(dict.fromkeys(nodes))
+    expected = [
+        [number, nodes[:number].count(node), order.index(node), nodes.count(node)] for number, node in enumerate(nodes)
+    ]
+    assert [rank["ranks"] for rank in ranks] == expected
+
+
+def test_all_are_told_rank_0s_address_and_their_own_interface(told):
+    (ranks,) = told["spread"]["trials"]
+    assert {rank["told"]["MASTER_ADDR"] for rank in ranks} == {ranks[0]["address"]}
+    for rank in ranks:
+        assert len({rank["told"][name] for name in rank["told"] if name.endswith(("IFNAME", "IFACE"))}) == 1
+        assert rank["told"]["GLOO_SOCKET_IFNAME"]
+
+
+def test_workers_import_the_drivers_code(told):
+    import tunelight
+
+    files = {rank["file"] for ranks in told["packed"]["trials"] for rank in ranks}
+    assert files == {str(Path(tunelight.__file__))}
+
+
+@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
+def test_horovod_trains_across_nodes_as_ddp_does(told):
+    finished(told["horovod"])
+    assert told["horovod"]["losses"] == pytest.approx(told["spread"]["losses"], abs=1e-5)
+
+
+def test_a_trainers_gang_spans_nodes_and_brings_everything_back(told):
+    fit = told["fit"]
+    assert fit["best"]
+    assert fit["learned"]
+    assert [place["ranks"][0] for place in fit["places"]] == [0, 1, 2, 3]
+    nodes = [place["node"] for place in fit["places"]]
+    assert neighbours(nodes)
+    order = list(dict.fromkeys(nodes))
+    for number, place in enumerate(fit["places"]):
+        assert place["ranks"][1:3] == [nodes[:number].count(nodes[number]), order.index(nodes[number])]
+
+
+def test_a_gang_leaves_a_drained_node_with_nothing_lost(tmp_path: Path) -> None:
+    drain = read(on_three_nodes("tests.cluster.scenes", str(tmp_path), "drain"))["drain"]
+    assert drain["states"] == ["FINISHED"], drain["notes"]
+    assert drain["losses"][1] == drain["losses"][0]
+    assert len(drain["losses"][1]) == 8
+    assert drain["drained"]
+    assert drain["drained"] not in drain["nodes"]
+    assert any("Ray drains" in note for note in drain["notes"])
+
+
+def test_a_folder_and_variables_reach_every_worker(tmp_path: Path) -> None:
+    code = read(on_three_nodes("tests.cluster.scenes", str(tmp_path), "code"))["code"]
+    finished(code)
+    for rank in code["trials"][0]:
+        assert rank["sent"]
+        assert rank["env"] == {"MINE_TOO": "yes"}
+
+
+def test_a_trainers_gang_leaves_a_drained_node_too(tmp_path: Path) -> None:
+    told = read(on_three_nodes("tests.cluster.scenes", str(tmp_path), "drain_fit"))["drain_fit"]
+    assert told["losses"][1] == told["losses"][0]
+    epochs = [epoch for rank, epoch, _ in told["seen"] if rank == 0]
+    assert sorted(set(epochs)) == list(range(8))
+    assert told["drained"] not in {node for _, epoch, node in told["seen"] if epoch > 4}

@@ -1,0 +1,87 @@
+"""Three raylets on one machine, two CPUs each.
+
+``python -m tests.cluster.three MODULE ARGUMENT...`` runs a driver there. The address of the
+cluster becomes the driver's first argument.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 240.0
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment, with this checkout first on the way to imports."""
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
+
+
+def on_three_nodes(*arguments: str, limit_s: float = LIMIT_S, code: int = 0, **variables: str) -> str:
+    """Run a driver on three raylets, in processes of its own; return what it printed.
+
+    UNLIKE="NAME=VALUE ..." sets variables for the last of them.
+    """
+    return finished(sys.executable, "-m", "tests.cluster.three", *arguments, limit_s=limit_s, code=code, **variables)
+
+
+def another_torch(folder: Path) -> str:
+    """Make what a node has to import first, to have another version of torch installed; return its PYTHONPATH."""
+    about = folder / "torch-9.9.9.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
+    return os.pathsep.join([str(folder), environment()["PYTHONPATH"]])
+
+
+def finished(*command: str, limit_s: float, code: int = 0, **variables: str) -> str:
+    """Run a command in a session of its own, which ends with it; return what it printed.
+
+    Raises: AssertionError where it takes longer, or ends with another ``code``.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment() | variables,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it takes down what it started, if it still can
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise AssertionError(f"not finished within {limit_s:.0f} s:\n{output}") from None
+    assert process.returncode == code, output
+    return output
+
+
+def cluster(nodes: int = 3, cpus: int = 2, **last: Any) -> Any:
+    """Start the raylets; all but the head hold the resource "away", and ``last`` is said of the last one only."""
+    from ray.cluster_utils import Cluster
+
+    quick = {"prestart_worker_first_driver": False}  # idle task workers would only take processor time
+    head = {"num_cpus": cpus, "include_dashboard": False, "_system_config": quick}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    for number in range(1, nodes):
+        found.add_node(num_cpus=cpus, resources={"away": cpus}, **(last if number == nodes - 1 else {}))
+    return found
+
+
+if __name__ == "__main__":
+    import importlib
+
+    name, *rest = sys.argv[1:]
+    unlike = dict(one.split("=", 1) for one in os.environ.pop("UNLIKE", "").split())
+    started = cluster(env_vars=unlike)
+    try:
+        importlib.import_module(name).main(started.address, *rest)
+    finally:
+        started.shutdown()

@@ -1,0 +1,105 @@
+"""Where the ranks of a gang meet: which address, which interface, and what is said where they cannot."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tunelight.errors import GangError
+from tunelight.gang.horovod import unnamed
+from tunelight.gang.rendezvous import Meeting, Rendezvous, interface_name, interface_variables, listening, reach
+from tunelight.messages import Place
+
+ELSEWHERE = "203.0.113.7"  # of the range that is kept for documentation
+
+
+@pytest.fixture
+def two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry(kind: Any, address: str) -> psutil._ntuples.snicaddr:
+        return psutil._ntuples.snicaddr(kind, address, None, None, None)
+
+    found = {
+        "lo": [entry(socket.AF_INET, "127.0.0.1"), entry(socket.AF_INET6, "::1")],
+        "docker0": [entry(socket.AF_INET, "172.17.0.1")],
+        "ib0": [entry(socket.AF_INET, "10.1.0.4"), entry(socket.AF_INET6, "fe80::4%ib0")],
+        "tap0": [entry(psutil.AF_LINK, "10.1.0.5")],
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [("127.0.0.1", "lo"), ("10.1.0.4", "ib0"), ("fe80::4", "ib0"), ("10.1.0.5", None), (ELSEWHERE, None)],
+)
+def test_the_interface_is_the_one_that_holds_the_nodes_address(two_networks, address, interface):
+    assert interface_name(address) == interface
+
+
+def test_gloo_nccl_and_horovod_are_told_the_same_interface():
+    assert interface_variables("ib0", {}) == {
+        "GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0", "HOROVOD_GLOO_IFACE": "ib0",
+    }  # fmt: skip
+
+
+def test_what_the_user_chose_stays():
+    told = interface_variables("eth0", {"NCCL_SOCKET_IFNAME": "ib0", "HOME": "/"})
+    assert told == {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0", "HOROVOD_GLOO_IFACE": "eth0"}
+
+
+def test_a_node_without_the_address_that_ray_has_says_which_it_has(two_networks):
+    with pytest.raises(GangError, match=rf"is {ELSEWHERE} to Ray.*ib0: 10.1.0.4.*--node-ip-address"):
+        Rendezvous().host(ELSEWHERE, "gloo", (1, 1))
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with listening("127.0.0.1") as one:
+        yield one
+
+
+def test_a_listener_listens_on_one_address_alone(listener):
+    host, port = listener.getsockname()
+    assert host == "127.0.0.1"
+    assert reach("127.0.0.1", port) is None
+    assert "refused" in str(reach("127.0.0.2", port))
+
+
+def test_a_rank_that_cannot_reach_the_first_names_both_and_what_to_do(monkeypatch, listener):
+    port = listener.getsockname()[1]
+    listener.close()
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")
+    place = Place(rank=1, world_size=2, local_rank=0, local_world_size=1, node_rank=1, interface="127.0.0.1")
+    with pytest.raises(GangError, match=rf"Rank 1 .* cannot reach rank 0 at 127.0.0.1, port {port}: .*doctor"):
+        Rendezvous().join(Meeting("127.0.0.1", port, "gloo"), place)
+
+
+def test_a_port_that_answers_nothing_is_called_blocked(monkeypatch):
+    def silent(*_: object, timeout: float) -> None:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", silent)
+    assert "firewall" in str(reach("10.1.0.4", 1))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "alone", "said"),
+    [
+        (["127.0.0.1"], True, None),
+        (["127.0.1.1"], False, "has the address 127.0.1.1, which other nodes cannot reach"),
+        ([ELSEWHERE], True, f"has no address of this node ({ELSEWHERE})"),
+        ([], True, "has no address (unknown)"),
+    ],
+)
+def test_horovod_is_not_started_where_the_host_name_misleads_it(monkeypatch, addresses, alone, said):
+    def lookup(host: str, port: None, **_: object) -> list[Any]:
+        if not addresses:
+            raise socket.gaierror("unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    assert unnamed("here", alone=alone) == (said and f"The host name 'here' {said}")
