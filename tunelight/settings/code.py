@@ -17,7 +17,7 @@ from typing import Any
 
 import cloudpickle
 
-from tunelight.errors import ImportPathError, TrainFunctionError, guess
+from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError, guess
 
 # --- import paths -----------------------------------------------------------------------------------------
 
@@ -281,3 +281,20 @@ def _operands(code: CodeType, operation: str) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _operands(constant, operation)
+
+
+# --- callbacks --------------------------------------------------------------------------------------------
+
+
+def tune_callback(value: Any) -> Any:
+    """Return a Ray Tune callback, made of its class where that was given. Raises: SettingsError for another's."""
+    kind = value if isinstance(value, type) else type(value)
+    if any(base.__name__ == "Callback" and base.__module__.startswith("ray.tune") for base in kind.__mro__):
+        return value() if isinstance(value, type) else value
+    if hasattr(kind, "on_validation_end"):
+        raise SettingsError(
+            f"callbacks holds {kind.__name__}, a Lightning callback, and takes Ray Tune callbacks, which run "
+            "on the driver. Lightning's go to the Trainer: pl.Trainer(callbacks=[...]) in the train "
+            'function, or trainer_args={"callbacks": [...]} with model=.'
+        )
+    raise SettingsError(f"callbacks takes objects of ray.tune.Callback, and {value!r} is none.")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, guess
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.settings.code import load_object
+from tunelight.settings.code import load_object, tune_callback
 from tunelight.settings.data import Fed, check_datasets
 from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode, check_paired
 
@@ -340,20 +340,7 @@ def _code(_name: str, value: Any) -> Any:
 
 
 def _callbacks(name: str, value: Any) -> tuple[Any, ...]:
-    return tuple(_callback(_code(name, entry)) for entry in _list(name, value))
-
-
-def _callback(value: Any) -> Any:
-    kind = value if isinstance(value, type) else type(value)
-    if any(base.__name__ == "Callback" and base.__module__.startswith("ray.tune") for base in kind.__mro__):
-        return value() if isinstance(value, type) else value
-    if hasattr(kind, "on_validation_end"):
-        raise SettingsError(
-            f"callbacks holds {kind.__name__}, a Lightning callback, and takes Ray Tune callbacks, which run "
-            "on the driver. Lightning's go to the Trainer: pl.Trainer(callbacks=[...]) in the train "
-            'function, or trainer_args={"callbacks": [...]} with model=.'
-        )
-    raise SettingsError(f"callbacks takes objects of ray.tune.Callback, and {value!r} is none.")
+    return tuple(tune_callback(_code(name, entry)) for entry in _list(name, value))
 
 
 def _check_grace(scheduler: Any, max_epochs: int | None) -> None:
