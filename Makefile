@@ -9,7 +9,7 @@ HOROVOD_STAMP := $(VENV)/.tunelight-horovod
 BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search reporting
 # Of these CI runs no short mode: each starts its peers' own processes one by one, which takes minutes.
 LONG := recovery pbt
-TESTS := tests/unit tests/integration tests/chaos
+TESTS := tests/unit tests/integration tests/chaos tests/cluster
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:

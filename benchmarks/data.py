@@ -58,7 +58,7 @@ def feeding(images: int, repeats: int, plain: list[Any]) -> Callable[[dict[str, 
 
         place = tl.get_context()
         held = TensorDataset(torch.zeros(images, 3, 32, 32, dtype=torch.uint8), torch.zeros(images, dtype=torch.int64))
-        sampler = DistributedSampler(held, place.world_size, place.rank)
+        sampler: DistributedSampler[Any] = DistributedSampler(held, place.world_size, place.rank)
         shards = tl.RayDataModule(batch_size=BATCH, columns=("image", "label"), local_shuffle_buffer_size=0)
         streamed: Any = shards.train_dataloader()
         ways: dict[str, Callable[[], Any]] = {

@@ -114,7 +114,7 @@ class Images(Cifar10Data):
     def train_dataloader(self) -> DataLoader[Any]:
         """Return this rank's share of the training images."""
         assert self.trainer is not None  # noqa: S101 - Lightning sets it before it asks
-        order = DistributedSampler(self.train, self.trainer.world_size, self.trainer.global_rank, seed=SEED)
+        order: DistributedSampler[Any] = DistributedSampler(self.train, self.trainer.world_size, self.trainer.global_rank, seed=SEED)
         return DataLoader(self.train, self.batch_size, sampler=order)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:

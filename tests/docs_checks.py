@@ -15,8 +15,8 @@ import typer.core
 from tests.docs import ROOT
 from tunelight.cli import app
 
-ELSEWHERE = {"cd", "ray"}
-"""Commands that are not tunelight's to know: the shell's, and Ray's own."""
+ELSEWHERE = {"cd", "docker", "kubectl", "ray", "sbatch"}
+"""Commands that are not tunelight's to know: the shell's, Ray's own, and those of clusters."""
 THEIR_OWN = {"train.py": ROOT / "tunelight" / "starter" / "train.py"}
 """Scripts of a reader's folder: LightningCLI reads their arguments."""
 

@@ -20,7 +20,14 @@ space:
   model.heads: {choice: [4, 8]}
   model.optimizer: {choice: [sgd, adam]}
   model.lr: {loguniform: [1e-4, 1e-1]}
-"""
+""",
+    "fed": """\
+space:
+  model.lr: {loguniform: [1e-4, 1e-1]}
+model: tunelight.digits:DigitsClassifier
+data: tunelight:RayDataModule
+metric: val_loss
+""",
 }
 """What stands above a piece of YAML in its file."""
 YAML_KINDS: Final = ("lightning-cli",)

@@ -88,7 +88,7 @@ def killed_once(config: dict[str, Any]) -> None:
 
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
     made = trainer(3, report, num_sanity_val_steps=0)
-    made.callbacks.append(Kill())
+    made.callbacks.append(Kill())  # type: ignore[attr-defined]  # Lightning sets it elsewhere
     made.fit(Seen(lr=config["lr"], hidden=64), datamodule=data_module())
 
 

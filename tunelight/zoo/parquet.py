@@ -84,7 +84,8 @@ def _images(column: Any, shape: tuple[int, ...], path: Path) -> NDArray[np.uint8
     if pixels.size != len(column) * np.prod(SHAPE) or pixels.dtype.kind not in "iu" or pixels.max() > 255:
         raise ValueError(f"{path.name} holds {column.type}, and no images of 32 x 32 pixels in bytes of three colours")
     whole = pixels.astype(np.uint8).reshape(-1, *(SHAPE if len(shape) == 1 else shape))
-    return whole if whole.shape[1:] == SHAPE else whole.transpose(0, 3, 1, 2)
+    images: NDArray[np.uint8] = whole if whole.shape[1:] == SHAPE else whole.transpose(0, 3, 1, 2)
+    return images
 
 
 def _decoded(picture: bytes) -> NDArray[np.uint8]:
