@@ -91,7 +91,7 @@ def killed_once(config: dict[str, Any]) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
-    made = trainer(3, report, num_sanity_val_steps=0)
+    made: Any = trainer(3, report, num_sanity_val_steps=0)
     made.callbacks.append(Kill())
     made.fit(Seen(lr=config["lr"], hidden=64), datamodule=data_module())
 

@@ -134,7 +134,7 @@ def _rows_of(name: str, source: Mapping[str, Any]) -> int | None:
     _check_columns(name, files)
     import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
 
-    return sum(pq.read_metadata(file).num_rows for file in files)
+    return sum(int(pq.read_metadata(file).num_rows) for file in files)
 
 
 def _check_columns(name: str, files: list[str]) -> None:
