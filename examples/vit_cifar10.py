@@ -114,7 +114,9 @@ class Images(Cifar10Data):
     def train_dataloader(self) -> DataLoader[Any]:
         """Return this rank's share of the training images."""
         assert self.trainer is not None  # noqa: S101 - Lightning sets it before it asks
-        order: DistributedSampler[Any] = DistributedSampler(self.train, self.trainer.world_size, self.trainer.global_rank, seed=SEED)
+        order: DistributedSampler[Any] = DistributedSampler(
+            self.train, self.trainer.world_size, self.trainer.global_rank, seed=SEED
+        )
         return DataLoader(self.train, self.batch_size, sampler=order)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -191,7 +193,7 @@ def datasets(job: Job) -> tuple[Dataset, Dataset]:
     return parts[0], parts[1]
 
 
-def prepared(batch: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+def prepared(batch: Any) -> dict[str, Any]:
     """Turn images of bytes, [N, 32, 32, 3], into numbers for the model, [N, 3, 32, 32]. Runs in a task of Ray Data."""
     images = batch["image"].transpose(0, 3, 1, 2).astype(np.float32) / 255
     return {"image": to_model(images), "label": batch["label"]}

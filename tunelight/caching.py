@@ -233,7 +233,7 @@ def _written(function: Any, value: Any, key: str) -> _Kept:
             for part in parts:
                 gap = -size % _ALIGNED
                 out.write(b"\0" * gap)
-                out.write(np.ascontiguousarray(part).data.cast("B"))
+                out.write(part.data)
                 size += gap + part.nbytes
     except BaseException:
         os.close(file)

@@ -63,7 +63,8 @@ class Sharing:
         if self._alone:
             return make()
         if not self._lead:
-            return self._wait(key, limit_s)
+            fetched: T = self._wait(key, limit_s)
+            return fetched
         try:
             value = make()
         except BaseException as error:

@@ -14,7 +14,11 @@ from tests.integration.feeding import data_module, digits, seen, to_batch, write
 from tests.integration.training import trainer
 from tunelight.errors import DataError, ResourceError
 
-pytestmark = pytest.mark.filterwarnings("default:The given NumPy array is not writable", "default::DeprecationWarning")
+# Ray Data's own, of each copy that it makes of its settings.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:`{name}` is deprecated:DeprecationWarning")
+    for name in ("use_push_based_shuffle", "use_polars", "use_arrow_tensor_v2")
+]
 ROWS = 1077
 
 
@@ -58,7 +62,7 @@ def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(
     assert found[0] != found[1]
     assert results.best.value is not None
     assert results.best.value >= 0.95
-    assert any("cached dataset 'train': 1077 rows" in line for line in (tmp_path / "s" / "record.jsonl").open())
+    assert "cached dataset 'train': 1077 rows" in (tmp_path / "s" / "record.jsonl").read_text()
 
 
 @pytest.mark.slow
@@ -87,8 +91,8 @@ def killed_once(config: dict[str, Any]) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
-    made = trainer(3, report, num_sanity_val_steps=0)
-    made.callbacks.append(Kill())  # type: ignore[attr-defined]  # Lightning sets it elsewhere
+    made: Any = trainer(3, report, num_sanity_val_steps=0)
+    made.callbacks.append(Kill())
     made.fit(Seen(lr=config["lr"], hidden=64), datamodule=data_module())
 
 

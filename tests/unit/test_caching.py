@@ -63,11 +63,12 @@ def test_a_change_in_place_is_the_callers_alone():
 
 def test_other_code_or_another_captured_value_is_another_call():
     def make(captured: int) -> Any:
-        def load() -> int:
+        @tl.cached
+        def told() -> int:
             calls.append(captured)
             return captured
 
-        return tl.cached(load)
+        return told
 
     assert [make(1)(), make(2)(), make(1)()] == [1, 2, 1]
     assert calls == [1, 2]
