@@ -82,6 +82,7 @@ def shape(line: str) -> str:
     return re.sub(r"\d[\d.e-]*", "0", line).replace("epochs", "epoch").rstrip()
 
 
+@pytest.mark.slow
 def test_the_ten_lines_of_the_readme_print_what_stands_there(ray4: Any, empty: Path, capsys: Any) -> None:
     program, shown = (
         next(block for block in docs.blocks("README.md") if block.language == name) for name in ("python", "text")
