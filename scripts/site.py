@@ -10,7 +10,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-BESIDE_DOCS = ("*.md", "LICENSE", "examples/*", "searchspaces/*", "benchmarks/README.md")
+BESIDE_DOCS = ("*.md", "LICENSE", "cluster/*", "examples/*", "searchspaces/*", "benchmarks/README.md")
 """What the site holds beside docs/."""
 
 
