@@ -180,7 +180,7 @@ def calibrate(probes: Sequence[Live]) -> Measured:
             costs = replace(costs, report_s=max(0.0, mean(found[width] - epoch_s[width] for width in both)))
         else:
             times_faster = mean(found[width] / epoch_s[width] for width in both)
-            costs = replace(costs, efficiency=min(1.0, max(0.5, times_faster / first.workers)))
+            costs = replace(costs, efficiency=min(1.0, times_faster / first.workers))
     return Measured(costs, {width: s * costs.speedup(first.workers) for width, s in epoch_s.items()})
 
 

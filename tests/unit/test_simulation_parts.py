@@ -115,7 +115,9 @@ def test_the_noise_of_a_gang_is_that_of_its_slowest_rank():
     assert mean[0] < mean[1] < mean[2] < 2.2
 
 
-@pytest.mark.parametrize("wrong", [{"start_cold_s": -1}, {"noise": math.nan}, {"efficiency": 0.4}, {"disk_mb_s": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"start_cold_s": -1}, {"noise": math.nan}, {"efficiency": 0}, {"efficiency": 1.1}, {"disk_mb_s": 0}]
+)
 def test_costs_that_cannot_be_are_refused(wrong: dict[str, float]):
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         Costs(**wrong)

@@ -32,7 +32,7 @@ class Costs:
         checkpoint_mb, disk_mb_s: a checkpoint's size, and how fast it is written and read.
         grow_s: new workers of a gang that grows, while the others train on.
         resize_s: a change of a gang's size at a report's boundary, while all wait.
-        efficiency: of each doubling of workers (1: twice as fast; 0.8: 1.6 times).
+        efficiency: of each doubling of workers (1: twice as fast; 0.8: 1.6 times; below 0.5: slower than before).
         cross_node: times that an epoch takes on more than one node (1: as long).
         noise: sigma of the lognormal noise of one rank's epoch; the gang takes as long as its slowest rank.
         node_failures: a node's failures an hour. A gang that loses a worker goes on from its last report, anew.
@@ -64,9 +64,10 @@ class Costs:
             value = getattr(self, entry.name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
                 raise SettingsError(f"Costs: {entry.name} must be a number of 0 or more, not {value!r}.")
-        if not 0.5 <= self.efficiency <= 1:
+        if not 0 < self.efficiency <= 1:
             raise SettingsError(
-                f"Costs: efficiency must be 0.5 (more workers make nothing faster) to 1, not {self.efficiency!r}."
+                "Costs: efficiency must be above 0 (0.5: more workers make nothing faster; below, they make it slower) "
+                f"and at most 1, not {self.efficiency!r}."
             )
         for name, least in (("disk_mb_s", 1e-9), ("cross_node", 1.0)):
             if getattr(self, name) < least:
