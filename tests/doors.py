@@ -36,7 +36,7 @@ def names(*lists: str) -> frozenset[str]:
 
 
 TUNE = "ray ray.tune"
-FIRST = "messages errors imports checkpoints writing control exchange sharing session settings space resources policies"
+FIRST = "messages errors imports versions checkpoints writing control exchange sharing session settings space resources policies"
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
 
@@ -45,6 +45,7 @@ DOORS: dict[str, Door] = {
     # What crosses a process, and what every process may know.
     "messages": Door(),
     "imports": Door(),
+    "versions": Door(),
     "errors": Door(names("messages")),
     "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "checkpoints": Door(names("messages errors"), why="reads and writes files, and knows no framework"),
@@ -169,7 +170,7 @@ DOORS: dict[str, Door] = {
         why="it runs schedulers and searchers on virtual time, and reads what sweeps left",
     ),
     "storage": Door(
-        names("messages errors checkpoints settings space"),
+        names("messages errors versions checkpoints settings space"),
         names("numpy yaml ray.tune.Callback"),
         why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
     ),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
-import platform
 from collections.abc import Mapping
 from typing import Final
+
+from tunelight.versions import versions_of
 
 MUST_AGREE: Final = ("python", "torch", "ray", "pytorch-lightning", "tunelight")
 """What differs between processes that train together makes them fail late, or compute other numbers."""
@@ -15,13 +15,7 @@ MUST_AGREE: Final = ("python", "torch", "ray", "pytorch-lightning", "tunelight")
 @functools.cache
 def installed() -> dict[str, str | None]:
     """Return the versions of ``MUST_AGREE`` in this process (None: not installed); nothing is imported."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in MUST_AGREE[1:]:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return versions_of(MUST_AGREE)
 
 
 def node_name(host: str, node_id: str, address: str) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-import importlib.metadata
 import inspect
 import json
 import os
-import platform
 import re
 import shutil
 import time
@@ -22,6 +20,7 @@ import yaml
 
 from tunelight.errors import SettingsError, StorageError
 from tunelight.settings import check_paired, check_setting
+from tunelight.versions import versions_of
 
 SWEEP_FILE: Final = "sweep.yaml"
 RECORD_FILE: Final = "record.jsonl"
@@ -110,13 +109,7 @@ def to_yaml(data: Mapping[str, Any]) -> str:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of what a sweep stands on (None: not installed), without importing any of it."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("torch", "pytorch-lightning", "ray", "tunelight", "numpy", "optuna", "horovod"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return versions_of(("python", "torch", "pytorch-lightning", "ray", "tunelight", "numpy", "optuna", "horovod"))
 
 
 def why(error: OSError) -> str:
