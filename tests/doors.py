@@ -36,7 +36,10 @@ def names(*lists: str) -> frozenset[str]:
 
 
 TUNE = "ray ray.tune"
-FIRST = "messages errors imports versions checkpoints writing control exchange sharing session settings space resources policies"
+FIRST = (
+    "messages errors imports versions checkpoints writing control exchange sharing session settings space "
+    "resources policies"
+)
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
 
