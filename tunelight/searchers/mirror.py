@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Callable
@@ -198,9 +199,14 @@ class Mirror:
             self._open([trial for trial in trials if "trial" in trial.user_attrs])
         assert self._target is not None  # noqa: S101 - it is open
         for trial in trials:
+            if self._seen.get(trial.number) is trial:
+                continue
+            kept = _still(trial)
+            if self._memory.get_trial(trial._trial_id) is not trial:
+                return  # it has been told more meanwhile, and this one may show half of that: the next round has it
             # One that is not named yet is still being suggested, or was not run.
-            if "trial" in trial.user_attrs and self._seen.get(trial.number) is not trial:
-                self._write(self._target, trial)
+            if "trial" in kept.user_attrs:
+                self._write(self._target, kept)
                 self._seen[trial.number] = trial
 
     def _open(self, trials: list[FrozenTrial]) -> None:
@@ -247,6 +253,14 @@ class Mirror:
         if trial.state != known.state:
             target.set_trial_state_values(known.at, trial.state, trial.values)
         self._written[name] = _Written.of(known.at, trial)
+
+
+def _still(trial: FrozenTrial) -> FrozenTrial:
+    """Return a copy that does not change while it is written: Optuna's own share what the live trial is told."""
+    kept = copy.copy(trial)
+    for name in ("intermediate_values", "user_attrs", "system_attrs", "params", "distributions"):
+        setattr(kept, name, dict(getattr(trial, name)))
+    return kept
 
 
 def _reason(error: Exception) -> str:
