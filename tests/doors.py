@@ -37,7 +37,7 @@ def names(*lists: str) -> frozenset[str]:
 
 TUNE = "ray ray.tune"
 FIRST = (
-    "messages errors imports versions checkpoints writing control exchange sharing session settings space "
+    "messages errors imports versions stores checkpoints writing control exchange sharing session settings space "
     "resources policies"
 )
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
@@ -51,7 +51,11 @@ DOORS: dict[str, Door] = {
     "versions": Door(),
     "errors": Door(names("messages")),
     "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
-    "checkpoints": Door(names("messages errors"), why="reads and writes files, and knows no framework"),
+    "stores": Door(
+        names("errors"), late=names("fsspec"), why="every process may read a path, and few of them one in a store"
+    ),
+    "stores.tune": Door(libraries=names("fsspec"), late=names("pyarrow"), why="it is Tune's side of a store"),
+    "checkpoints": Door(names("messages errors stores"), why="reads and writes files, and knows no framework"),
     "writing": Door(
         names("messages errors checkpoints policies"), why="it writes what it is handed, and knows no framework"
     ),
@@ -63,18 +67,18 @@ DOORS: dict[str, Door] = {
         why="a worker's context knows neither Ray nor torch",
     ),
     # What is declared before anything runs, and plain deciders.
-    "settings": Door(names("messages errors policies"), names("cloudpickle yaml")),
+    "settings": Door(names("messages errors policies stores"), names("cloudpickle yaml")),
     "space": Door(names("messages errors settings"), names("numpy pydantic yaml", TUNE)),
     "resources": Door(names("messages errors settings"), late=names(TUNE)),
     "runtime": Door(names("errors"), why="it says what goes along to other nodes, and knows none of them"),
     "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
     "cluster": Door(
-        names("messages errors resources runtime settings headwatch nodes storage.files gang.rendezvous"),
+        names("messages errors resources runtime settings headwatch nodes storage.names gang.rendezvous"),
         names("ray"),
         why="it finds or starts a Ray and asks what it holds, whatever runs there",
     ),
     "nodes": Door(
-        names("messages gang.alike gang.rendezvous"),
+        names("messages stores gang.alike gang.rendezvous"),
         names("ray"),
         late=names("torch"),
         why="its probes run on every node, and meet there as a gang does",
@@ -173,11 +177,11 @@ DOORS: dict[str, Door] = {
         why="it runs schedulers and searchers on virtual time, and reads what sweeps left",
     ),
     "storage": Door(
-        names("messages errors versions checkpoints settings space"),
+        names("messages errors versions stores checkpoints settings space"),
         names("numpy yaml ray.tune.Callback"),
         why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
     ),
-    "past": Door(names("errors settings space storage"), why="a sweep's past is read, and judged, without Ray"),
+    "past": Door(names("errors settings space storage stores"), why="a sweep's past is read, and judged, without Ray"),
     "replay": Door(
         names("messages errors searchers space storage"),
         names(TUNE),
@@ -185,7 +189,7 @@ DOORS: dict[str, Door] = {
     ),
     "pareto": Door(names("errors settings storage"), names("numpy"), why="it compares what trials reported"),
     "results": Door(
-        names("messages errors checkpoints pareto settings space storage recipe resources"),
+        names("messages errors checkpoints pareto settings space storage stores recipe resources"),
         names("numpy pandas yaml"),
         late=names(LIGHTNING, "safetensors"),
         why="results are read from the record alone, also where neither Ray nor torch is installed",
@@ -209,7 +213,7 @@ DOORS: dict[str, Door] = {
         why="it wires the rooms into one Tuner; only workers need torch and Lightning",
     ),
     "reopen": Door(
-        names("errors settings space storage sweep results"),
+        names("errors settings space storage stores sweep results"),
         why="it reads what a sweep was told, and runs that again",
     ),
     "reproducing": Door(

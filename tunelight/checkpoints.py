@@ -3,7 +3,8 @@
 A checkpoint is a file (or folder) ``report-000008.ckpt`` and, written after it, a small
 ``report-000008.json`` that says what it is. What has no such companion is not a checkpoint: a half-written
 file is never seen. A ``pointer.json`` that Ray Tune keeps in one of its own checkpoint folders names a
-checkpoint by path, and what is pointed at is never pruned.
+checkpoint by path, and what is pointed at is never pruned. A sweep in an object store has all of this there (see
+:mod:`tunelight.stores`): a finished checkpoint is pushed, and here() fetches one that is to be opened.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tunelight import stores
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo
 
@@ -55,37 +57,57 @@ def finish(info: CheckpointInfo, written: Path) -> CheckpointInfo:
         shutil.rmtree(path)
     os.replace(written, path)  # noqa: PTH105 - the atomic step, by its own name
     done = replace(info, size=size, checksum=checksum)
+    stores.push(path)
     write_json(_companion(path), done.asdict())
+    stores.forget_others(path)
     return done
 
 
 def write_json(path: Path, data: object) -> None:
     """Write JSON so that a reader sees all of it or none of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(data))
-    os.replace(temporary, path)  # noqa: PTH105
+    stores.write(path, json.dumps(data).encode())
 
 
 def find(trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
     """Return the finished checkpoints of a trial, oldest first."""
     folder = Path(trial_dir, FOLDER)
     found = []
-    for companion in sorted(folder.glob("report-*.json")):
-        info = _read(companion)
+    for text in stores.texts(folder, "report-*.json").values():
+        info = _parsed(text)
         if info is not None:
             here = folder / Path(info.path).name  # the sweep's folder may have been moved
-            if here.exists():
+            if stores.exists(here):
                 found.append(replace(info, path=str(here)))
     return found
 
 
 def is_whole(info: CheckpointInfo) -> bool:
-    """Tell whether the file is still what was written (size and checksum)."""
+    """Tell whether the file is still what was written: size and checksum; in a store, which keeps its own, the size."""
     path = Path(info.path)
-    if not path.exists():
-        return False
+    if stores.inside(path):
+        there = stores.stat(path)
+        return there is not None and there[0] == info.size
+    return path.exists() and _is(path, info)
+
+
+def _is(path: Path, info: CheckpointInfo) -> bool:
     size, checksum = _measure(path)
     return size == info.size and info.checksum in (None, checksum)
+
+
+def here(path: str | os.PathLike[str]) -> Path:
+    """Return a checkpoint's path, once it is on this node: of a store, it is fetched, and held against its checksum.
+
+    Raises: CheckpointError where it cannot be had.
+    """
+    path = Path(path)
+    if not stores.inside(path):
+        return path
+    info = _read(_companion(path))
+    try:
+        return stores.fetch(path, lambda found: info is None or _is(found, info))
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint {stores.shown(path)} cannot be fetched: {error}.") from error
 
 
 def last_whole(
@@ -185,17 +207,17 @@ def prune(
     spared = {info.path for info in best} | {info.path for info in ordered[-SPARES:]} | set(pinned)
     for info in ordered:
         if info.path not in spared:
-            discard(Path(info.path))
+            try:
+                discard(Path(info.path))
+            except OSError:  # a store that does not answer just now: it is tried again
+                spared.add(info.path)
     return [info for info in ordered if info.path in spared]
 
 
 def discard(path: Path) -> None:
     """Delete a draft, or a checkpoint with its companion; nothing happens where there is none."""
-    _companion(path).unlink(missing_ok=True)
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    stores.drop(_companion(path))
+    stores.drop(path)
 
 
 def write_pointer(folder: str | os.PathLike[str], info: CheckpointInfo | None) -> None:
@@ -244,6 +266,7 @@ def take_over(
     info = last_whole(folder, upto)[0] or last_whole(folder)[0]
     if info is None:
         return None
+    here(info.path)
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
     taken = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None)
@@ -281,7 +304,7 @@ def tell_heard(number: int, trial_dir: str | os.PathLike[str]) -> None:
 def heard(trial_dir: str | os.PathLike[str]) -> int | None:
     """Return what :func:`tell_heard` said last; None where nobody said anything, so that all reports count."""
     with suppress(FileNotFoundError):
-        return int(json.loads(Path(trial_dir, HEARD).read_text()))
+        return int(json.loads(stores.read(Path(trial_dir, HEARD))))
     return None
 
 
@@ -301,7 +324,7 @@ def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> Che
 
 def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:
     """Return the checkpoints that pointers in a trial's folder name."""
-    infos = (_read(pointer) for pointer in Path(trial_dir).glob(f"checkpoint_*/{POINTER}"))
+    infos = (_parsed(text) for text in stores.texts(Path(trial_dir), f"checkpoint_*/{POINTER}").values())
     return {info.path for info in infos if info is not None}
 
 
@@ -334,9 +357,16 @@ def _companion(path: Path) -> Path:
 
 def _read(path: Path) -> CheckpointInfo | None:
     try:
-        data = json.loads(path.read_text())
+        return _parsed(stores.read(path))
+    except OSError:
+        return None
+
+
+def _parsed(text: bytes) -> CheckpointInfo | None:
+    try:
+        data = json.loads(text)
         return None if data is None else CheckpointInfo(**data)
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError):
         return None
 
 

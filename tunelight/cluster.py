@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tunelight.errors import ResourceError, SettingsError, guess
 from tunelight.resources import Reservation, fitted, trials_at_once
 from tunelight.runtime import for_job, refuse_local
-from tunelight.storage.files import SWEEP_FILE
+from tunelight.storage.names import SWEEP_FILE
 
 if TYPE_CHECKING:
     from tunelight.headwatch import HeadWatch

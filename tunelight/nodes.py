@@ -18,6 +18,7 @@ from typing import Any, Final
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tunelight import stores
 from tunelight.gang.alike import ADVICE, differences, installed, node_name
 from tunelight.gang.rendezvous import Meeting, Rendezvous, addresses, interface_name, listening, reach
 from tunelight.messages import Place
@@ -41,14 +42,16 @@ class Here:
 
 
 def here(address: str, file: str | None) -> Here:
-    """Return what this node is like. Runs on: every node."""
+    """Return what this node is like. Runs on: every node. Raises: OSError where a store's working folder cannot be."""
+    if file is not None and stores.inside(file):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
     return Here(
         host=os.uname().nodename,
         interface=interface_name(address),
         interfaces=addresses(),
         versions=installed(),
         python=sys.executable,
-        sees=None if file is None else Path(file).exists(),
+        sees=None if file is None else stores.exists(Path(file)),
     )
 
 
@@ -145,9 +148,10 @@ class NodeCheck:
             self._versions[name] = found.versions
             if found.sees is False:
                 return (
-                    f"The node {name} does not see {self._file}, which this one has just written: checkpoints of "
-                    "trials there would lie on its own disk, where nobody finds them. Choose a folder that all nodes "
-                    "share by storage= (NFS, say), or give checkpoints=None to go without any."
+                    f"The node {name} does not see {stores.shown(self._file or Path())}, which this one has just "
+                    "written: checkpoints of trials there would lie on its own disk, where nobody finds them. Choose a "
+                    "folder that all nodes share by storage= (NFS, say) or an object store, or give checkpoints=None "
+                    "to go without any."
                 )
         told = differences(self._versions) if done else []
         return f"{' '.join(told)} {ADVICE}" if told else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
 from tunelight.settings import Settings, fingerprint
 from tunelight.space import SearchSpace
@@ -21,6 +22,7 @@ from tunelight.storage import (
     TrialState,
     locked,
     plain,
+    pull,
     read_lines,
     read_record,
     read_sweep_file,
@@ -149,15 +151,16 @@ def taken_up(settings: Settings) -> Iterator[Past | None]:
     where its folder is no sweep or cannot be read; SettingsError. Runs on: driver.
     """
     folder = sweep_folder(settings.storage, settings.name or "")
-    if not folder.exists():
+    if not stores.exists(folder):
         yield None
         return
-    if not (folder / RECORD_FILE).exists():
+    if not stores.exists(folder / RECORD_FILE):
         raise StorageError(
-            f"{folder} exists, but is no sweep that could go on: it holds no {RECORD_FILE}. Give the name= and "
-            "storage= of a sweep, or a name that is free."
+            f"{stores.shown(folder)} exists, but is no sweep that could go on: it holds no {RECORD_FILE}. Give the "
+            "name= and storage= of a sweep, or a name that is free."
         )
     with locked(folder):
+        pull(folder)
         if settings.resume == FORCE and (done := repair(folder)):
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
         lines = read_lines(folder)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight import stores
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError, guess
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
@@ -25,7 +26,7 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     """Go on with the sweep in ``path``, as it was told: ``run(..., resume=True)`` with all it was given then.
 
     Args:
-        path: the sweep's folder, storage/name.
+        path: the sweep's folder, storage/name, or its URL.
         overrides: settings of ``run`` that are new: ``num_samples=40`` adds trials up to 40, ``address=`` is the
             cluster (not that of the last run: None is an initialised Ray, RAY_ADDRESS, or a local one). What
             sweep.yaml could not hold, as objects, has to be given again.
@@ -34,12 +35,12 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     Raises: StorageError where ``path`` is no sweep; SettingsError, ImportPathError, SpaceError where a part of it
         cannot be read back: the script then calls ``run(..., resume=True)``. Runs on: driver.
     """
-    folder = Path(path).expanduser().absolute()
-    if not (folder / RECORD_FILE).exists():
-        inside = sorted(found.parent.name for found in folder.glob(f"*/{RECORD_FILE}"))
+    folder = stores.working(path).absolute()
+    if not stores.exists(folder / RECORD_FILE):
+        inside = sorted(found.parent.name for found in stores.matching(folder, f"*/{RECORD_FILE}"))
         raise StorageError(
-            f"{folder} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, storage/name."
-            + (f" Sweeps in it: {', '.join(inside)}." if inside else "")
+            f"{stores.shown(folder)} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, "
+            "storage/name." + (f" Sweeps in it: {', '.join(inside)}." if inside else "")
         )
     for name in overrides:
         if name not in NAMES or name in ("storage", "name"):

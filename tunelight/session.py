@@ -320,7 +320,7 @@ class Session:
     def checkpoint_for_fit(self) -> str | None:
         """Return the checkpoint that the fit now starting should go on from, if there is one."""
         if self.resume is not None and self.resume.fit == max(self.fit, 0):
-            return self.resume.path
+            return str(checkpoints.here(self.resume.path))
         return None
 
     def check_finished(self) -> None:
@@ -380,11 +380,11 @@ def report(metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | Writ
 def get_checkpoint_path() -> str | None:
     """Return the checkpoint this trial should go on from: its path, or None if it starts from scratch.
 
-    A trial that was paused or restarted finds its last checkpoint here. Runs on: worker. Raises:
-    ContextError outside of a trial.
+    A trial that was paused or restarted finds its last checkpoint here. Runs on: worker. Raises: ContextError outside
+    of a trial, CheckpointError where it lies in a store and cannot be fetched.
     """
     resume = get_context().resume
-    return None if resume is None else resume.path
+    return None if resume is None else str(checkpoints.here(resume.path))
 
 
 def _number(value: Any) -> Any:

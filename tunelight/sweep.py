@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,7 +24,8 @@ from tunelight.runtime import for_workers
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
-from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, provenance, write_sweep_file
+from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, mirrored, provenance, write_sweep_file
+from tunelight.stores import drop
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -122,7 +122,7 @@ def run(
             last two, and when to write one; None: write none in a ``model=`` sweep.
         max_concurrent: trials at once (None: as many as fit the cluster).
         time_budget: seconds, timedelta or "2h" after which the sweep ends (None); counted anew when it is resumed.
-        storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made of the time).
+        storage, name: the sweep is in storage/name ("tunelight_runs", a name made of the time), also "s3://bucket/x".
         resume: go on with the sweep of that ``name``, or start it where there is none yet (False). Finished trials
             stay as they are, cut-off ones go on from their last checkpoint, more are added up to ``num_samples``,
             and where ``max_epochs`` has grown, those that came to its end train on. What is searched and trained
@@ -157,12 +157,12 @@ def run(
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
         sweep = _prepare(space, settings, past)
-        if not sweep.to_do:
-            if past is not None:
-                _settle(past, sweep)
-            return SweepResults.load(sweep.folder)
         if past is None:
             stack.enter_context(locked(sweep.folder))
+        stack.enter_context(mirrored(sweep.folder))
+        if past is not None and not sweep.to_do:
+            _settle(past, sweep)
+            return SweepResults.load(sweep.folder)
         try:
             with (
                 connected(settings, sweep.reservation, sweep.folder) as (reservation, watch),
@@ -171,7 +171,7 @@ def run(
                 _tune(replace(sweep, reservation=reservation), watch, loan)
         except BaseException:
             if not (sweep.folder / RECORD_FILE).stat().st_size:
-                shutil.rmtree(sweep.folder, ignore_errors=True)  # nothing has happened yet: the name is free again
+                drop(sweep.folder)  # nothing has happened yet: the name is free again
             raise
         return SweepResults.load(sweep.folder)
 
@@ -254,14 +254,8 @@ def _start_from(
 
     again = past.again(settings.max_epochs)
     paused = replay_scheduler(past.lines, scheduler)
-    start = replay_searcher(
-        past.lines,
-        searcher,
-        space,
-        foreign=searcher is settings.searcher,
-        baselines=past.baselines,
-        again=[trial.id for trial in again],
-    )
+    foreign, again_ids = searcher is settings.searcher, [trial.id for trial in again]
+    start = replay_searcher(past.lines, searcher, space, foreign=foreign, baselines=past.baselines, again=again_ids)
     taken_up_again = [
         Again(
             trial.id,
@@ -299,6 +293,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
     from tunelight.gang.seat import sweep_seats  # noqa: PLC0415
     from tunelight.schedulers.choose import first_decision, judged_by  # noqa: PLC0415
     from tunelight.searchers import SweepSearch  # noqa: PLC0415
+    from tunelight.stores.tune import for_tune  # noqa: PLC0415
     from tunelight.trainable import make_trainable  # noqa: PLC0415
     from tunelight.trial import TrialSpec  # noqa: PLC0415
 
@@ -335,6 +330,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
             make_trainable(spec, _default_name(settings)),
             name=folder.name,
             storage_path=str(folder.parent.absolute()),
+            storage_filesystem=for_tune(folder.parent),
             **judged_by(scheduler, settings),
             search_alg=SweepSearch(
                 searcher,

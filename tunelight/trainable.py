@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import ray
 
-from tunelight import checkpoints
+from tunelight import checkpoints, stores
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.exchanging import Exchanging
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
@@ -380,7 +380,9 @@ class GangTrainable(Exchanging, Trainable):
     def _trial_dir(self) -> Path:
         """Return where the trial's files go: its storage if that is a file system path, else Tune's own folder."""
         storage = self._storage
-        if storage is not None and storage.storage_filesystem.type_name == "local":
+        if storage is not None and (
+            storage.storage_filesystem.type_name == "local" or stores.inside(storage.trial_fs_path)
+        ):
             return Path(storage.trial_fs_path)
         return Path(self.logdir)
 

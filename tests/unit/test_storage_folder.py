@@ -59,11 +59,6 @@ def test_name_must_be_one_folder_name(tmp_path, name):
         create_sweep_folder(tmp_path, name)
 
 
-def test_remote_storage_is_refused():
-    with pytest.raises(SettingsError, match="local folder"):
-        create_sweep_folder("s3://bucket/x", "s")
-
-
 # sweep.yaml
 
 

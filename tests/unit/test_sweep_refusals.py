@@ -23,7 +23,7 @@ def train(config: dict[str, Any]) -> None:
         ({"scheduler": {"name": "asha", "grace_perid": 2}}, SettingsError, "Did you mean 'grace_period'"),
         ({"searcher": "rando"}, SettingsError, "Did you mean 'random'"),
         ({"workers": 2, "resources_per_trial": {"extra_cpu": 3}}, SettingsError, "hold 2 together"),
-        ({"storage": "s3://bucket/sweeps"}, SettingsError, "s3://"),
+        ({"storage": "s33://bucket/sweeps"}, SettingsError, "Did you mean 's3'"),
         ({"metric": None}, SettingsError, "No metric|metric"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
 import os
 import sys
 import threading
@@ -10,9 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from tunelight import checkpoints, stores
 from tunelight.messages import Terminal, Text
 
 LOG = "log.txt"
+DRIVERS = ("metrics.jsonl", "events.out.tfevents")
+"""How names begin, right in a trial's folder, of what the driver writes and brings into the store itself."""
+
+logger = logging.getLogger(__name__)
 
 
 class RankLines(io.TextIOBase):
@@ -101,15 +108,40 @@ class RankLog(RankLines):
             return
 
 
+def log_file(trial_dir: str, node: int) -> Path:
+    """Return which log ranks on the gang's ``node`` write: one for all, but where nodes share no folder one each."""
+    return Path(trial_dir, LOG if not node or not stores.inside(trial_dir) else f"log-node{node}.txt")
+
+
+def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
+    """Bring into its store what a trial left in its folder on this node; nothing where that folder is the storage.
+
+    That is what was written ``since`` (seconds since the epoch), and what the store lacks. Once the trial is ``over``,
+    its last checkpoint need not stay here either. What the store refuses is told in the worker's log, and costs no
+    trial.
+    """
+    folder = Path(trial_dir)
+    if not stores.inside(folder):
+        return
+    try:
+        stores.push_changed(folder, since, lambda name: not name.startswith((*DRIVERS, f"{checkpoints.FOLDER}/")))
+        if over:
+            stores.forget(folder / checkpoints.FOLDER)
+    except OSError as error:
+        logger.warning("What is in %s could not be brought to %s: %s", folder, stores.shown(folder), error)
+
+
 class TrialOutput:
     """Sends this process's standard output and error to the trial's log while a trial runs."""
 
-    def __init__(self, trial_dir: str, rank: int, verbose: int) -> None:
-        self._path = Path(trial_dir, LOG)
+    def __init__(self, trial_dir: str, rank: int, verbose: int, node: int = 0) -> None:
+        self._path = log_file(trial_dir, node)
         self._rank = rank
         self._verbose = verbose
 
     def __enter__(self) -> TrialOutput:
+        with contextlib.suppress(OSError):
+            stores.fetch_longer(self._path)  # it may have run on another node before
         self._saved = (sys.stdout, sys.stderr)
         self._log = RankLog(self._path, self._rank, self._saved[0] if self._verbose else None)
         sys.stdout = sys.stderr = self._log

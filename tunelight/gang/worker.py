@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from tunelight import session as sessions
 from tunelight.control import Mailbox
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.alike import installed
-from tunelight.gang.output import JobOutput, TrialOutput
+from tunelight.gang.output import JobOutput, TrialOutput, bring_home
 from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign
@@ -211,6 +212,7 @@ class GangWorker:
 
     def _run(self, task: Task, box: TrialBox) -> None:
         ended: Ended | None = None
+        began = time.time()
         post = box.events.put
         self._left = ()
         try:
@@ -220,6 +222,9 @@ class GangWorker:
                     post(ended)  # the peers are to be ended soon: cleaning up can wait, and ``leave`` waits for it
                 self._left = self._clean.restore()
                 self._rendezvous.tidy()
+            if task.terminal is None:
+                first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
+                bring_home(task.trial_dir, began, over=first and ended.error is None)
             if ended.error is None:
                 post(Ended(ended.rank, ended.stopped, left_behind=self._left))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the head must hear of it
@@ -230,7 +235,9 @@ class GangWorker:
     def _output(self, task: Task, post: Callable[[Event], None]) -> JobOutput | TrialOutput:
         if task.terminal is not None:
             return JobOutput(self._rank, task.terminal, post)
-        return TrialOutput(task.trial_dir, self._rank, task.verbose)
+        return TrialOutput(
+            task.trial_dir, self._rank, task.verbose, 0 if self._place is None else self._place.node_rank
+        )
 
     def _train(self, task: Task, box: TrialBox) -> Ended:
         assert self._place is not None  # noqa: S101 - join comes before start

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight import storage
+from tunelight import storage, stores
 from tunelight.errors import NoResultError, SettingsError, guess
 from tunelight.pareto import Fronted
 from tunelight.results.trial import TrialResult
@@ -45,7 +45,8 @@ class SweepResults(Fronted[TrialResult]):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> SweepResults:
-        """Read the sweep in ``folder`` (``storage/name``), finished or not. Raises: StorageError."""
+        """Read the sweep in ``folder`` (``storage/name``, or its URL), finished or not. Raises: StorageError."""
+        folder = stores.working(folder)
         return cls(folder, storage.read_record(folder), storage.read_sweep_file(folder))
 
     @property
@@ -79,7 +80,7 @@ class SweepResults(Fronted[TrialResult]):
         return next(trial for trial in self.trials if trial.id == self._state.best.trial)
 
     def _nothing(self) -> str:
-        text = f"No trial of {self.folder} reported a number as {self.metric!r}: {self._states()}."
+        text = f"No trial of {stores.shown(self.folder)} reported a number as {self.metric!r}: {self._states()}."
         if self.errors:
             first = self.errors[0]
             return f"{text} Trial {first.id} failed with {(first.error or '').splitlines()[0]}; see .errors."
@@ -252,7 +253,7 @@ class SweepResults(Fronted[TrialResult]):
     def __repr__(self) -> str:
         best = self._state.best
         found = "nothing reported" if best is None else f"best {self.metric}={_short(best.value)}"
-        return f"SweepResults({str(self.folder)!r}: {self._states()}, {found})"
+        return f"SweepResults({stores.shown(self.folder)!r}: {self._states()}, {found})"
 
 
 def _flat(config: Mapping[str, Any], prefix: str) -> dict[str, Any]:

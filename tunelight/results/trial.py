@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight import checkpoints, storage
+from tunelight import checkpoints, storage, stores
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.results.export import export
 from tunelight.settings import paired
@@ -93,11 +93,17 @@ class TrialResult:
     def checkpoint(self) -> Path | None:
         """The best checkpoint that is still there, else the last one that is; None if there is none.
 
-        Best is by the sweep's metric at the report that it belongs to; of equals, the earlier.
+        Best is by the sweep's metric at the report that it belongs to; of equals, the earlier. Of a sweep in a store,
+        it is fetched. Raises: CheckpointError where that fails.
         """
+        found = self.where
+        return None if found is None else checkpoints.here(found)
+
+    @property
+    def where(self) -> Path | None:
+        """Where :attr:`checkpoint` is, or will be once it is fetched."""
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
-        # Path's own raises where the folder is another user's.
-        kept = {path: known for path, known in paths.items() if os.path.exists(path)}  # noqa: PTH110
+        kept = {path: known for path, known in paths.items() if stores.exists(path)}
         for info in checkpoints.find(self.path):  # those that were finished after the last report are in no record
             kept.setdefault(Path(info.path), info.asdict())
         best: tuple[float, Path] | None = None

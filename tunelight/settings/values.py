@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tunelight import stores
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, guess
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
@@ -304,7 +305,11 @@ def _seconds(value: Any) -> float:
 
 def _storage(name: str, value: Any) -> str | os.PathLike[str]:
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise SettingsError(f"{name} must be the path of a folder, not {value!r}.")
+        raise SettingsError(f"{name} must be the path of a folder, or a URL such as s3://bucket/sweeps, not {value!r}.")
+    if "://" in os.fspath(value):
+        stores.check(os.fspath(value))
+    elif not isinstance(value, str) and re.match(r"[a-z0-9]+:/", os.fspath(value)):
+        raise SettingsError(f"{name} must be given as text where it is a URL: a path has one slash only, {value!r}.")
     return value
 
 
@@ -332,7 +337,7 @@ def _baselines(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 
 def _folders(name: str, value: Any) -> tuple[Path, ...]:
     given = value if isinstance(value, list | tuple) else [value]
-    return tuple(Path(_storage(name, one)).expanduser().absolute() for one in given)
+    return tuple(stores.working(_storage(name, one)).absolute() for one in given)
 
 
 def _code(_name: str, value: Any) -> Any:

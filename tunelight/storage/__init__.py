@@ -10,9 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tunelight.storage.files import (
-    METRICS_FILE,
-    RECORD_FILE,
-    SWEEP_FILE,
     create_sweep_folder,
     plain,
     read_sweep_file,
@@ -24,9 +21,11 @@ from tunelight.storage.files import (
 )
 from tunelight.storage.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.storage.follow import Follower
-from tunelight.storage.lock import LOCK_FILE, Driver, driver_of, locked
+from tunelight.storage.lock import Driver, driver_of, locked
+from tunelight.storage.names import LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE
 from tunelight.storage.provenance import provenance
 from tunelight.storage.record import Lines, Record, read_lines, read_record
+from tunelight.storage.remote import mirrored, pull
 from tunelight.storage.repair import repair
 from tunelight.storage.state import (
     DIVERGED,
@@ -86,8 +85,10 @@ __all__ = [
     "list_sweeps",
     "locked",
     "metric_value",
+    "mirrored",
     "plain",
     "provenance",
+    "pull",
     "read_lines",
     "read_record",
     "read_sweep_file",

@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,13 +17,13 @@ from typing import Any, Final
 
 import yaml
 
+from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
 from tunelight.settings import check_paired, check_setting
+from tunelight.storage.names import RECORD_FILE, SWEEP_FILE, why
+from tunelight.storage.remote import refresh
 from tunelight.versions import versions_of
 
-SWEEP_FILE: Final = "sweep.yaml"
-RECORD_FILE: Final = "record.jsonl"
-METRICS_FILE: Final = "metrics.jsonl"
 _DEPTH: Final = 20
 
 
@@ -112,11 +111,6 @@ def versions() -> dict[str, str | None]:
     return versions_of(("python", "torch", "pytorch-lightning", "ray", "tunelight", "numpy", "optuna", "horovod"))
 
 
-def why(error: OSError) -> str:
-    """Return what went wrong, in the operating system's words."""
-    return error.strerror or str(error)
-
-
 def create_sweep_folder(
     storage: str | os.PathLike[str],
     name: str | None = None,
@@ -127,13 +121,13 @@ def create_sweep_folder(
     """Create and claim the folder ``storage/name`` of a new sweep. Runs on: driver.
 
     Args:
-        storage: a local folder; it is made if need be.
+        storage: a folder, or the URL of one in an object store; it is made if need be.
         name: the sweep's name; None makes a free one of ``default`` (the train function's or model's name)
             and the time, ``<default>-YYYYmmdd-HHMMSS``.
         overwrite: delete a sweep of that name first (never a folder that is no sweep).
 
-    Raises: SettingsError for a name or storage that can be no local folder; StorageError where a sweep of
-        that name exists, or the folder cannot be written.
+    Raises: SettingsError for a name or storage that can be no folder; StorageError where a sweep of that name
+        exists, or the folder cannot be written.
     """
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", default).strip("-.") or "sweep"
     stem = f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name
@@ -143,7 +137,7 @@ def create_sweep_folder(
         while not _claim(folder, overwrite):
             if name is not None:
                 raise StorageError(
-                    f"{folder} exists already and is not overwritten. Choose another name "
+                    f"{stores.shown(folder)} exists already and is not overwritten. Choose another name "
                     f"(name={_free_name(parent, name)!r}, say), leave name= out for a new one each time, or go on "
                     "with the sweep that is there: resume=True."
                 )
@@ -153,26 +147,33 @@ def create_sweep_folder(
         raise
     except OSError as error:
         raise StorageError(
-            f"The sweep's folder {folder} cannot be written: {why(error)}. Choose another storage=."
+            f"The sweep's folder {stores.shown(folder)} cannot be written: {why(error)}. Choose another storage=."
         ) from error
     return folder
 
 
 def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
-    """Return the folder of the sweep ``name``. Raises: SettingsError where that can be no local folder."""
-    if "://" in str(storage):
-        raise SettingsError(f"storage must be a local folder, but it is {str(storage)!r}. Give a plain path.")
+    """Return the folder of the sweep ``name``. Raises: SettingsError where that can be none."""
     if name in ("", ".", "..") or name != Path(name).name or "\\" in name:
         raise SettingsError(
             f"A sweep's name must be one folder name, but it is {name!r}. Put the folders before it into storage=."
         )
-    return Path(storage).expanduser().absolute() / name
+    folder = stores.working(storage).absolute() / name
+    if stores.inside(folder) and stores.ODD.search(name):
+        raise SettingsError(
+            f"In a store, no sweep's name may hold any of @ * ? [ ], as {name!r} does: they are patterns."
+        )
+    return folder
 
 
 def _claim(folder: Path, overwrite: bool) -> bool:
     """Make ``folder`` this sweep's by creating its record; False where it holds something already."""
-    if overwrite and ((folder / RECORD_FILE).exists() or (folder / SWEEP_FILE).exists()):
-        shutil.rmtree(folder)
+    if overwrite and (stores.exists(folder / RECORD_FILE) or stores.exists(folder / SWEEP_FILE)):
+        stores.drop(folder)
+    if stores.inside(folder):
+        if stores.holds_any(folder) or not stores.claim(folder / RECORD_FILE):
+            return False
+        stores.forget(folder)  # of a sweep that was deleted there
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         return False
@@ -185,7 +186,7 @@ def _claim(folder: Path, overwrite: bool) -> bool:
 
 def _free_name(parent: Path, name: str) -> str:
     number = 2
-    while (parent / f"{name}-{number}").exists():
+    while stores.exists(parent / f"{name}-{number}"):
         number += 1
     return f"{name}-{number}"
 
@@ -204,6 +205,7 @@ def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Read ``sweep.yaml``; {} where there is none. Raises: StorageError where it is no YAML mapping."""
     path = Path(folder, SWEEP_FILE)
     try:
+        refresh(path)
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}

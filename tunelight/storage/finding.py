@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tunelight import stores
 from tunelight.errors import StorageError, guess
-from tunelight.storage.files import RECORD_FILE, read_sweep_file
+from tunelight.storage.files import read_sweep_file
+from tunelight.storage.names import RECORD_FILE
+from tunelight.storage.remote import refresh
 
 DEFAULT_STORAGE: Final = "tunelight_runs"
 """Where sweeps lie unless ``storage=`` says otherwise."""
@@ -25,11 +29,11 @@ class Found:
 def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found]:
     """Return the sweeps in a storage folder, the last written one first; none where the folder is missing."""
     found = []
-    for record in _expanded(storage).absolute().glob(f"*/{RECORD_FILE}"):
-        try:
+    folder = stores.working(storage).absolute()
+    for record in stores.matching(folder, f"*/{RECORD_FILE}"):
+        with contextlib.suppress(OSError):  # it was deleted a moment ago
+            refresh(record)
             found.append(Found(record.parent, record.stat().st_mtime))
-        except OSError:  # it was deleted a moment ago
-            continue
     return sorted(found, key=lambda one: -one.written)
 
 
@@ -40,8 +44,10 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
 
     Raises: StorageError for one that there is not, with those that there are.
     """
-    path, storage = _expanded(given), _expanded(storage)
+    path, storage = stores.working(given), stores.working(storage)
     for folder in (path, storage / path):
+        if stores.inside(folder) and stores.exists(folder / RECORD_FILE):
+            return folder
         if os.path.isfile(folder / RECORD_FILE):  # noqa: PTH113 - Path's own raises where a name is too long
             return folder.absolute()
     known = list_sweeps(storage)
@@ -55,11 +61,11 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
     names = [one.folder.name for one in known]
     if not names:
         raise StorageError(
-            f"There is no sweep {str(given)!r}, and none at all in {Path(storage)}. Give the path of a sweep's folder "
-            "(storage/name), or the folder that sweeps lie in as --storage."
+            f"There is no sweep {str(given)!r}, and none at all in {stores.shown(storage)}. Give the path of a sweep's "
+            "folder (storage/name), or the folder that sweeps lie in as --storage."
         )
     raise StorageError(
-        f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {Path(storage)}."
+        f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {stores.shown(storage)}."
         f"{guess(given, names)} There are: {_some(names)}; or say 'last'."
     )
 
@@ -72,13 +78,9 @@ def _reproduces(folder: Path) -> bool:
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a path leads to a folder."""
-    return os.path.isdir(_expanded(path))  # noqa: PTH112 - as in find_sweep
-
-
-def _expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path with ~ replaced; of a user that there is not, it is a name like any other."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path's own raises there
+    """Tell whether a path leads to a folder, or a URL to one in a store."""
+    folder = stores.working(path)
+    return stores.holds_any(folder) if stores.inside(folder) else os.path.isdir(folder)  # noqa: PTH112 - as above
 
 
 def _some(names: list[str]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
+from tunelight import stores
 from tunelight.errors import StorageError
-from tunelight.storage.files import RECORD_FILE
+from tunelight.storage.names import RECORD_FILE
 from tunelight.storage.record import check_format, parse, read_lines
+from tunelight.storage.remote import refresh
 from tunelight.storage.state import SweepState, apply
 
 
@@ -19,17 +20,18 @@ class Follower:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder).expanduser().absolute()
+        self.folder = stores.working(folder).absolute()
         self.state = SweepState()
         self._path = self.folder / RECORD_FILE
         self._read = 0
         self._file: int | None = None
         if not self._path.exists():
-            read_lines(self.folder)  # says what is wrong
+            read_lines(self.folder)  # brings it here from a store, or says what is wrong
 
     def look(self) -> list[dict[str, Any]]:
         """Take in the lines that were written since the last look, and return them. Raises: StorageError."""
         try:
+            refresh(self._path)
             with self._path.open("rb") as stream:
                 found = os.fstat(stream.fileno())
                 if found.st_size < self._read or self._file not in (None, found.st_ino):

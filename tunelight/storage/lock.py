@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight import stores
 from tunelight.errors import StorageError
-from tunelight.storage.files import why
+from tunelight.storage.names import LOCK_FILE, why
+from tunelight.storage.remote import pull_lock, push_lock
 
-LOCK_FILE: Final = "driver.lock"
 BEAT_S: Final = 10.0
 """How often a holder touches its lock."""
 STALE_S: Final = 60.0
@@ -38,13 +39,17 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
     """
     path = Path(folder, LOCK_FILE)
     try:
+        pull_lock(path.parent)
+        if stores.inside(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {why(error)}. Choose another storage=.") from error
     over = threading.Event()
-    beat = threading.Thread(target=_beat, args=(file, over), name="tunelight-lock", daemon=True)
+    beat = threading.Thread(target=_beat, args=(file, path.parent, over), name="tunelight-lock", daemon=True)
     try:
         _claim(file, path)
+        push_lock(path.parent)
         beat.start()
         try:
             yield
@@ -53,6 +58,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
             beat.join(BEAT_S)
             with contextlib.suppress(OSError):
                 os.ftruncate(file, 0)  # let go: another host need not wait
+            push_lock(path.parent)
     finally:
         os.close(file)
 
@@ -77,6 +83,7 @@ def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
     """
     path = Path(folder, LOCK_FILE)
     try:
+        pull_lock(path.parent)
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
@@ -111,7 +118,7 @@ def _claim(file: int, path: Path) -> None:
 
 def _held(path: Path, holder: dict[str, Any], stale: str = " When that has ended") -> StorageError:
     return StorageError(
-        f"{path.parent} is run by another driver already: process {holder.get('pid', '?')} on "
+        f"{stores.shown(path.parent)} is run by another driver already: process {holder.get('pid', '?')} on "
         f"{holder.get('host', 'this host')}, since {holder.get('since', '?')}.{stale}, the sweep can be resumed."
     )
 
@@ -128,8 +135,9 @@ def _host() -> str:
     return socket.gethostname()
 
 
-def _beat(file: int, over: threading.Event) -> None:
+def _beat(file: int, folder: Path, over: threading.Event) -> None:
     """Touch the lock until it is let go."""
     while not over.wait(BEAT_S):
         with contextlib.suppress(OSError):
             os.utime(file)
+        push_lock(folder)

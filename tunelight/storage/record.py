@@ -18,8 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight import stores
 from tunelight.errors import StorageError
-from tunelight.storage.files import RECORD_FILE, encode, why
+from tunelight.storage.files import encode
+from tunelight.storage.names import RECORD_FILE, why
+from tunelight.storage.remote import refresh
 from tunelight.storage.state import TERMINAL, SweepState, apply
 
 FORMAT: Final = 1
@@ -192,12 +195,13 @@ def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         version of tunelight wrote it.
     """
     try:
+        refresh(Path(folder, RECORD_FILE))
         return _scan(Path(folder, RECORD_FILE))[0]
     except StorageError:
         raise
     except OSError as error:
         raise StorageError(
-            f"{folder} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
+            f"{stores.shown(folder)} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
             f"one sweep, storage/name.{_sweeps_inside(Path(folder))}"
         ) from error
 

@@ -12,7 +12,8 @@ from ray.tune import Callback
 
 from tunelight import checkpoints
 from tunelight.messages import RESULT_KEY
-from tunelight.storage.files import METRICS_FILE, encode
+from tunelight.storage.files import encode
+from tunelight.storage.names import METRICS_FILE
 from tunelight.storage.record import FORMAT, Lines, Record, read_record
 from tunelight.storage.state import (
     ERROR,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.errors import StorageError
-from tunelight.storage.files import RECORD_FILE, why, write_atomically
+from tunelight.storage.files import write_atomically
+from tunelight.storage.names import RECORD_FILE, why
 from tunelight.storage.record import parse
 from tunelight.storage.state import SweepState, apply
 

@@ -1,0 +1,42 @@
+"""Machines that share nothing but a store, played by one process; fixtures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tunelight import stores
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that makes this process one on another machine, which shares nothing but stores."""
+
+    def become(name: str) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+    become("first")
+    return become
+
+
+@pytest.fixture(params=["memory", "local"])
+def storage(request: pytest.FixtureRequest, machine: Any, tmp_path: Path) -> Iterator[Any]:
+    """Return a function that returns the working folder of a storage: of this machine, in a store of its own."""
+    name = uuid.uuid4().hex
+
+    def working() -> Path:
+        if request.param == "local":
+            return stores.working(f"local://{tmp_path}/store/sweeps")
+        return Path(os.environ["XDG_CACHE_HOME"], stores.FOLDER, "memory", name, "sweeps")  # as URL it is refused
+
+    yield working
+    if request.param == "memory":
+        with contextlib.suppress(FileNotFoundError):
+            fsspec.filesystem("memory").rm(f"/{name}", recursive=True)

@@ -1,0 +1,189 @@
+"""storage: a sweep's files in a store: claimed, mirrored, followed and held."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tunelight import stores
+from tunelight.errors import SettingsError, StorageError
+from tunelight.storage import (
+    Follower,
+    Record,
+    create_sweep_folder,
+    find_sweep,
+    list_sweeps,
+    locked,
+    mirrored,
+    read_record,
+    read_sweep_file,
+    sweep_folder,
+    write_sweep_file,
+)
+from tunelight.storage import remote as remote_module
+from tunelight.storage.remote import Mirror, pull
+from tunelight.stores.tune import for_tune
+
+# --- a sweep's files --------------------------------------------------------------------------------------
+
+
+def begun(folder: Path, reports: int = 2) -> Record:
+    record = Record.open(folder)
+    record.append("sweep", sweep={"metric": "loss", "mode": "min", "name": folder.name})
+    record.append("trial", trial="0", index=0, config={}, seed=1, folder="t")
+    for number in range(1, reports + 1):
+        report(record, number)
+    return record
+
+
+def report(record: Record, number: int) -> None:
+    record.append("report", trial="0", training_iteration=number, metrics={"loss": 1.0}, decision="CONTINUE", epoch=0,
+                  timestamp=0.0, workers=1)  # fmt: skip
+
+
+def test_a_sweep_is_claimed_in_the_store(storage, machine):
+    create_sweep_folder(storage(), "s")
+    machine("second")
+    with pytest.raises(StorageError, match="exists already"):
+        create_sweep_folder(storage(), "s")
+    assert create_sweep_folder(storage(), "s", overwrite=True) == storage() / "s"
+
+
+def test_a_claim_forgets_what_this_machine_held_of_a_deleted_sweep(storage):
+    begun(create_sweep_folder(storage(), "s")).close()
+    stores._filesystem.cache_clear()
+    system, name = stores.located(storage() / "s")
+    system.rm(name, recursive=True)
+    folder = create_sweep_folder(storage(), "s")
+    assert read_record(folder).trials == {}
+
+
+def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine):
+    folder = create_sweep_folder(storage(), "s")
+    write_sweep_file(folder, {"metric": "loss", "mode": "min"})
+    record = begun(folder)
+    with locked(folder), mirrored(folder):
+        machine("second")
+        there = storage() / "s"
+        assert len(read_record(there).trials["0"].history) == 2
+        assert read_sweep_file(there)["metric"] == "loss"
+        follower = Follower(there)
+        follower.look()
+        report(record, 3)
+        Mirror(folder).bring()
+        assert [line["training_iteration"] for line in follower.look()] == [3]
+        assert [found.folder for found in list_sweeps(storage())] == [there]
+        assert find_sweep("s", storage()) == there
+    record.close()
+
+
+def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran(storage, machine):
+    folder = create_sweep_folder(storage(), "s")
+    record = begun(folder)
+    assert Mirror(folder).bring()
+    report(record, 3)
+    record.close()
+    old = record.path.stat().st_mtime - 100
+    os.utime(record.path, (old, old))  # whatever clocks say
+    pull(folder)
+    assert len(read_record(folder).trials["0"].history) == 3
+    machine("second")
+    pull(storage() / "s")
+    assert len(read_record(storage() / "s").trials["0"].history) == 2
+
+
+def test_what_another_machine_recorded_replaces_what_is_here(storage, machine):
+    folder = create_sweep_folder(storage(), "s")
+    begun(folder).close()
+    Mirror(folder).bring()
+    machine("second")
+    there = storage() / "s"
+    pull(there)
+    record = Record.open(there)
+    report(record, 3)
+    record.close()
+    Mirror(there).bring()
+    machine("first")
+    pull(folder)
+    assert len(read_record(folder).trials["0"].history) == 3
+
+
+def test_a_running_drivers_own_record_is_not_touched(storage, machine):
+    folder = create_sweep_folder(storage(), "s")
+    record = begun(folder)
+    with locked(folder):
+        stores.write(folder / "record.jsonl", b"")
+        pull(folder)
+        assert len(read_record(folder).trials["0"].history) == 2
+    record.close()
+
+
+def test_a_sweep_that_another_machine_runs_is_held(storage, machine, monkeypatch):
+    folder = create_sweep_folder(storage(), "s")
+    with locked(folder):
+        machine("second")
+        monkeypatch.setattr("tunelight.storage.lock._host", lambda: "elsewhere")
+        with pytest.raises(StorageError, match=r"is run by another driver already"), locked(storage() / "s"):
+            pytest.fail("two drivers hold it")
+        machine("first")
+    machine("second")
+    with locked(storage() / "s"):
+        pass
+
+
+def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatch):
+    folder = create_sweep_folder(storage(), "s")
+    begun(folder).close()
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stores, "write", full)
+    with pytest.raises(StorageError, match=r"No space left on device.*another storage="), mirrored(folder):
+        pytest.fail("it began")
+
+
+def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storage, machine, monkeypatch, caplog):
+    folder = create_sweep_folder(storage(), "s")
+    record = begun(folder)
+    monkeypatch.setattr(remote_module, "EVERY_S", 0.01)
+    with locked(folder):
+        mirror = Mirror(folder)
+        assert mirror.bring()
+        with monkeypatch.context() as broken:
+            broken.setattr(stores, "located", lambda path: (_ for _ in ()).throw(ConnectionError("gone")))
+            report(record, 3)
+            assert not mirror.bring()
+            assert not mirror.bring()
+        assert mirror.bring()
+    assert caplog.text.count("cannot be written") == 1
+    record.close()
+    machine("second")
+    assert len(read_record(storage() / "s").trials["0"].history) == 3
+
+
+# --- Tune's side ------------------------------------------------------------------------------------------
+
+
+def test_tunes_paths_are_those_of_the_working_folder(storage, machine):
+    import pickle
+
+    from pyarrow.fs import FileSelector
+
+    folder = storage()
+    system = pickle.loads(pickle.dumps(for_tune(folder)))
+    system.create_dir(str(folder / "s" / "t"), recursive=True)
+    with system.open_output_stream(str(folder / "s" / "t" / "pointer.json")) as stream:
+        stream.write(b"null")
+    machine("second")
+    assert stores.read(storage() / "s" / "t" / "pointer.json") == b"null"
+    found = system.get_file_info(FileSelector(str(folder / "s"), recursive=True))
+    assert [one.path for one in found if one.is_file] == [str(folder / "s" / "t" / "pointer.json")]
+
+
+def test_a_sweeps_folder_by_its_url(machine):
+    assert stores.shown(sweep_folder("s3://bucket/sweeps", "s")) == "s3://bucket/sweeps/s"
+    with pytest.raises(SettingsError, match=r"no sweep's name may hold.*'s\*'"):
+        sweep_folder("s3://bucket/sweeps", "s*")  # deleting it would delete others

@@ -1,0 +1,195 @@
+"""stores: paths that stand for objects, and checkpoints there; held against fsspec's own memory and folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tunelight import checkpoints, stores
+from tunelight.errors import CheckpointError, SettingsError
+from tunelight.messages import CheckpointInfo
+from tunelight.settings import Settings
+from tunelight.stores.tune import for_tune
+
+# --- URLs -------------------------------------------------------------------------------------------------
+
+
+def test_a_url_is_a_path_that_says_its_url(machine, tmp_path):
+    folder = stores.working("local:///shared/sweeps/")
+    assert folder == tmp_path / "first" / "tunelight-stores" / "local" / "shared" / "sweeps"
+    assert stores.shown(folder / "a" / "b.txt") == "local:///shared/sweeps/a/b.txt"
+    s3 = stores.working("s3://bucket/sweeps")
+    assert stores.shown(s3) == "s3://bucket/sweeps"
+    assert stores.inside(s3)
+
+
+def test_any_other_path_is_itself(tmp_path):
+    assert stores.working(tmp_path / "x") == tmp_path / "x"
+    assert stores.working(f"file://{tmp_path}/x") == tmp_path / "x"
+    assert stores.working("~/x") == Path.home() / "x"
+    assert not stores.inside(tmp_path)
+    assert stores.shown(tmp_path) == str(tmp_path)
+    assert for_tune(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s33://bucket/x", "Did you mean 's3'"),
+        ("memory://x", "the memory of one process"),
+        ("s3://", "protocol://bucket/folder"),
+        ("s3://bucket/../x", "protocol://bucket/folder"),
+        ("s3://key:secret@bucket/x", r"s3://\*\*\*@bucket/x.*into the environment"),
+        ("s3://bucket/x?region=eu", "protocol://bucket/folder"),
+        ("s3://bucket/*", "protocol://bucket/folder"),
+    ],
+)
+def test_a_url_that_can_be_no_storage_is_refused_before_anything_is_asked(url, says):
+    with pytest.raises(SettingsError, match=says) as told:
+        Settings(train=print, storage=url)
+    assert "secret" not in str(told.value)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch):
+    def missing(protocol: str) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
+    with pytest.raises(SettingsError, match="Install s3fs to access S3. Every node needs it"):
+        stores.working("s3://bucket/x")
+
+
+def test_a_path_made_of_a_url_is_refused():
+    with pytest.raises(SettingsError, match="as text"):
+        Settings(train=print, storage=Path("s3://bucket/x"))
+
+
+# --- files and objects ------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_on_another_machine(storage, machine):
+    stores.write(storage() / "s" / "a.json", b"1")
+    machine("second")
+    assert stores.read(storage() / "s" / "a.json") == b"1"
+    assert stores.exists(storage() / "s" / "a.json")
+    assert stores.texts(storage() / "s", "*.json") == {storage() / "s" / "a.json": b"1"}
+    assert stores.matching(storage(), "*/a.json") == [storage() / "s" / "a.json"]
+    assert stores.stat(storage() / "s") == (1, 0.0)
+    stores.drop(storage() / "s")
+    machine("first")
+    assert not stores.exists(storage() / "s" / "a.json")
+    assert stores.texts(storage() / "s", "*.json") == {}
+
+
+def test_a_folder_that_was_pushed_is_fetched_whole(storage, machine):
+    folder = storage() / "s" / "big"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "a").write_text("a")
+    (folder / "b").write_text("b")
+    stores.push(folder)
+    machine("second")
+    fetched = stores.fetch(storage() / "s" / "big", lambda found: (found / "inner" / "a").read_text() == "a")
+    assert fetched == storage() / "s" / "big"
+    assert sorted(one.name for one in fetched.rglob("*") if one.is_file()) == ["a", "b"]
+
+
+def test_what_is_fetched_torn_is_not_taken(storage, machine):
+    stores.write(storage() / "s" / "a", b"torn")
+    with pytest.raises(OSError, match="torn"):
+        stores.fetch(storage() / "s" / "a", lambda _: False)
+    assert not (storage() / "s" / "a").exists()
+
+
+def test_a_store_that_fails_raises_os_errors(storage, monkeypatch):
+    class NoCredentialsError(Exception):
+        pass
+
+    def failing(path: Any) -> Any:
+        raise NoCredentialsError("Unable to locate credentials")
+
+    monkeypatch.setattr(stores, "located", failing)
+    path = storage() / "s" / "a"
+    for call in (lambda: stores.read(path), lambda: stores.write(path, b""), lambda: stores.push(path)):
+        with pytest.raises(OSError, match="NoCredentialsError: Unable to locate credentials"):
+            call()
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------
+
+
+def checkpoint(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
+    info = CheckpointInfo(str(trial / checkpoints.FOLDER / checkpoints.file_name(number)), number, value=value)
+    draft = checkpoints.draft(info)
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(text)
+    return checkpoints.finish(info, draft)
+
+
+def test_a_checkpoint_is_found_and_opened_on_another_machine(storage, machine):
+    for number in (1, 2):
+        checkpoint(storage() / "s" / "t", number, text=f"weights {number}")
+    assert len(list((storage() / "s" / "t" / checkpoints.FOLDER).glob("report-*.ckpt"))) == 1, "one is kept here"
+    machine("second")
+    trial = storage() / "s" / "t"
+    assert [one.number for one in checkpoints.find(trial)] == [1, 2]
+    last, warning = checkpoints.last_whole(trial)
+    assert last is not None
+    assert (last.number, warning) == (2, None)
+    assert Path(last.path).is_relative_to(trial)
+    assert checkpoints.here(last.path).read_text() == "weights 2"
+
+
+def test_an_older_copy_of_a_checkpoint_is_fetched_anew(storage, machine):
+    checkpoint(storage() / "s" / "t", 1, text="old")
+    machine("second")
+    trial = storage() / "s" / "t"
+    assert checkpoints.here(checkpoints.find(trial)[0].path).read_text() == "old"
+    machine("first")
+    checkpoint(storage() / "s" / "t", 1, text="new")
+    machine("second")
+    assert checkpoints.here(checkpoints.find(trial)[0].path).read_text() == "new"
+
+
+def test_a_torn_checkpoint_is_passed_over_and_not_opened(storage, machine):
+    first = checkpoint(storage() / "s" / "t", 1)
+    second = checkpoint(storage() / "s" / "t", 2)
+    stores.write(Path(second.path), b"wei")
+    machine("second")
+    last, warning = checkpoints.last_whole(storage() / "s" / "t")
+    assert last is not None
+    assert last.number == first.number
+    assert "torn" in (warning or "")
+    torn = storage() / "s" / "t" / checkpoints.FOLDER / Path(second.path).name
+    with pytest.raises(CheckpointError, match=r"cannot be fetched.*torn"):
+        checkpoints.here(torn)
+
+
+def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(storage, machine):
+    trial = storage() / "s" / "t"
+    known = [checkpoint(trial, number, value=float(number)) for number in range(1, 7)]
+    pointer = trial / "checkpoint_000000"
+    stores.write(pointer / checkpoints.POINTER, json.dumps(known[2].asdict()).encode())
+    machine("second")
+    trial = storage() / "s" / "t"
+    kept = checkpoints.prune(checkpoints.find(trial), 1, "min", {known[2].path.replace("/first/", "/second/")})
+    assert [one.number for one in kept] == [1, 3, 5, 6]
+    assert [one.number for one in checkpoints.find(trial)] == [1, 3, 5, 6]
+    assert checkpoints.pinned(trial) == {known[2].path}
+
+
+def test_a_trial_hears_what_its_driver_heard_and_takes_over_anothers_checkpoint(storage, machine):
+    checkpoint(storage() / "s" / "t", 4, text="parent's")
+    checkpoints.tell_heard(3, storage() / "s" / "u")
+    machine("second")
+    assert checkpoints.heard(storage() / "s" / "u") == 3
+    assert checkpoints.heard(storage() / "s" / "t") is None
+    taken = checkpoints.take_over(storage() / "s" / "t", storage() / "s" / "u", 2)
+    assert taken is not None
+    machine("third")
+    assert (
+        checkpoints.here(storage() / "s" / "u" / checkpoints.FOLDER / Path(taken.path).name).read_text() == "parent's"
+    )

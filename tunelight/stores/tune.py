@@ -1,0 +1,41 @@
+"""Ray Tune's own files in a store: its file system, whose paths are those of the working folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fsspec.implementations.dirfs import DirFileSystem
+
+from tunelight.stores import inside, located
+
+
+class WorkingFileSystem(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A store whose objects are named by their paths in a working folder, so that Tune's paths are ours."""
+
+    cachable = False
+
+    def __init__(self, folder: str, **options: Any) -> None:
+        system, root = located(folder)
+        super().__init__(path=root, fs=system, **options)
+        self.folder = folder
+
+    def _join(self, path: Any) -> Any:
+        if isinstance(path, str):
+            return super()._join(os.path.relpath(path, self.folder) if os.path.isabs(path) else path)  # noqa: PTH117
+        return super()._join(path)
+
+    def _relpath(self, path: Any) -> Any:
+        if isinstance(path, str):
+            return str(Path(self.folder, super()._relpath(path)))
+        return super()._relpath(path)
+
+
+def for_tune(folder: Path) -> Any:
+    """Return what Tune is to use for ``storage_path=folder``: None, or pyarrow's file system of its store."""
+    if not inside(folder):
+        return None
+    from pyarrow.fs import FSSpecHandler, PyFileSystem  # noqa: PLC0415 - half a second, and stores alone need it
+
+    return PyFileSystem(FSSpecHandler(WorkingFileSystem(str(folder))))
