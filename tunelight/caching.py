@@ -8,6 +8,7 @@ got changes it for itself.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -188,25 +189,29 @@ def _shared(key: str, make: Callable[[], _Kept]) -> _Kept:
     try:
         place = folder / key
         found = _opened(place, key)
+        told = "a"
         if found is None:
-            found = make()
-            place.write_text(f"{os.getpid()} {found.file} {found.size}")
+            found, told = make(), "w"
+        with place.open(told) as file:
+            print(os.getpid(), found.file, found.size, file=file)
         return found
     finally:
         lock.release()
 
 
 def _opened(place: Path, key: str) -> _Kept | None:
-    """Return the file in memory that another process told of; None where it is gone."""
+    """Return the file in memory that other processes told of; None where none of them holds it any more."""
     try:
-        process, number, size = map(int, place.read_text().split())
-        link = f"/proc/{process}/fd/{number}"
-        if key not in os.readlink(link):  # noqa: PTH115 - its text names no path
-            return None  # another process has the number by now
-        file = os.open(link, os.O_RDWR | os.O_CLOEXEC)
-    except (OSError, ValueError):
+        lines = place.read_text().splitlines()
+    except OSError:
         return None
-    return _Kept(file, size)
+    for line in lines:
+        with contextlib.suppress(OSError, ValueError):
+            process, number, size = map(int, line.split())
+            link = f"/proc/{process}/fd/{number}"
+            if key in os.readlink(link):  # noqa: PTH115 - its text names no path; else the number is another's by now
+                return _Kept(os.open(link, os.O_RDWR | os.O_CLOEXEC), size)
+    return None
 
 
 # --- a value in a file ------------------------------------------------------------------------------------

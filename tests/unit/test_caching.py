@@ -107,6 +107,26 @@ def test_another_process_of_the_node_gets_it_without_loading(tmp_path: Path, mon
     assert done.stdout.split() == [str(sum(range(100_000))), "[]"]
 
 
+def test_what_was_loaded_stays_when_the_process_that_did_so_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    program = """if True:
+        import sys
+        import tunelight as tl
+        from tests.unit import test_caching as here
+        tl.cached(here.load)(1000)
+        print(here.calls, flush=True)
+        sys.stdin.read()"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "[1000]\n"
+        tl.cached(load)(1000)
+        other.communicate(timeout=60)
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+    assert calls == []
+
+
 def test_what_a_dead_process_told_of_is_loaded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     cached = tl.cached(load)

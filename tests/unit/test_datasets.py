@@ -202,6 +202,40 @@ def test_a_column_that_is_missing_is_named():
         Reading(4, ("image", "lable"), None, 1).chosen(["image", "label"])
 
 
+def test_columns_that_make_no_tensors_are_told_with_their_types():
+    import pyarrow as pa
+
+    collate = Reading(4, None, None, 1).collate()
+    with pytest.raises(DataError, match=r"columns \(name: string, a: int64\).*collate_fn="):
+        collate(pa.table({"name": ["x", "y"], "a": [1, 2]}))
+    with pytest.raises(DataError, match=r"columns \(image: list<.*collate_fn="):
+        collate(pa.table({"image": [[1.0], [1.0, 2.0]]}))
+    assert Reading(4, ("a",), None, 1).collate()(pa.table({"name": ["x"], "a": [1]}))["a"].tolist() == [1]
+
+
+def test_ray_data_prints_errors_alone_and_its_own_files_get_all_of_it(tmp_path: Path):
+    import io
+    import logging
+
+    from tunelight.datasets.shelf import ray_data
+
+    ray_data()
+    ours, shown, file = logging.getLogger("ray.data"), io.StringIO(), tmp_path / "ray-data.log"
+    console = [one for one in ours.handlers if type(one).__module__.startswith("ray.") and hasattr(one, "stream")]
+    assert [one.level for one in console] == [logging.ERROR], "what Ray Data shows things by"
+    added: list[logging.Handler] = [logging.StreamHandler(shown), logging.FileHandler(file)]
+    ours.handlers += added
+    try:
+        ray_data()
+        logging.getLogger("ray.data.test").warning("slow")
+        logging.getLogger("ray.data.test").error("broken")
+    finally:
+        ours.handlers = [one for one in ours.handlers if one not in added]
+        added[1].close()
+    assert shown.getvalue() == "broken\n"
+    assert file.read_text() == "slow\nbroken\n"
+
+
 class FakeBlocks:
     """Stands in for a materialized dataset: batches of rows, as Ray Data hands them out."""
 

@@ -55,7 +55,11 @@ class Reading:
 
         class Tensors(DefaultCollateFn):
             def __call__(self, batch: Any) -> Any:
-                return super().__call__(batch.select(reading.chosen(batch.column_names)))
+                batch = batch.select(reading.chosen(batch.column_names))
+                try:
+                    return super().__call__(batch)
+                except (TypeError, RuntimeError, ValueError) as error:
+                    raise reading.no_tensors(batch, error) from error
 
         class Own(NumpyBatchCollateFn):
             def __call__(self, batch: dict[str, Any]) -> Any:
@@ -72,6 +76,15 @@ class Reading:
                     f"The dataset has no column {name!r}.{guess(name, there)} There are: {', '.join(there)}."
                 )
         return list(self.columns or there)
+
+    @staticmethod
+    def no_tensors(batch: Any, error: Exception) -> DataError:
+        """Return the error for columns of which Ray Data makes no tensors: text, and lists that differ in length."""
+        there = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
+        return DataError(
+            f"No tensors can be made of the dataset's columns ({there}): {error} Name those that the model needs, "
+            "columns=('image', 'label'), or make a batch of them yourself: collate_fn=."
+        )
 
     def finished(self, batch: Any) -> Any:
         """Return a batch as the model gets it."""

@@ -89,12 +89,17 @@ def open_dataset(name: str, source: Any) -> Dataset:
 
 
 def ray_data() -> Any:
-    """Return the module ``ray.data``, quieter than it comes. Raises: DataError where pyarrow is missing."""
+    """Return the module ``ray.data``, which from now on prints nothing but errors in this process.
+
+    Raises: DataError where pyarrow is missing.
+    """
     try:
         from ray import data  # noqa: PLC0415 - seconds, and an extra
     except ImportError as error:
         raise DataError(f"{HOW_TO_GET_DATA} ({error})") from error
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    for handler in logging.getLogger("ray.data").handlers:
+        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+            handler.setLevel(max(handler.level, logging.ERROR))  # Ray's own log files still get all of it
     return data
 
 
