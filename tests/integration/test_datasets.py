@@ -157,11 +157,9 @@ def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_w
     )
     sizes = record(run.folder, "report", "workers")
     assert [size for size, _ in itertools.groupby(sizes)] == [1, 2, 1]
-    epochs = [report["epoch"] for report in run.best.history]
-    changed = {now for (now, size), (_, before) in zip(
-        zip(epochs[1:], sizes[1:], strict=True), zip(epochs, sizes, strict=False), strict=False) if size != before
-    }  # fmt: skip
-    whole = set(epochs[:-1]) - changed - {epochs[-1]}
+    reports = list(zip((report["epoch"] for report in run.best.history), sizes, strict=True))
+    changed = {epoch for (epoch, size), (_, after) in itertools.pairwise(reports) if size != after}
+    whole = set(range(reports[-1][0])) - changed
     assert len(whole) > 3
     for epoch in whole:
         rows = [row for shard in seen(run.best.path)[epoch] for row in shard]
