@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 import tunelight as tl
 from tunelight.datasets.module import Reading, ShardLoader, WholeLoader
-from tunelight.datasets.shelf import check_rows, check_sources
+from tunelight.datasets.shelf import _check_reach, check_rows, check_sources
 from tunelight.errors import DataError, ResourceError, SettingsError
 from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
 from tunelight.settings import Settings
@@ -68,8 +70,6 @@ def test_an_elastic_gang_shrinks_for_it_and_does_not_grow_back():
 
 
 def test_gangs_that_a_scheduler_resizes_leave_it_too():
-    from types import SimpleNamespace
-
     from tunelight.schedulers.ledger import Ledger
 
     ledger = Ledger()
@@ -105,6 +105,39 @@ def test_files_are_looked_at_before_ray_starts(tmp_path: Path):
         check_sources(source, 2)
     with pytest.raises(DataError, match="there is no such file or folder"):
         check_sources({"val": {"parquet": str(tmp_path / "x")}}, 2)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_path_that_a_node_cannot_read_is_told_with_that_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+):
+    import ray
+
+    nodes = [
+        {"NodeID": name[0] * 56, "Alive": name != "dead", "NodeManagerHostname": name, "NodeManagerAddress": "10.0.0.1"}
+        for name in ("at home", "dead", "busy")
+    ]
+    asked: list[tuple[str, str]] = []
+
+    class Look:
+        """Stands in for a task of Ray's."""
+
+        def options(self, scheduling_strategy: Any = None, **_: Any) -> Look:
+            self.node = getattr(scheduling_strategy, "node_id", "")
+            return self
+
+        def remote(self, path: str) -> str:
+            asked.append((self.node, path))
+            return self.node
+
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a" * 56))
+    monkeypatch.setattr(ray, "remote", lambda function: Look())
+    monkeypatch.setattr(ray, "wait", lambda calls, **_: (calls, []))
+    monkeypatch.setattr(ray, "get", lambda call: there)
+    with nullcontext() if there else pytest.raises(DataError, match=r"only the driver's node can read: node busy \("):
+        _check_reach("train", [str(tmp_path), "s3://bucket/x"])
+    assert asked == [("b" * 56, str(tmp_path))]
 
 
 def test_a_dataset_for_validation_needs_one_row():
