@@ -247,6 +247,7 @@ def test_the_command_line_runs_a_file_that_names_its_data(
 space:
   model.lr: {{choice: [0.01]}}
   data.columns: {{choice: [[image, label]]}}
+  data.batch_size: 32
 model: tunelight.digits:DigitsClassifier
 data: tunelight:RayDataModule
 datasets:
@@ -256,10 +257,11 @@ cache: true
 metric: val_acc
 mode: max
 num_samples: 1
-max_epochs: 8
+max_epochs: 12
 scheduler: fifo
 workers: 2
 seed: 3
+trainer_args: {{log_every_n_steps: 5}}
 """
     )
     done = CliRunner().invoke(app, ["run", "space.yaml", "--name", "s"])

@@ -12,7 +12,7 @@ import torch
 
 import tunelight as tl
 from tunelight.datasets.module import Reading, ShardLoader, WholeLoader
-from tunelight.datasets.shelf import _check_reach, check_rows, check_sources
+from tunelight.datasets.shelf import _check_reach, check_rows, check_sources, open_dataset, task_error
 from tunelight.errors import DataError, ResourceError, SettingsError
 from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
 from tunelight.settings import Settings
@@ -138,6 +138,31 @@ def test_a_path_that_a_node_cannot_read_is_told_with_that_node(
     with nullcontext() if there else pytest.raises(DataError, match=r"only the driver's node can read: node busy \("):
         _check_reach("train", [str(tmp_path), "s3://bucket/x"])
     assert asked == [("b" * 56, str(tmp_path))]
+
+
+def test_columns_of_types_that_do_not_go_together_are_told(tmp_path: Path):
+    write(tmp_path / "0.parquet", a=[1, 2])
+    write(tmp_path / "1.parquet", a=[0.5, 2.5])  # type: ignore[list-item]
+    check_sources({"train": {"parquet": str(tmp_path)}}, 2)
+    write(tmp_path / "2.parquet", a=["x"])  # type: ignore[list-item]
+    with pytest.raises(DataError, match=r"unequal types: a is int64 in .*0\.parquet, and string in .*2\.parquet"):
+        check_sources({"train": {"parquet": str(tmp_path)}}, 2)
+
+
+def test_a_path_that_ray_data_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tunelight.datasets.shelf._check_reach", lambda *_: None)
+
+    def refuse(paths: list[str]) -> None:
+        raise ValueError("no such scheme.")
+
+    monkeypatch.setattr("tunelight.datasets.shelf.ray_data", lambda: SimpleNamespace(read_parquet=refuse))
+    with pytest.raises(DataError, match=r"'train' cannot be read from s4://x/y: no such scheme\. Correct the path"):
+        open_dataset("train", {"parquet": "s4://x/y"})
+
+
+def test_what_a_task_failed_of_is_told_without_rays_frames():
+    text = "\x1b[36mray::Map()\x1b[39m (pid=1)\nKeyError: 'imgae'\n\nThe above exception was the direct cause of\n\nall"
+    assert task_error(RuntimeError(text)) == "ray::Map() (pid=1)\nKeyError: 'imgae'"
 
 
 def test_a_dataset_for_validation_needs_one_row():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,7 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
     ray_data()
     opened = {name: open_dataset(name, source) for name, source in settings.datasets.items()}
     if settings.cache:
-        opened = {name: materialized(dataset, settings.verbose) for name, dataset in opened.items()}
+        opened = {name: _prepared(name, dataset, settings.verbose) for name, dataset in opened.items()}
     rows = {name: _rows(name, dataset, settings.datasets[name]) for name, dataset in opened.items()}
     for name, count in rows.items():
         check_rows(name, count, least if name == "train" else 1)
@@ -78,6 +79,21 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
         ray.kill(shelf)
 
 
+def _prepared(name: str, dataset: Any, verbose: int) -> Any:
+    """Return a dataset as blocks, done with what it says is to be done. Raises: DataError with what failed of that."""
+    from ray.exceptions import RayError  # noqa: PLC0415
+
+    try:
+        return materialized(dataset, verbose)
+    except RayError as error:
+        raise DataError(f"The dataset {name!r} cannot be prepared: {task_error(error)}") from error
+
+
+def task_error(error: Exception) -> str:
+    """Return what a task of Ray Data failed of, without Ray's own frames and words around it."""
+    return re.sub(r"\x1b\[\d*m", "", str(error)).partition("\n\nThe above exception was the direct cause")[0]
+
+
 def open_dataset(name: str, source: Any) -> Dataset:
     """Return a dataset as it is, or that of {"parquet": path}, if all nodes can read it. Raises: DataError."""
     if not isinstance(source, Mapping):
@@ -85,7 +101,14 @@ def open_dataset(name: str, source: Any) -> Dataset:
         return source  # type: ignore[no-any-return]  # checked by the settings
     paths = _paths(source)
     _check_reach(name, paths)
-    return ray_data().read_parquet(paths)  # type: ignore[no-any-return]  # the module is imported late
+    data = ray_data()
+    try:
+        return data.read_parquet(paths)  # type: ignore[no-any-return]  # the module is imported late
+    except Exception as error:  # a store's own kinds, Arrow's and Ray's
+        raise DataError(
+            f"The dataset {name!r} cannot be read from {', '.join(paths)}: {str(error).rstrip('.')}. Correct the path, "
+            "or give a dataset that you have read yourself: ray.data.read_parquet(path, filesystem=...)."
+        ) from error
 
 
 def ray_data() -> Any:
@@ -146,20 +169,35 @@ def _check_columns(name: str, files: list[str]) -> None:
     import pyarrow as pa  # noqa: PLC0415 - an extra
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    first: set[str] = set()
+    first: Any = None
     for file in files:
         try:
-            columns = set(pq.read_schema(file).names)
+            schema = pq.read_schema(file)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"The dataset {name!r} cannot be read: {file} is no Parquet file ({error}).") from error
-        if file == files[0]:
-            first = columns
-        elif columns != first:
-            differ = ", ".join(sorted(columns ^ first))
+        first = schema if first is None else first
+        if differ := ", ".join(sorted(set(schema.names) ^ set(first.names))):
             raise DataError(
                 f"The files of the dataset {name!r} have unequal columns: {differ} is only in one of {files[0]} and "
                 f"{file}, and rows of the other would lack it. Write them alike, or read them as two datasets."
             )
+        for field in schema:
+            if (other := first.field(field.name).type) != field.type and not _alike(other, field.type):
+                raise DataError(
+                    f"The files of the dataset {name!r} have columns of unequal types: {field.name} is {other} in "
+                    f"{files[0]}, and {field.type} in {file}. Write them alike."
+                )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Tell whether Ray Data makes one column of two types, as of int32 and int64."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    try:
+        pa.unify_schemas([pa.schema([("x", each)]) for each in (one, other)], promote_options="permissive")
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _check_reach(name: str, files: list[str]) -> None:
