@@ -35,6 +35,7 @@ _LOAD_LIMIT_S = 3600.0
 """How long a worker waits for another of its node that loads the same."""
 _POLL_S = 0.2
 _ALIGNED = 64
+_NAME = "tunelight-"
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ def _opened(place: Path, key: str) -> _Kept | None:
         with contextlib.suppress(OSError, ValueError):
             process, number, size = map(int, line.split())
             link = f"/proc/{process}/fd/{number}"
-            if key in os.readlink(link):  # noqa: PTH115 - its text names no path; else the number is another's by now
+            named = os.readlink(link)  # noqa: PTH115 - its text names no path
+            if named.startswith(f"/memfd:{_NAME}{key}"):  # else the number is another file's by now
                 return _Kept(os.open(link, os.O_RDWR | os.O_CLOEXEC), size)
     return None
 
@@ -230,7 +232,7 @@ def _written(function: Any, value: Any, key: str) -> _Kept:
         ) from error
     parts = [*packed.storages, *packed.buffers]
     head = pickle.dumps((packed.data, len(packed.storages), [part.nbytes for part in parts]))
-    file = os.memfd_create(f"tunelight-{key}")
+    file = os.memfd_create(f"{_NAME}{key}")
     try:
         size = 8 + len(head)
         with os.fdopen(os.dup(file), "wb") as out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,20 @@ def test_what_was_loaded_stays_when_the_process_that_did_so_has_ended(tmp_path: 
     done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
     assert calls == []
+
+
+def test_what_was_let_go_is_loaded_anew_though_its_number_is_another_files_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    cached = tl.cached(load)
+    cached(1000)
+    (lock,) = tmp_path.glob("*.lock")
+    clear_cache()
+    with lock.open("r+") as other:  # the lock's own file is opened for each call, and has the call's key in its name
+        lock.with_suffix("").write_text(f"{os.getpid()} {other.fileno()} 100")
+        assert len(cached(1000)["x"]) == 1000
+    assert calls == [1000, 1000]
 
 
 def test_what_a_dead_process_told_of_is_loaded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -161,8 +161,10 @@ def test_a_path_that_ray_data_does_not_take_is_told(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_task_failed_of_is_told_without_rays_frames():
-    text = "\x1b[36mray::Map()\x1b[39m (pid=1)\nKeyError: 'imgae'\n\nThe above exception was the direct cause of\n\nall"
-    assert task_error(RuntimeError(text)) == "ray::Map() (pid=1)\nKeyError: 'imgae'"
+    inner = "\x1b[36mray::Map()\x1b[39m (pid=1)\nKeyError: 'imgae'\n\nThe above exception was the direct cause of all"
+    assert task_error(RuntimeError(inner)) == "ray::Map() (pid=1)\nKeyError: 'imgae'"
+    outer = f"ray::SplitCoordinator.get()\nray.exceptions.RayTaskError(UserCodeException): {inner}"
+    assert task_error(RuntimeError(outer)) == task_error(RuntimeError(inner))
 
 
 def test_a_dataset_for_validation_needs_one_row():

@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 
 from tunelight.datasets.shards import Preprocess, close_shard, is_lent, open_shard, open_whole
+from tunelight.datasets.shelf import task_errors
 from tunelight.errors import DataError, SettingsError, guess
 from tunelight.session import current
 from tunelight.strategies.shares import Limit, StreamShare, batches_kept
@@ -303,9 +304,10 @@ class ShardLoader:
             **self._reading.arguments(self._device), drop_last=self._drop_last, **shuffled
         )
         count = 0
-        for batch in batches:
-            count += 1
-            yield self._reading.finished(batch)
+        with task_errors(f"The shard of rank {self._rank}"):
+            for batch in batches:
+                count += 1
+                yield self._reading.finished(batch)
         if not count:
             raise DataError(
                 f"The shard of rank {self._rank} is empty in epoch {self._epoch}: the dataset, once preprocessed, has "

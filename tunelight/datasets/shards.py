@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tunelight.datasets.shelf import check_rows, is_cached, materialized, ray_data
+from tunelight.datasets.shelf import check_rows, is_cached, materialized, ray_data, task_errors
 from tunelight.errors import DataError, guess
 from tunelight.session import Session, current
 
@@ -83,7 +83,8 @@ def open_whole(source: str | Dataset, *, preprocess: Preprocess | None = None) -
     session = current()
 
     def make() -> Any:
-        dataset = materialized(_preprocessed(_found(source, session), preprocess))
+        with task_errors(f"The dataset {_called(source)!r}"):
+            dataset = materialized(_preprocessed(_found(source, session), preprocess))
         check_rows(_called(source), int(dataset.count()), 1)
         return dataset
 

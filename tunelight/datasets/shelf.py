@@ -63,7 +63,9 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
     ray_data()
     opened = {name: open_dataset(name, source) for name, source in settings.datasets.items()}
     if settings.cache:
-        opened = {name: _prepared(name, dataset, settings.verbose) for name, dataset in opened.items()}
+        for name, dataset in opened.items():
+            with task_errors(f"The dataset {name!r}"):
+                opened[name] = materialized(dataset, settings.verbose)
     rows = {name: _rows(name, dataset, settings.datasets[name]) for name, dataset in opened.items()}
     for name, count in rows.items():
         check_rows(name, count, least if name == "train" else 1)
@@ -79,19 +81,21 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
         ray.kill(shelf)
 
 
-def _prepared(name: str, dataset: Any, verbose: int) -> Any:
-    """Return a dataset as blocks, done with what it says is to be done. Raises: DataError with what failed of that."""
-    from ray.exceptions import RayError  # noqa: PLC0415
+@contextlib.contextmanager
+def task_errors(what: str) -> Iterator[None]:
+    """Turn what a task of Ray Data failed of, which Ray wraps in frames and words of its own, into a DataError."""
+    from ray.exceptions import RayTaskError  # noqa: PLC0415
 
     try:
-        return materialized(dataset, verbose)
-    except RayError as error:
-        raise DataError(f"The dataset {name!r} cannot be prepared: {task_error(error)}") from error
+        yield
+    except RayTaskError as error:
+        raise DataError(f"{what} cannot be prepared: {task_error(error)}") from error
 
 
 def task_error(error: Exception) -> str:
-    """Return what a task of Ray Data failed of, without Ray's own frames and words around it."""
-    return re.sub(r"\x1b\[\d*m", "", str(error)).partition("\n\nThe above exception was the direct cause")[0]
+    """Return the user's own frames and error of what a task of Ray Data failed of."""
+    text = re.sub(r"\x1b\[\d*m", "", str(error)).partition("\n\nThe above exception was the direct cause")[0]
+    return re.split(r"ray\.exceptions\.RayTaskError\(\w+\): ", text)[-1]
 
 
 def open_dataset(name: str, source: Any) -> Dataset:
