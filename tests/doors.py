@@ -221,7 +221,7 @@ DOORS: dict[str, Door] = {
         why="it runs a trial again as a sweep of its own, and compares two records",
     ),
     "checking": Door(
-        names("errors cluster resources schedulers searchers settings space sweep"),
+        names("errors cluster datasets.shelf resources schedulers searchers settings space sweep"),
         names("numpy"),
         why="it builds all of a sweep but its trials, and runs one batch as a sweep",
     ),

@@ -8,6 +8,7 @@ got changes it for itself.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -34,6 +35,7 @@ _LOAD_LIMIT_S = 3600.0
 """How long a worker waits for another of its node that loads the same."""
 _POLL_S = 0.2
 _ALIGNED = 64
+_NAME = "tunelight-"
 
 
 @dataclass(frozen=True)
@@ -188,25 +190,30 @@ def _shared(key: str, make: Callable[[], _Kept]) -> _Kept:
     try:
         place = folder / key
         found = _opened(place, key)
+        told = "a"
         if found is None:
-            found = make()
-            place.write_text(f"{os.getpid()} {found.file} {found.size}")
+            found, told = make(), "w"
+        with place.open(told) as file:
+            print(os.getpid(), found.file, found.size, file=file)
         return found
     finally:
         lock.release()
 
 
 def _opened(place: Path, key: str) -> _Kept | None:
-    """Return the file in memory that another process told of; None where it is gone."""
+    """Return the file in memory that other processes told of; None where none of them holds it any more."""
     try:
-        process, number, size = map(int, place.read_text().split())
-        link = f"/proc/{process}/fd/{number}"
-        if key not in os.readlink(link):  # noqa: PTH115 - its text names no path
-            return None  # another process has the number by now
-        file = os.open(link, os.O_RDWR | os.O_CLOEXEC)
-    except (OSError, ValueError):
+        lines = place.read_text().splitlines()
+    except OSError:
         return None
-    return _Kept(file, size)
+    for line in lines:
+        with contextlib.suppress(OSError, ValueError):
+            process, number, size = map(int, line.split())
+            link = f"/proc/{process}/fd/{number}"
+            named = os.readlink(link)  # noqa: PTH115 - its text names no path
+            if named.startswith(f"/memfd:{_NAME}{key}"):  # else the number is another file's by now
+                return _Kept(os.open(link, os.O_RDWR | os.O_CLOEXEC), size)
+    return None
 
 
 # --- a value in a file ------------------------------------------------------------------------------------
@@ -225,7 +232,7 @@ def _written(function: Any, value: Any, key: str) -> _Kept:
         ) from error
     parts = [*packed.storages, *packed.buffers]
     head = pickle.dumps((packed.data, len(packed.storages), [part.nbytes for part in parts]))
-    file = os.memfd_create(f"tunelight-{key}")
+    file = os.memfd_create(f"{_NAME}{key}")
     try:
         size = 8 + len(head)
         with os.fdopen(os.dup(file), "wb") as out:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tunelight.cluster import check_runtime_env, nodes_of
+from tunelight.datasets.shelf import check_sources
 from tunelight.errors import ResourceError
 from tunelight.resources import Reservation, fitted, reserve
 from tunelight.settings import NAMES, Settings, check_model, check_picklable, check_train
@@ -66,6 +67,8 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
         )
+    with space.placing(settings, "datasets"):
+        check_sources(settings.datasets, reservation.least or reservation.workers)
     if settings.runtime_env:
         with space.placing(settings, "runtime_env"):
             check_runtime_env(settings.runtime_env)

@@ -207,7 +207,8 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
         )
-    check_sources(settings.datasets, reservation.least or reservation.workers)
+    with space.placing(settings, "datasets"):
+        check_sources(settings.datasets, reservation.least or reservation.workers)
     with space.placing(settings, "train" if settings.model is None else "model"):
         packed = payload(settings)
     from tunelight.schedulers.choose import build_scheduler, judged_by  # noqa: PLC0415 - imports Ray Tune
@@ -301,7 +302,6 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
         warm.pool.close()  # what idles after this process's own fits holds what trials need
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
-    foreign = searcher is settings.searcher  # it suggests by dotted key
     keep = settings.checkpoints or Checkpoints()
     spec = TrialSpec(
         train=sweep.payload if len(sweep.payload) <= _INLINE_BYTES else ray.put(sweep.payload),
@@ -337,7 +337,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
                 sweep.total,
                 [space.filled(config) for config in settings.baselines],
                 at_once(sweep.reservation, settings),
-                written=space.written if foreign else dict,
+                written=space.written if searcher is settings.searcher else dict,  # one of Ray's has dotted keys
                 start=sweep.start,
                 **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
             ),

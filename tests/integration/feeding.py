@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 
 import tunelight as tl
@@ -43,34 +43,40 @@ def to_batch(rows: dict[str, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor, t
 
 
 class Seen(DigitsClassifier):
-    """A classifier that remembers which rows each epoch gave it, and writes them down, one file a rank."""
+    """A classifier that writes down which rows each batch gave it, one file a rank."""
 
-    def on_train_epoch_start(self) -> None:
-        self.rows: list[int] = []
+    def on_fit_start(self) -> None:
+        self.start = secrets.token_hex(4)
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         images, labels, rows = batch
-        self.rows += rows.tolist()
+        place = tl.get_context()
+        with Path(place.trial_dir, f"seen-{place.rank}.jsonl").open("a") as file:
+            print(json.dumps([self.current_epoch, batch_idx, self.start, rows.tolist()]), file=file)
         return super().training_step((images, labels), batch_idx)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         super().validation_step(batch[:2], batch_idx)
 
-    def on_train_epoch_end(self) -> None:
-        if not hasattr(self, "rows"):
-            return  # a restart ends the epoch that the last start has written down
-        place = tl.get_context()
-        with Path(place.trial_dir, f"seen-{place.rank}.jsonl").open("a") as file:
-            print(json.dumps([self.current_epoch, self.rows]), file=file)
+
+def notes(folder: Path) -> list[list[tuple[int, int, str, list[int]]]]:
+    """Return what each rank has written down, in its order: epoch, batch, which start of the trial it was, rows."""
+    files = sorted(folder.glob("seen-*.jsonl"))
+    return [[tuple(json.loads(line)) for line in file.read_text().splitlines()] for file in files]
 
 
 def seen(folder: Path) -> dict[int, list[list[int]]]:
-    """Return each epoch's rows, rank by rank; of an epoch that was trained twice, the last."""
+    """Return each epoch's rows, rank by rank; what a later start trained on again counts once."""
     epochs: dict[int, list[list[int]]] = {}
-    for file in sorted(folder.glob("seen-*.jsonl")):
-        last = dict(json.loads(line) for line in file.read_text().splitlines())
-        for epoch, rows in last.items():
-            epochs.setdefault(epoch, []).append(rows)
+    for lines in notes(folder):
+        kept: dict[int, list[Any]] = {}
+        for epoch, index, start, rows in lines:
+            batches = kept.setdefault(epoch, [])
+            while batches and batches[-1][1] != start and batches[-1][0] >= index:
+                batches.pop()
+            batches.append((index, start, rows))
+        for epoch, batches in kept.items():
+            epochs.setdefault(epoch, []).append([row for *_, rows in batches for row in rows])
     return epochs
 
 
@@ -79,14 +85,8 @@ def data_module(**kwargs: Any) -> tl.RayDataModule:
 
 
 def digits(config: dict[str, Any]) -> None:
-    """Train on the sweep's datasets, with a checkpoint at every report."""
+    """Train on the sweep's datasets, with a checkpoint at every report: one an epoch, or each ``every`` batches."""
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
     model = Seen(lr=config["lr"], hidden=64)
-    trainer(config.get("epochs", 2), report, num_sanity_val_steps=0).fit(model, datamodule=data_module())
-
-
-def plain_accuracy(model: pl.LightningModule, folder: Path) -> float:
-    """Return what one process makes of the validation images."""
-    images, labels = load_digits(0)[1].tensors
-    with torch.no_grad():
-        return float((model(images).argmax(-1) == labels).float().mean())
+    often = {"val_check_interval": config["every"]} if config.get("every") else {}
+    trainer(config.get("epochs", 2), report, num_sanity_val_steps=0, **often).fit(model, datamodule=data_module())

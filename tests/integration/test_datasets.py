@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import time
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.conftest import share_holdings
-from tests.integration.feeding import data_module, digits, seen, to_batch, write_digits
+from tests.integration.feeding import data_module, digits, notes, seen, to_batch, write_digits
 from tests.integration.training import trainer
+from tunelight.cli import app
 from tunelight.errors import DataError, ResourceError
+from tunelight.messages import RESULT_KEY, Resize
 
 # Ray Data's own, of each copy that it makes of its settings.
 pytestmark = [
@@ -33,14 +38,19 @@ def parquet(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
     return write_digits(tmp_path_factory.mktemp("digits"))
 
 
-def sweep(tmp_path: Path, train: Any = digits, epochs: int = 2, **kwargs: Any) -> tl.SweepResults:
+def sweep(tmp_path: Path, train: Any = digits, epochs: int = 2, every: int = 0, **kwargs: Any) -> tl.SweepResults:
     settings: dict[str, Any] = {
         "metric": "acc", "mode": "max", "num_samples": 1, "workers": 2, "seed": 7, "storage": tmp_path, "name": "s",
         "scheduler": "fifo", "progress": False, "baselines": [{"lr": 0.01}],
     }  # fmt: skip
-    results = tl.run({"lr": tl.loguniform(1e-3, 1e-1), "epochs": epochs}, train, **(settings | kwargs))
+    results = tl.run({"lr": tl.loguniform(1e-3, 1e-1), "epochs": epochs, "every": every}, train, **(settings | kwargs))
     assert not results.errors, results.errors[0].error
     return results
+
+
+def record(folder: Path, kind: str, key: str) -> list[Any]:
+    lines = map(json.loads, (folder / "record.jsonl").read_text().splitlines())
+    return [line[key] for line in lines if line["kind"] == kind]
 
 
 def check_epochs(folder: Path, epochs: int, ranks: int = 2) -> dict[int, list[list[int]]]:
@@ -104,6 +114,58 @@ def test_a_trial_that_lost_a_rank_trains_on_the_same_rows(ray4: Any, tmp_path: P
     assert lost.best.value == pytest.approx(whole.best.value, abs=1e-6)
 
 
+class Script(FIFOScheduler):
+    """Do once, at the report that comes to ``at``, what a script says: pause, or a gang's sizes one after the other."""
+
+    def __init__(self, at: int, sizes: tuple[int, ...] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.at, self.sizes, self.resizes = at, list(sizes), bool(sizes)
+        self.wanted = 1
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        number = result["training_iteration"]
+        if not self.resizes:
+            return str(TrialScheduler.PAUSE if number == self.at else TrialScheduler.CONTINUE)
+        if number >= self.at and result[f"{RESULT_KEY}/workers"] == self.wanted:
+            if not self.sizes:
+                return str(TrialScheduler.STOP)
+            self.at, self.wanted = number + 5, self.sizes.pop(0)
+            trial.temporary_state.ray_actor.decide.remote(Resize(self.wanted))
+        return str(TrialScheduler.CONTINUE)
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_paused_in_an_epoch_goes_on_with_the_rows_that_were_left(
+    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
+) -> None:
+    run = sweep(tmp_path, datasets=parquet, scheduler=Script(3), epochs=3, every=8)
+    assert record(run.folder, "state", "state") == ["RUNNING", "PAUSED", "RUNNING", "FINISHED"]
+    check_epochs(run.best.path, 3)
+    for lines in notes(run.best.path):
+        assert len({start for _, _, start, _ in lines}) == 2
+        batches = [(epoch, index) for epoch, index, *_ in lines]
+        assert batches == list(itertools.product(range(3), range(17)))  # each once, and in their order
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # a worker imports torch meanwhile
+def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_was(
+    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
+) -> None:
+    run = sweep(
+        tmp_path, datasets=parquet, cache=True, scheduler=Script(3, (2, 1)), epochs=500, every=8, workers=(1, 2)
+    )
+    sizes = record(run.folder, "report", "workers")
+    assert [size for size, _ in itertools.groupby(sizes)] == [1, 2, 1]
+    reports = list(zip((report["epoch"] for report in run.best.history), sizes, strict=True))
+    changed = {epoch for (epoch, size), (_, after) in itertools.pairwise(reports) if size != after}
+    whole = set(range(reports[-1][0])) - changed
+    assert len(whole) > 3
+    for epoch in whole:
+        rows = [row for shard in seen(run.best.path)[epoch] for row in shard]
+        assert len(set(rows)) == len(rows) >= ROWS - 1, f"epoch {epoch}"
+
+
 def placed(config: dict[str, Any]) -> None:
     """Say for each row whether the task that preprocessed it sat in a placement group."""
 
@@ -146,10 +208,12 @@ def untrained(config: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_trials_leave_room_for_preprocessing(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
     """On 4 CPUs, two trials of 2 workers would take all of them, and wait for data for ever."""
-    begin = time.monotonic()
     results = sweep(tmp_path, datasets=parquet, num_samples=3, scheduler="asha", max_epochs=2)
     assert len(results.trials) == 3
-    assert time.monotonic() - begin < 100
+    running: set[str] = set()
+    for trial, state in zip(*(record(results.folder, "state", key) for key in ("trial", "state")), strict=True):
+        running = running | {trial} if state == "RUNNING" else running - {trial}
+        assert len(running) <= 1
 
 
 @pytest.mark.slow
@@ -171,6 +235,41 @@ def test_a_driver_without_a_sweep_feeds_a_gang(ray4: Any, tmp_path: Path, parque
         )  # fmt: skip
         made.fit(model, datamodule=tl.RayDataModule(train, val, batch_size=32, collate_fn=pair))
     assert float(made.callback_metrics["val_acc"]) > 0.8
+
+
+@pytest.mark.slow
+def test_the_command_line_runs_a_file_that_names_its_data(
+    ray4: Any, tmp_path: Path, parquet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("space.yaml").write_text(
+        f"""
+space:
+  model.lr: {{choice: [0.01]}}
+  data.columns: {{choice: [[image, label]]}}
+  data.batch_size: 32
+model: tunelight.digits:DigitsClassifier
+data: tunelight:RayDataModule
+datasets:
+  train: {{parquet: {parquet["train"]["parquet"]}}}
+  val: {parquet["val"]["parquet"]}
+cache: true
+metric: val_acc
+mode: max
+num_samples: 1
+max_epochs: 12
+scheduler: fifo
+workers: 2
+seed: 3
+trainer_args: {{log_every_n_steps: 5}}
+"""
+    )
+    done = CliRunner().invoke(app, ["run", "space.yaml", "--name", "s"])
+    assert done.exit_code == 0, done.output
+    (trial,) = tl.SweepResults.load(tmp_path / "tunelight_runs" / "s").trials
+    assert trial.state == "FINISHED"
+    assert trial.history[-1]["val_acc"] >= 0.95
+    assert (trial.path / "log.txt").read_text() == "", "it is for what the user's code prints"
 
 
 def test_bad_datasets_are_told_before_a_trial_starts(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:

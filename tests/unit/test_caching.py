@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,40 @@ def test_another_process_of_the_node_gets_it_without_loading(tmp_path: Path, mon
         print(int(tl.cached(here.load)(100_000)["x"].sum()), here.calls)"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == [str(sum(range(100_000))), "[]"]
+
+
+def test_what_was_loaded_stays_when_the_process_that_did_so_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    program = """if True:
+        import sys
+        import tunelight as tl
+        from tests.unit import test_caching as here
+        tl.cached(here.load)(1000)
+        print(here.calls, flush=True)
+        sys.stdin.read()"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "[1000]\n"
+        tl.cached(load)(1000)
+        other.communicate(timeout=60)
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+    assert calls == []
+
+
+def test_what_was_let_go_is_loaded_anew_though_its_number_is_another_files_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    cached = tl.cached(load)
+    cached(1000)
+    (lock,) = tmp_path.glob("*.lock")
+    clear_cache()
+    with lock.open("r+") as other:  # the lock's own file is opened for each call, and has the call's key in its name
+        lock.with_suffix("").write_text(f"{os.getpid()} {other.fileno()} 100")
+        assert len(cached(1000)["x"]) == 1000
+    assert calls == [1000, 1000]
 
 
 def test_what_a_dead_process_told_of_is_loaded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

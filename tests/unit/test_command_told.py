@@ -98,6 +98,7 @@ def test_a_table_is_as_wide_as_its_reader(runs, monkeypatch):
         ("runtime_env: {env_var: {A: b}}", "no 'env_var'. Did you mean 'env_vars'?"),
         ("runtime_env: {env_vars: 3}", "Ray does not take this runtime_env"),
         ("resources_per_trial: {cpus: 1}", "has no word 'cpus'. Did you mean 'cpu'?"),
+        ("datasets: {train: {parquet: nowhere}}", "'train' is to be read from"),
     ],
 )
 def test_what_only_a_sweep_s_parts_can_judge_is_told_with_its_place(runs, line, message):

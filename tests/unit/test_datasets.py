@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 import tunelight as tl
 from tunelight.datasets.module import Reading, ShardLoader, WholeLoader
-from tunelight.datasets.shelf import check_rows, check_sources
+from tunelight.datasets.shelf import _check_reach, check_rows, check_sources, open_dataset, task_error
 from tunelight.errors import DataError, ResourceError, SettingsError
 from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
 from tunelight.settings import Settings
@@ -68,8 +70,6 @@ def test_an_elastic_gang_shrinks_for_it_and_does_not_grow_back():
 
 
 def test_gangs_that_a_scheduler_resizes_leave_it_too():
-    from types import SimpleNamespace
-
     from tunelight.schedulers.ledger import Ledger
 
     ledger = Ledger()
@@ -105,6 +105,66 @@ def test_files_are_looked_at_before_ray_starts(tmp_path: Path):
         check_sources(source, 2)
     with pytest.raises(DataError, match="there is no such file or folder"):
         check_sources({"val": {"parquet": str(tmp_path / "x")}}, 2)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_path_that_a_node_cannot_read_is_told_with_that_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+):
+    import ray
+
+    nodes = [
+        {"NodeID": name[0] * 56, "Alive": name != "dead", "NodeManagerHostname": name, "NodeManagerAddress": "10.0.0.1"}
+        for name in ("at home", "dead", "busy")
+    ]
+    asked: list[tuple[str, str]] = []
+
+    class Look:
+        """Stands in for a task of Ray's."""
+
+        def options(self, scheduling_strategy: Any = None, **_: Any) -> Look:
+            self.node = getattr(scheduling_strategy, "node_id", "")
+            return self
+
+        def remote(self, path: str) -> str:
+            asked.append((self.node, path))
+            return self.node
+
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a" * 56))
+    monkeypatch.setattr(ray, "remote", lambda function: Look())
+    monkeypatch.setattr(ray, "wait", lambda calls, **_: (calls, []))
+    monkeypatch.setattr(ray, "get", lambda call: there)
+    with nullcontext() if there else pytest.raises(DataError, match=r"only the driver's node can read: node busy \("):
+        _check_reach("train", [str(tmp_path), "s3://bucket/x"])
+    assert asked == [("b" * 56, str(tmp_path))]
+
+
+def test_columns_of_types_that_do_not_go_together_are_told(tmp_path: Path):
+    write(tmp_path / "0.parquet", a=[1, 2])
+    write(tmp_path / "1.parquet", a=[0.5, 2.5])  # type: ignore[list-item]
+    check_sources({"train": {"parquet": str(tmp_path)}}, 2)
+    write(tmp_path / "2.parquet", a=["x"])  # type: ignore[list-item]
+    with pytest.raises(DataError, match=r"unequal types: a is int64 in .*0\.parquet, and string in .*2\.parquet"):
+        check_sources({"train": {"parquet": str(tmp_path)}}, 2)
+
+
+def test_a_path_that_ray_data_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tunelight.datasets.shelf._check_reach", lambda *_: None)
+
+    def refuse(paths: list[str]) -> None:
+        raise ValueError("no such scheme.")
+
+    monkeypatch.setattr("tunelight.datasets.shelf.ray_data", lambda: SimpleNamespace(read_parquet=refuse))
+    with pytest.raises(DataError, match=r"'train' cannot be read from s4://x/y: no such scheme\. Correct the path"):
+        open_dataset("train", {"parquet": "s4://x/y"})
+
+
+def test_what_a_task_failed_of_is_told_without_rays_frames():
+    inner = "\x1b[36mray::Map()\x1b[39m (pid=1)\nKeyError: 'imgae'\n\nThe above exception was the direct cause of all"
+    assert task_error(RuntimeError(inner)) == "ray::Map() (pid=1)\nKeyError: 'imgae'"
+    outer = f"ray::SplitCoordinator.get()\nray.exceptions.RayTaskError(UserCodeException): {inner}"
+    assert task_error(RuntimeError(outer)) == task_error(RuntimeError(inner))
 
 
 def test_a_dataset_for_validation_needs_one_row():
@@ -200,6 +260,40 @@ def test_an_empty_shard_is_an_error():
 def test_a_column_that_is_missing_is_named():
     with pytest.raises(DataError, match=r"no column 'lable'\. Did you mean 'label'.*image, label"):
         Reading(4, ("image", "lable"), None, 1).chosen(["image", "label"])
+
+
+def test_columns_that_make_no_tensors_are_told_with_their_types():
+    import pyarrow as pa
+
+    collate = Reading(4, None, None, 1).collate()
+    with pytest.raises(DataError, match=r"columns \(name: string, a: int64\).*collate_fn="):
+        collate(pa.table({"name": ["x", "y"], "a": [1, 2]}))
+    with pytest.raises(DataError, match=r"columns \(image: list<.*collate_fn="):
+        collate(pa.table({"image": [[1.0], [1.0, 2.0]]}))
+    assert Reading(4, ("a",), None, 1).collate()(pa.table({"name": ["x"], "a": [1]}))["a"].tolist() == [1]
+
+
+def test_ray_data_prints_errors_alone_and_its_own_files_get_all_of_it(tmp_path: Path):
+    import io
+    import logging
+
+    from tunelight.datasets.shelf import ray_data
+
+    ray_data()
+    ours, shown, file = logging.getLogger("ray.data"), io.StringIO(), tmp_path / "ray-data.log"
+    console = [one for one in ours.handlers if type(one).__module__.startswith("ray.") and hasattr(one, "stream")]
+    assert [one.level for one in console] == [logging.ERROR], "what Ray Data shows things by"
+    added: list[logging.Handler] = [logging.StreamHandler(shown), logging.FileHandler(file)]
+    ours.handlers += added
+    try:
+        ray_data()
+        logging.getLogger("ray.data.test").warning("slow")
+        logging.getLogger("ray.data.test").error("broken")
+    finally:
+        ours.handlers = [one for one in ours.handlers if one not in added]
+        added[1].close()
+    assert shown.getvalue() == "broken\n"
+    assert file.read_text() == "slow\nbroken\n"
 
 
 class FakeBlocks:

@@ -59,7 +59,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
-    with pytest.raises(SettingsError, match="Install s3fs to access S3. Every node needs it"):
+    with pytest.raises(SettingsError, match=r"Install s3fs to access S3\. Every node needs it"):
         stores.working("s3://bucket/x")
 
 

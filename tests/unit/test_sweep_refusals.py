@@ -9,7 +9,7 @@ import pytest
 import ray
 
 import tunelight as tl
-from tunelight.errors import SettingsError, TunelightError
+from tunelight.errors import DataError, SettingsError, TunelightError
 
 
 def train(config: dict[str, Any]) -> None:
@@ -24,6 +24,7 @@ def train(config: dict[str, Any]) -> None:
         ({"searcher": "rando"}, SettingsError, "Did you mean 'random'"),
         ({"workers": 2, "resources_per_trial": {"extra_cpu": 3}}, SettingsError, "hold 2 together"),
         ({"storage": "s33://bucket/sweeps"}, SettingsError, "Did you mean 's3'"),
+        ({"datasets": {"train": "nowhere"}}, DataError, "there is no such file or folder"),
         ({"metric": None}, SettingsError, "No metric|metric"),
     ],
 )

@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 
 from tunelight.datasets.shards import Preprocess, close_shard, is_lent, open_shard, open_whole
+from tunelight.datasets.shelf import task_errors
 from tunelight.errors import DataError, SettingsError, guess
 from tunelight.session import current
 from tunelight.strategies.shares import Limit, StreamShare, batches_kept
@@ -55,7 +56,11 @@ class Reading:
 
         class Tensors(DefaultCollateFn):
             def __call__(self, batch: Any) -> Any:
-                return super().__call__(batch.select(reading.chosen(batch.column_names)))
+                batch = batch.select(reading.chosen(batch.column_names))
+                try:
+                    return super().__call__(batch)
+                except (TypeError, RuntimeError, ValueError) as error:
+                    raise reading.no_tensors(batch, error) from error
 
         class Own(NumpyBatchCollateFn):
             def __call__(self, batch: dict[str, Any]) -> Any:
@@ -72,6 +77,15 @@ class Reading:
                     f"The dataset has no column {name!r}.{guess(name, there)} There are: {', '.join(there)}."
                 )
         return list(self.columns or there)
+
+    @staticmethod
+    def no_tensors(batch: Any, error: Exception) -> DataError:
+        """Return the error for columns of which Ray Data makes no tensors: text, and lists that differ in length."""
+        there = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
+        return DataError(
+            f"No tensors can be made of the dataset's columns ({there}): {error} Name those that the model needs, "
+            "columns=('image', 'label'), or make a batch of them yourself: collate_fn=."
+        )
 
     def finished(self, batch: Any) -> Any:
         """Return a batch as the model gets it."""
@@ -290,9 +304,10 @@ class ShardLoader:
             **self._reading.arguments(self._device), drop_last=self._drop_last, **shuffled
         )
         count = 0
-        for batch in batches:
-            count += 1
-            yield self._reading.finished(batch)
+        with task_errors(f"The shard of rank {self._rank}"):
+            for batch in batches:
+                count += 1
+                yield self._reading.finished(batch)
         if not count:
             raise DataError(
                 f"The shard of rank {self._rank} is empty in epoch {self._epoch}: the dataset, once preprocessed, has "

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tunelight.datasets.shelf import check_rows, is_cached, materialized, ray_data
+from tunelight.datasets.shelf import check_rows, is_cached, materialized, ray_data, task_errors
 from tunelight.errors import DataError, guess
 from tunelight.session import Session, current
 
@@ -50,6 +50,7 @@ def open_shard(
     source: str | Dataset, *, preprocess: Preprocess | None = None, seed: int | None = None, epoch: int = 0
 ) -> tuple[DataIterator, int | None]:
     """Return this rank's shard, and how many rows it has in an epoch where that is known; see `get_dataset_shard`."""
+    ray_data()  # on every rank: what rank 0 makes brings Ray Data along, and its words to the trial's log
     session = current()
     ranks = 1 if session is None else session.world_size
 
@@ -78,10 +79,12 @@ def close_shard(shard: Any) -> None:
 
 def open_whole(source: str | Dataset, *, preprocess: Preprocess | None = None) -> Any:
     """Return all of a dataset as blocks in Ray's object store; rank 0 has them made, once for all ranks."""
+    ray_data()  # as above
     session = current()
 
     def make() -> Any:
-        dataset = materialized(_preprocessed(_found(source, session), preprocess))
+        with task_errors(f"The dataset {_called(source)!r}"):
+            dataset = materialized(_preprocessed(_found(source, session), preprocess))
         check_rows(_called(source), int(dataset.count()), 1)
         return dataset
 
@@ -108,7 +111,6 @@ def _seed(seed: int | None, session: Session | None) -> int:
 
 def _found(source: Any, session: Session | None) -> Any:
     """Return a dataset of the sweep, or one that was given itself, once there is a CPU to read it on."""
-    ray_data()
     if isinstance(source, str):
         return _borrowed(source, session)
     if not is_cached(source):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,9 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
     ray_data()
     opened = {name: open_dataset(name, source) for name, source in settings.datasets.items()}
     if settings.cache:
-        opened = {name: materialized(dataset, settings.verbose) for name, dataset in opened.items()}
+        for name, dataset in opened.items():
+            with task_errors(f"The dataset {name!r}"):
+                opened[name] = materialized(dataset, settings.verbose)
     rows = {name: _rows(name, dataset, settings.datasets[name]) for name, dataset in opened.items()}
     for name, count in rows.items():
         check_rows(name, count, least if name == "train" else 1)
@@ -78,6 +81,23 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
         ray.kill(shelf)
 
 
+@contextlib.contextmanager
+def task_errors(what: str) -> Iterator[None]:
+    """Turn what a task of Ray Data failed of, which Ray wraps in frames and words of its own, into a DataError."""
+    from ray.exceptions import RayTaskError  # noqa: PLC0415
+
+    try:
+        yield
+    except RayTaskError as error:
+        raise DataError(f"{what} cannot be prepared: {task_error(error)}") from error
+
+
+def task_error(error: Exception) -> str:
+    """Return the user's own frames and error of what a task of Ray Data failed of."""
+    text = re.sub(r"\x1b\[\d*m", "", str(error)).partition("\n\nThe above exception was the direct cause")[0]
+    return re.split(r"ray\.exceptions\.RayTaskError\(\w+\): ", text)[-1]
+
+
 def open_dataset(name: str, source: Any) -> Dataset:
     """Return a dataset as it is, or that of {"parquet": path}, if all nodes can read it. Raises: DataError."""
     if not isinstance(source, Mapping):
@@ -85,16 +105,28 @@ def open_dataset(name: str, source: Any) -> Dataset:
         return source  # type: ignore[no-any-return]  # checked by the settings
     paths = _paths(source)
     _check_reach(name, paths)
-    return ray_data().read_parquet(paths)  # type: ignore[no-any-return]  # the module is imported late
+    data = ray_data()
+    try:
+        return data.read_parquet(paths)  # type: ignore[no-any-return]  # the module is imported late
+    except Exception as error:  # a store's own kinds, Arrow's and Ray's
+        raise DataError(
+            f"The dataset {name!r} cannot be read from {', '.join(paths)}: {str(error).rstrip('.')}. Correct the path, "
+            "or give a dataset that you have read yourself: ray.data.read_parquet(path, filesystem=...)."
+        ) from error
 
 
 def ray_data() -> Any:
-    """Return the module ``ray.data``, quieter than it comes. Raises: DataError where pyarrow is missing."""
+    """Return the module ``ray.data``, which from now on prints nothing but errors in this process.
+
+    Raises: DataError where pyarrow is missing.
+    """
     try:
         from ray import data  # noqa: PLC0415 - seconds, and an extra
     except ImportError as error:
         raise DataError(f"{HOW_TO_GET_DATA} ({error})") from error
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    for handler in logging.getLogger("ray.data").handlers:
+        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+            handler.setLevel(max(handler.level, logging.ERROR))  # Ray's own log files still get all of it
     return data
 
 
@@ -141,20 +173,35 @@ def _check_columns(name: str, files: list[str]) -> None:
     import pyarrow as pa  # noqa: PLC0415 - an extra
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    first: set[str] = set()
+    first: Any = None
     for file in files:
         try:
-            columns = set(pq.read_schema(file).names)
+            schema = pq.read_schema(file)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"The dataset {name!r} cannot be read: {file} is no Parquet file ({error}).") from error
-        if file == files[0]:
-            first = columns
-        elif columns != first:
-            differ = ", ".join(sorted(columns ^ first))
+        first = schema if first is None else first
+        if differ := ", ".join(sorted(set(schema.names) ^ set(first.names))):
             raise DataError(
                 f"The files of the dataset {name!r} have unequal columns: {differ} is only in one of {files[0]} and "
                 f"{file}, and rows of the other would lack it. Write them alike, or read them as two datasets."
             )
+        for field in schema:
+            if (other := first.field(field.name).type) != field.type and not _alike(other, field.type):
+                raise DataError(
+                    f"The files of the dataset {name!r} have columns of unequal types: {field.name} is {other} in "
+                    f"{files[0]}, and {field.type} in {file}. Write them alike."
+                )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Tell whether Ray Data makes one column of two types, as of int32 and int64."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    try:
+        pa.unify_schemas([pa.schema([("x", each)]) for each in (one, other)], promote_options="permissive")
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _check_reach(name: str, files: list[str]) -> None:

@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, SpaceError, TrainFunctionError, guess
+from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same
 from tunelight.space.constraints import Constraint, read_constraint
@@ -288,7 +288,7 @@ class SearchSpace:
         """Add to errors where in the file the setting stands that they are about, if it is the file's."""
         try:
             yield
-        except (SettingsError, SpaceError, TrainFunctionError) as error:
+        except (DataError, SettingsError, SpaceError, TrainFunctionError) as error:
             if name not in self.settings or self.settings[name] != getattr(settings, name):
                 raise
             raise type(error)(f"{self._at(name)}{error}") from error
