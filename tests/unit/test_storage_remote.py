@@ -114,8 +114,8 @@ def test_a_running_drivers_own_record_is_not_touched(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
     with locked(folder):
+        os.utime(record.path, (0, 0))
         stores.write(folder / "record.jsonl", b"")
-        pull(folder)
         assert len(read_record(folder).trials["0"].history) == 2
     record.close()
 

@@ -36,8 +36,11 @@ def refresh(path: Path) -> None:
     Nothing happens for paths in no store. A record here that goes on where the store's ends stays: its driver was
     killed before it could bring the rest there. Raises: OSError.
     """
-    if not stores.inside(path) or _driven_here(path.parent):
-        return
+    if stores.inside(path) and not _driven_here(path.parent):
+        _bring_here(path)
+
+
+def _bring_here(path: Path) -> None:
     there = stores.stat(path)
     if there is None:
         return
@@ -61,16 +64,15 @@ def refresh(path: Path) -> None:
 
 
 def pull(folder: Path) -> None:
-    """Have here what a driver needs to go on with a sweep. Raises: OSError."""
+    """Have here what a driver needs to go on with a sweep, which it holds. Raises: OSError."""
     if not stores.inside(folder):
         return
     for name in (SWEEP_FILE, RECORD_FILE, _STUDY):
-        refresh(folder / name)
-    if not _driven_here(folder):
-        for path, held in stores.texts(folder, f"*/{METRICS_FILE}").items():
-            if not path.exists() or path.stat().st_size < len(held):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(held)
+        _bring_here(folder / name)
+    for path, held in stores.texts(folder, f"*/{METRICS_FILE}").items():
+        if not path.exists() or path.stat().st_size < len(held):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(held)
 
 
 def pull_lock(folder: Path) -> None:

@@ -155,19 +155,14 @@ def stat(path: Path) -> tuple[int, float] | None:
     """Return size (bytes; of a folder, that of its objects) and time of an object; None where there is none."""
     system, name = located(path)
     try:
-        if system.isdir(name):
-            sizes = [one["size"] for one in system.find(name, detail=True).values()]
-            return (sum(sizes), 0.0) if sizes else None
-        return int(system.info(name)["size"]), _modified(system, name)
+        found = system.info(name)
     except FileNotFoundError:
         return None
-
-
-def _modified(system: Any, name: str) -> float:
-    try:
-        return float(system.modified(name).timestamp())
-    except NotImplementedError:
-        return 0.0
+    if found["type"] == "directory":
+        sizes = [one["size"] for one in system.find(name, detail=True).values()]
+        return (sum(sizes), 0.0) if sizes else None
+    modified = found.get("LastModified")  # of S3's; others are asked
+    return int(found["size"]), float((modified or system.modified(name)).timestamp())
 
 
 def exists(path: Path) -> bool:

@@ -1,0 +1,61 @@
+"""A sweep that knows its storage by URL, as a program: ``python -m tests.integration.stored URL NUM_SAMPLES [killed]``.
+
+With the third word, its driver is killed in the midst of the second trial, once the store tells of a report of that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ray.tune import Callback
+
+import tunelight as tl
+from tests.integration.training import Line, LineData, trainer
+from tunelight import stores
+
+EPOCHS = 4
+
+
+class Kill(Callback):
+    """Kills the driver."""
+
+    def __init__(self, record: Path) -> None:
+        self.record = record
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        if trial.trial_id.endswith("1") and result["training_iteration"] == 2:
+            end = time.monotonic() + 60
+            while b'"trial":"00001","training_iteration":1' not in stores.read(self.record):
+                assert time.monotonic() < end, "the store does not tell of it"
+                time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(config: dict[str, Any]) -> None:
+    """Say from where it starts, train and report. Runs on: worker."""
+    me = tl.get_context()
+    print(f"rank {me.rank} starts after report {me.number}")  # noqa: T201 - its log is read
+    Path(me.trial_dir, f"rank-{me.rank}.txt").write_text(str(me.number))
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
+    trainer(EPOCHS, report).fit(Line(config["lr"]), datamodule=LineData(), ckpt_path=tl.get_checkpoint_path())
+
+
+def main(storage: str, num_samples: str, killed: str = "") -> None:
+    """Run the sweep, or go on with it."""
+    callbacks = [Kill(stores.working(storage) / "s" / "record.jsonl")] if killed else []
+    tl.run(
+        {"lr": tl.uniform(0.01, 0.1)}, train, metric="loss", num_samples=int(num_samples), workers=2, seed=1,
+        scheduler="fifo", storage=storage, name="s", resume=True, progress=False, max_concurrent=1,
+        callbacks=callbacks,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

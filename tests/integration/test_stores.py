@@ -1,0 +1,105 @@
+"""A sweep in an object store: its driver is killed, and another machine, which has nothing but the store, goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from typer.testing import CliRunner
+
+import tunelight as tl
+from tests.integration.stored import EPOCHS
+from tests.integration.training import Line
+from tunelight import stores
+from tunelight.cli.app import app
+from tunelight.errors import StorageError
+
+ROOT = Path(__file__).parents[2]
+URL = "s3://bucket/sweeps"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Serve S3 on this machine, with one bucket, and have this process and its children use it."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        told = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "x",
+                "AWS_DEFAULT_REGION": "us-east-1"}  # fmt: skip
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")  # each machine has its own
+        made = boto3.client("s3")
+        made.create_bucket(Bucket="bucket")
+        yield made
+    finally:
+        server.stop()
+        stores._filesystem.cache_clear()
+
+
+def driven(cache: Path, *arguments: str, code: int) -> None:
+    """Run the sweep's driver on a machine of its own, as far as files go."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.stored", URL, *arguments], cwd=ROOT, env=environment, text=True,
+        stdout=(cache.with_suffix(".txt")).open("w"), stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert driver.wait(100) == code, cache.with_suffix(".txt").read_text()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(240)
+def test_another_machine_goes_on_from_the_store_alone(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven(tmp_path / "first", "2", "killed", code=-signal.SIGKILL)
+    driven(tmp_path / "second", "3", code=0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
+    results = tl.SweepResults.load(f"{URL}/s")
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3
+    assert [[report["training_iteration"] for report in trial.history] for trial in results.trials] == [
+        list(range(1, EPOCHS + 1))
+    ] * 3
+    names = {one["Key"] for one in bucket.list_objects_v2(Bucket="bucket")["Contents"]}
+    cut_off = f"sweeps/s/{results.trials[1].path.name}"
+    went_on = bucket.get_object(Bucket="bucket", Key=f"{cut_off}/rank-0.txt")["Body"].read()
+    assert int(went_on) >= 1, "it goes on from its checkpoint in the store"
+    log = bucket.get_object(Bucket="bucket", Key=f"{cut_off}/log.txt")["Body"].read().decode()
+    assert f"[1] rank 1 starts after report {int(went_on)}" in log
+    assert {name.rpartition("/")[2] for name in names if "/checkpoints/" in name and name.startswith(cut_off)} >= {
+        f"report-{EPOCHS:06d}.ckpt", f"report-{EPOCHS:06d}.json",
+    }  # fmt: skip
+    assert not any(name.endswith(".tmp") for name in names)
+
+    assert isinstance(results.best.load_model(Line), Line)
+    best = tmp_path / "best.yaml"
+    results.export_best(best)
+    assert f"{results.best.config['lr']}" in best.read_text()
+    listed = CliRunner().invoke(app, ["ls", URL])
+    assert listed.exit_code == 0, listed.output
+    assert "3 finished" in listed.output
+    shown = CliRunner().invoke(app, ["show", f"{URL}/s"])
+    assert shown.exit_code == 0, shown.output
+    assert "00002" in shown.output
+
+
+def test_a_bucket_that_is_not_there_is_told_before_ray_starts(bucket: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    import ray
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(StorageError, match="s3://other/sweeps/s cannot be written"):
+        tl.run({"lr": tl.uniform(0, 1)}, print, metric="loss", storage="s3://other/sweeps", name="s")
+    assert not ray.is_initialized()
