@@ -54,7 +54,7 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
         )
     settings = {**_read_back(folder, told, overrides), "resume": True, **overrides}
     with beside(told):
-        return run(_space(folder, told), storage=folder.parent, name=folder.name, **settings)
+        return run(_space(folder, told), storage=stores.shown(folder.parent), name=folder.name, **settings)
 
 
 def beside(told: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,20 +16,22 @@ if TYPE_CHECKING:
 _LAST_REPORTS = 10
 
 
-@app.command(epilog="Example: tunelight ls --storage runs")
+@app.command(epilog="Example: tunelight ls runs")
 def ls(
-    storage: Annotated[Path, typer.Argument(help="The folder that sweeps lie in.")] = STORAGE, json: Json = False
+    storage: Annotated[str, typer.Argument(help="The folder that sweeps lie in, or its URL.")] = STORAGE,
+    json: Json = False,
 ) -> None:
     """List the sweeps in a folder, the last first."""
     from tunelight.errors import StorageError  # noqa: PLC0415
     from tunelight.results import SweepResults  # noqa: PLC0415
     from tunelight.storage import is_folder, list_sweeps  # noqa: PLC0415
+    from tunelight.stores import shown  # noqa: PLC0415
 
     if storage != STORAGE and not is_folder(storage):
         raise StorageError(f"There is no folder {storage}. Give the folder that sweeps lie in (storage= of the sweep).")
     rows: list[dict[str, Any]] = []
     for found in list_sweeps(storage):
-        row: dict[str, Any] = {"sweep": found.folder.name, "folder": found.folder, "written": found.written}
+        row: dict[str, Any] = {"sweep": found.folder.name, "folder": shown(found.folder), "written": found.written}
         try:
             rows.append(row | about_sweep(SweepResults.load(found.folder)))
         except StorageError as error:  # one that cannot be read must not hide the others
@@ -112,7 +113,7 @@ def watch(sweep: Sweep, storage: Storage = STORAGE) -> None:
     reporting.watch(folder)
 
 
-def load(sweep: str, storage: Path) -> SweepResults:
+def load(sweep: str, storage: str) -> SweepResults:
     """Read a sweep by its path or name. Raises: StorageError."""
     from tunelight.results import SweepResults  # noqa: PLC0415
     from tunelight.storage import find_sweep  # noqa: PLC0415

@@ -28,12 +28,12 @@ def _formats() -> list[str]:
     return list(FORMATS)
 
 
-Storage = Annotated[Path, typer.Option("--storage", help="The folder that sweeps lie in.")]
-STORAGE = Path("tunelight_runs")
+Storage = Annotated[str, typer.Option("--storage", help="The folder that sweeps lie in, or its URL.")]
+STORAGE = "tunelight_runs"
 
 Sweep = Annotated[
     str,
-    typer.Argument(help="A sweep's folder, its name in --storage, or 'last'.", autocompletion=_sweep_names),
+    typer.Argument(help="A sweep's folder or URL, its name in --storage, or 'last'.", autocompletion=_sweep_names),
 ]
 Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

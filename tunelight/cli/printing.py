@@ -113,7 +113,7 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
         "reports": len(trial.history),
         "seconds": trial.seconds,
         "seed": trial.seed,
-        "checkpoint": trial.checkpoint,
+        "checkpoint": trial.address,
         "error": trial.error,
     }
 

@@ -100,9 +100,12 @@ def dashboard(
 ) -> None:
     """Serve a sweep with optuna-dashboard and TensorBoard on this machine, until Ctrl-C."""
     from tunelight.dashboards import serve, servers  # noqa: PLC0415
-    from tunelight.storage import find_sweep  # noqa: PLC0415
+    from tunelight.storage import find_sweep, pull_views  # noqa: PLC0415
 
-    wanted, notes = servers(find_sweep(sweep, storage), optuna_port, tensorboard_port)
+    folder = find_sweep(sweep, storage)
+    if pull_views(folder):
+        typer.echo("Note: it is shown as it is now; start this again for what comes into the store later")
+    wanted, notes = servers(folder, optuna_port, tensorboard_port)
     for note in notes:
         typer.echo(f"Note: {note}")
     serve(wanted, typer.echo)

@@ -178,7 +178,7 @@ def extend(
     _go_on(sweep, storage, more, quiet=quiet, json=json)
 
 
-def _go_on(sweep: str, storage: Path, settings: dict[str, Any], *, quiet: bool, json: bool) -> None:
+def _go_on(sweep: str, storage: str, settings: dict[str, Any], *, quiet: bool, json: bool) -> None:
     from tunelight.storage import find_sweep  # noqa: PLC0415
 
     folder = find_sweep(sweep, storage)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight import checkpoints, storage
+from tunelight import checkpoints, storage, stores
 from tunelight.errors import CheckpointError, SettingsError, StorageError, guess
 from tunelight.results.formats import hydra, lightning_cli, python
 
@@ -31,7 +31,7 @@ _BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "p
 def export(trial: TrialResult, told: Mapping[str, Any], path: Path, asked: str | None, checkpoint: bool) -> Path:
     """Write ``trial`` of a sweep that was ``told`` so to ``path``; see ``SweepResults.export_best``."""
     chosen = _format(path, asked)
-    copied = _copy_checkpoint(trial, path).absolute() if checkpoint else trial.checkpoint
+    copied = _copy_checkpoint(trial, path).absolute() if checkpoint else trial.address
     facts = _facts(trial, told, copied)
     if chosen == "json":
         text = json.dumps(storage.plain(facts), indent=2) + "\n"
@@ -74,7 +74,7 @@ def _format(path: Path, asked: str | None) -> str:
     return asked
 
 
-def _facts(trial: TrialResult, told: Mapping[str, Any], checkpoint: Path | None) -> dict[str, Any]:
+def _facts(trial: TrialResult, told: Mapping[str, Any], checkpoint: Path | str | None) -> dict[str, Any]:
     """Return the configuration, and where it came from."""
     report = dict(trial.metrics)
     epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
@@ -90,7 +90,7 @@ def _facts(trial: TrialResult, told: Mapping[str, Any], checkpoint: Path | None)
         "seed": trial.seed,
         "training_iteration": iteration,
         "epoch": epoch,
-        "sweep": {"name": folder.name, "folder": folder},
+        "sweep": {"name": folder.name, "folder": stores.shown(folder)},
         "checkpoint": checkpoint,
         "versions": told.get("versions") or storage.versions(),
     }

@@ -96,12 +96,17 @@ class TrialResult:
         Best is by the sweep's metric at the report that it belongs to; of equals, the earlier. Of a sweep in a store,
         it is fetched. Raises: CheckpointError where that fails.
         """
-        found = self.where
+        found = self._where
         return None if found is None else checkpoints.here(found)
 
     @property
-    def where(self) -> Path | None:
-        """Where :attr:`checkpoint` is, or will be once it is fetched."""
+    def address(self) -> str | None:
+        """Where :attr:`checkpoint` lies, as text: a path, or a URL in a store, from where nothing is fetched."""
+        found = self._where
+        return None if found is None else stores.shown(found)
+
+    @property
+    def _where(self) -> Path | None:
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
         kept = {path: known for path, known in paths.items() if stores.exists(path)}
         for info in checkpoints.find(self.path):  # those that were finished after the last report are in no record

@@ -75,6 +75,18 @@ def pull(folder: Path) -> None:
             path.write_bytes(held)
 
 
+def pull_views(folder: Path) -> bool:
+    """Have here what other programs show of a sweep in a store: its study, TensorBoard's files. False for a folder.
+
+    Raises: OSError.
+    """
+    if not stores.inside(folder):
+        return False
+    for path in [folder / _STUDY, *stores.matching(folder, _FAMILIES[1])]:
+        refresh(path)
+    return True
+
+
 def pull_lock(folder: Path) -> None:
     """Have the store's word here of who runs a sweep, with its time, if it is of another machine."""
     path = folder / LOCK_FILE
