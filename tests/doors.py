@@ -236,7 +236,7 @@ DOORS: dict[str, Door] = {
     "starter.train": Door(libraries=names(LIGHTNING), why="it is what a user could have written"),
     "cli": Door(
         names(
-            "errors settings space storage sweep reopen reproducing results reporting simulation",
+            "errors settings space storage stores sweep reopen reproducing results reporting simulation",
             "checking doctor survey dashboards starter",
         ),
         names("typer"),
