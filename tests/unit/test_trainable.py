@@ -176,23 +176,15 @@ def test_a_soft_failure_is_a_result_without_metrics(make: Make) -> None:
     assert one.step()["training_iteration"] == 1
 
 
-@pytest.mark.parametrize("cause", ["exception", "unresponsive"])
-def test_a_gang_that_can_never_be_had_ends_the_trial_and_one_that_died_is_left_to_tune(
-    make: Make, monkeypatch: pytest.MonkeyPatch, cause: Any
-) -> None:
+def test_a_gang_that_can_never_be_had_ends_the_trial_alone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def blocked(self: Any, size: int | None = None) -> None:
         self.met = False
-        raise GangError("no answer, as of a port that a firewall blocks", cause)
+        raise GangError("no answer, as of a port that a firewall blocks", "exception")
 
-    one = make(three, soft_errors=True, failures=FailurePolicy(0))
+    one = make(three, soft_errors=True)
     with monkeypatch.context() as now:
         now.setattr(FakeGang, "heal", blocked)
-        if cause == "unresponsive":
-            with pytest.raises(TrialError, match="firewall"):
-                one.step()
-        else:
-            assert "firewall" in one.step()[RESULT_KEY]["error"]["message"]
-    assert one._gang is None
+        assert "firewall" in one.step()[RESULT_KEY]["error"]["message"]
     one.reset_config({})
     assert one.step()["training_iteration"] == 1  # on another gang
 

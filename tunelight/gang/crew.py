@@ -234,11 +234,12 @@ class Crew:
             for rank, call in enumerate(calls):
                 if not _succeeded([call]):
                     self.lose(rank, f"rank {rank} failed while the gang waited for {what}")
-            if isinstance(error, GangError):
-                raise
-            told = getattr(error, "cause", None)  # what a worker raised; Ray puts its traceback before it
+            # What a worker raised. Ray's error is of that class too, but puts a traceback before it.
+            told = getattr(error, "cause", None)
             if isinstance(told, GangError):
                 raise GangError(str(told), told.cause if all_live else "unresponsive") from error
+            if isinstance(error, GangError):
+                raise
             ended = _HOROVOD_ENDS if self.spec.collectives == "horovod" and isinstance(error, RayActorError) else ""
             raise GangError(f"A worker failed while the gang waited for {what}: {error}{ended}") from error
         return list(ray.get(calls))
