@@ -73,12 +73,12 @@ DOORS: dict[str, Door] = {
     "runtime": Door(names("errors"), why="it says what goes along to other nodes, and knows none of them"),
     "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
     "cluster": Door(
-        names("messages errors resources runtime settings headwatch nodes storage.names gang.rendezvous"),
+        names("messages errors resources runtime settings headwatch nodes storage.names gang.network"),
         names("ray"),
         why="it finds or starts a Ray and asks what it holds, whatever runs there",
     ),
     "nodes": Door(
-        names("messages stores gang.alike gang.rendezvous"),
+        names("messages stores gang.alike gang.network gang.rendezvous"),
         names("ray"),
         late=names("torch"),
         why="its probes run on every node, and meet there as a gang does",
@@ -92,6 +92,7 @@ DOORS: dict[str, Door] = {
     "gang.worker": Door(names(FIRST), names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
     "gang.rendezvous": Door(names(FIRST), names("ray psutil"), late=names("torch"), why=HEAD),
     "gang.torch_group": Door(names(FIRST), late=names("torch"), why=HEAD),
+    "gang.gathering": Door(names(FIRST), late=names("torch"), why=HEAD),
     "gang.horovod": Door(names(FIRST), late=names("torch horovod"), why=HEAD),
     "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
     # Lightning's side, inside a worker.

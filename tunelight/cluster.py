@@ -125,7 +125,7 @@ def _init_ray(
     with quiet(verbose):
         if address and address != "local":
             if storage is not None:
-                from tunelight.gang.rendezvous import addresses  # noqa: PLC0415 - imports psutil
+                from tunelight.gang.network import addresses  # noqa: PLC0415 - imports psutil
 
                 common["runtime_env"] = for_job(runtime_env, address, storage, addresses()) or None
             try:

@@ -20,7 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunelight import stores
 from tunelight.gang.alike import ADVICE, differences, installed, node_name
-from tunelight.gang.rendezvous import Meeting, Rendezvous, addresses, interface_name, listening, reach
+from tunelight.gang.network import addresses, interface_name, listening, reach
+from tunelight.gang.rendezvous import Meeting, Rendezvous
 from tunelight.messages import Place
 
 REACH_LIMIT_S: Final = 5.0

@@ -325,7 +325,8 @@ class GangTrainable(Exchanging, Trainable):
             raise moved_away(error)
         if self._gang is not None and not self._gang.met and error.rank < 0:
             self._close_gang()  # it cannot be had: the next trial gets another
-            raise TrialError(error)
+            if error.cause != "exception":
+                raise TrialError(error)  # Tune may try again, elsewhere
         if not self.spec.soft_errors:
             raise TrialError(error)
         return {

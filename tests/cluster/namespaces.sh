@@ -8,13 +8,16 @@
 # namespaces and with them the links, and Ray's files. Needs root, iproute2, and a kernel that allows it.
 #
 # PYTHON names the interpreter (python3), CPUS a node's CPUs (2). ISOLATED=1: nodes reach the first, but not one
-# another. UNLIKE="NAME=VALUE ..." sets variables for the last node alone.
+# another. BLOCKED=1: nodes reach one another at Ray's own ports, and drop what is sent to any that the system chooses,
+# as behind a firewall. UNLIKE="NAME=VALUE ..." sets variables for the last node alone. Returns 75 where a node does
+# not come up.
 set -euo pipefail
 
 ((EUID == 0)) || { echo "namespaces.sh needs root" >&2; exit 77; }
 command -v ip >/dev/null || { echo "namespaces.sh needs ip (iproute2)" >&2; exit 77; }
 nodes=${1:?how many nodes}
 shift
+start_limit_s=90 tries=3
 
 python=$(command -v "${PYTHON:-python3}")
 ray=$(dirname "$python")/ray
@@ -26,22 +29,29 @@ export RAY_ADDRESS=10.77.0.1:6379 RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0
 
 namespaces() { ip netns list | awk -v p="^$prefix-" '$1 ~ p {print $1}'; }
 
-processes() { for name in $(namespaces); do ip netns pids "$name"; done; }
+processes() { for name in "$@"; do ip netns pids "$name"; done; }
 
-remove() {
-  trap '' INT TERM
-  trap - EXIT
-  local name pids
+# end NAMESPACE...: end all that runs there.
+end() {
+  local signal pids
   for signal in TERM KILL; do
-    pids=$(processes)
+    pids=$(processes "$@")
     [[ -z $pids ]] && break
     # shellcheck disable=SC2086 # one word a process
     kill -$signal $pids 2>/dev/null || true
     for _ in $(seq 50); do
-      [[ -z $(processes) ]] && break
+      [[ -z $(processes "$@") ]] && break
       sleep 0.1
     done
   done
+}
+
+remove() {
+  trap '' INT TERM
+  trap - EXIT
+  local name
+  # shellcheck disable=SC2046 # one word a namespace
+  end $(namespaces)
   for name in $(namespaces); do ip netns del "$name"; done
   wait 2>/dev/null || true
   rm -rf "$work"
@@ -67,6 +77,11 @@ for number in $(seq "$nodes"); do
   if [[ -n ${ISOLATED:-} ]] && ((number > 1)); then
     ip -n "$prefix-switch" link set "port$number" type bridge_slave isolated on
   fi
+  if [[ -n ${BLOCKED:-} ]]; then # both ports: else an answer of Ray's would be dropped too
+    ip -n "$name" rule add pref 1 iif tlnet0 ipproto tcp sport 32768-60999 dport 32768-60999 blackhole
+    ip -n "$name" rule add pref 2 lookup local
+    ip -n "$name" rule del pref 0
+  fi
 done
 
 # on NUMBER COMMAND...: run it on that node, which has a host name of its own.
@@ -78,25 +93,41 @@ on() {
     'hostname "$0"; mount --bind "$1" /etc/hosts; shift; exec "$@"' "node$number" "$work/hosts" "$@"
 }
 
-for number in $(seq "$nodes"); do
-  options=(--node-ip-address="10.77.0.$number" --num-cpus="${CPUS:-2}" --block --disable-usage-stats)
-  options+=(--object-store-memory=150000000)
+# run_node NUMBER: run Ray there, until it is ended.
+run_node() {
+  local number=$1 unlike=()
+  local options=(--node-ip-address="10.77.0.$number" --num-cpus="${CPUS:-2}" --block --disable-usage-stats)
+  options+=(--object-store-memory=150000000 --node-manager-port=6380 --object-manager-port=6381)
   if ((number == 1)); then
     options+=(--head --port=6379 --include-dashboard=false --temp-dir="$work/ray")
     options+=(--system-config='{"prestart_worker_first_driver": false}')
   else
     options+=(--address="$RAY_ADDRESS")
   fi
-  unlike=()
   ((number == nodes)) && read -ra unlike <<<"${UNLIKE:-}"
-  on "$number" env ${unlike[@]+"${unlike[@]}"} "$ray" start "${options[@]}" >"$work/node$number.log" 2>&1 &
-  if ((number == 1)); then
-    for _ in $(seq 600); do
-      on 1 bash -c 'exec 3<>/dev/tcp/10.77.0.1/6379' 2>/dev/null && break
+  on "$number" env ${unlike[@]+"${unlike[@]}"} "$ray" start "${options[@]}"
+}
+
+# start_node NUMBER: start Ray there, and wait until it says that it runs. Ray gives a node up that has not joined within
+# 30 s, which a busy machine can take: then it is tried again.
+start_node() {
+  local number=$1 try node log=$work/node$1.log
+  for try in $(seq "$tries"); do
+    run_node "$number" >"$log" 2>&1 &
+    node=$!
+    for _ in $(seq $((start_limit_s * 10))); do
+      grep -q "Ray runtime started" "$log" && return
+      kill -0 $node 2>/dev/null || break
       sleep 0.1
     done
-  fi
-done
+    end "$prefix-$number"
+    echo "namespaces.sh: node$number did not come up (try $try of $tries): $(grep -v '^$' "$log" | tail -n 1)" >&2
+  done
+  tail -n 20 "$log" "$work"/ray/session_latest/logs/raylet*.{out,err} >&2 || true
+  exit 75
+}
+
+for number in $(seq "$nodes"); do start_node "$number"; done # one by one: starting takes processor time
 
 NODES=$nodes on 1 "$@" & # in the background: a signal is then heeded at once
 status=0

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,32 @@ def test_the_doctor_names_nodes_that_cannot_reach_one_another(run: Run) -> None:
     assert "node2#" in said
     assert said.count("cannot reach") == 2  # the first reaches both
     assert "1 of 2" in said
+
+
+def refusal(output: str) -> dict[str, Any]:
+    """Return the error of the one trial of a sweep that nodes apart kept from meeting."""
+    told = read(output)["refused"]
+    assert "doctor --cluster" in told["error"]
+    assert told["seconds"] < 90, told  # nothing is tried again: 10 s of waiting, and the start of workers
+    return told
+
+
+def test_a_gang_behind_a_firewall_says_so(run: Run, tmp_path: Path) -> None:
+    error = refusal(run(2, "tests.cluster.scenes", str(tmp_path), "refused", BLOCKED="1"))["error"]
+    assert "firewall" in error
+    assert "on node" in error
+
+
+def test_the_doctor_tells_of_a_firewall(run: Run) -> None:
+    said = " ".join(run(2, "tests.cluster.doctor", code=FAILED, BLOCKED="1").split())
+    assert said.count("cannot reach") == 2
+    assert said.count("firewall") >= 2
+
+
+def test_a_gang_whose_later_nodes_are_apart_says_which(run: Run, tmp_path: Path) -> None:
+    error = refusal(run(3, "tests.cluster.scenes", str(tmp_path), "refused", ISOLATED="1", CPUS="1"))["error"]
+    assert "node2" in error
+    assert "node3" in error
 
 
 def test_everything_is_removed_after_a_failure(run: Run) -> None:

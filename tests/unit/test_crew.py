@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ray.exceptions import RayTaskError
 
+from tunelight.errors import GangError
+from tunelight.gang import crew as crews
 from tunelight.gang import seat as seats
 from tunelight.gang.crew import Crew
 from tunelight.gang.seat import Seat
@@ -155,3 +158,29 @@ def test_a_gang_that_grows_by_itself_takes_one_seat_after_the_other(groups: Grou
     assert groups.sizes == [1, 1, 1]
     made.close()
     assert groups.sizes == []
+
+
+class Answers:
+    """Ray's side of calls, of which each is answered already: by itself, or an error."""
+
+    @staticmethod
+    def wait(calls: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        return calls, []
+
+    @staticmethod
+    def get(calls: list[Any]) -> list[Any]:
+        if failed := [call for call in calls if isinstance(call, Exception)]:
+            raise failed[0]
+        return calls
+
+
+@pytest.mark.parametrize(("live", "cause"), [(True, "exception"), (False, "unresponsive")])
+def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(monkeypatch, live, cause):
+    monkeypatch.setattr(crews, "ray", Answers)
+    monkeypatch.setattr(Crew, "_all_live", lambda self: live)
+    monkeypatch.setattr(Crew, "lose", lambda self, rank, reason: None)
+    said = GangError("Rank 1 cannot reach rank 0", "exception")
+    error = RayTaskError("join", "a long traceback", said).as_instanceof_cause()
+    with pytest.raises(GangError) as caught:
+        Crew(GangSpec(workers=2), None)._gather([error, "joined"], 1.0, "its ranks to meet")
+    assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)

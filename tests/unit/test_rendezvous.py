@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from tunelight.errors import GangError
-from tunelight.gang.horovod import unnamed
-from tunelight.gang.rendezvous import Meeting, Rendezvous, interface_name, interface_variables, listening, reach
+from tunelight.gang.horovod import named
+from tunelight.gang.network import interface_name, listening, reach
+from tunelight.gang.rendezvous import Meeting, Rendezvous, interface_variables
 from tunelight.messages import Place
 
 ELSEWHERE = "203.0.113.7"  # of the range that is kept for documentation
@@ -102,4 +103,4 @@ def test_horovod_is_not_started_where_the_host_name_misleads_it(monkeypatch, add
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0)) for address in addresses]
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
-    assert unnamed("here", alone=alone) == (said and f"The host name 'here' {said}")
+    assert named("here", alone=alone)[1] == (said and f"The host name 'here' {said}")

@@ -14,7 +14,7 @@ from ray.tune.result import RESULT_DUPLICATE
 
 from tests.fakes import FakeGang
 from tunelight import checkpoints, trainable
-from tunelight.errors import CheckpointError, TrialError
+from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
@@ -174,6 +174,19 @@ def test_a_soft_failure_is_a_result_without_metrics(make: Make) -> None:
     assert last[RESULT_KEY]["error"]["type_name"] == "ValueError"
     one.reset_config({})
     assert one.step()["training_iteration"] == 1
+
+
+def test_a_gang_that_can_never_be_had_ends_the_trial_alone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def blocked(self: Any, size: int | None = None) -> None:
+        self.met = False
+        raise GangError("no answer, as of a port that a firewall blocks", "exception")
+
+    one = make(three, soft_errors=True)
+    with monkeypatch.context() as now:
+        now.setattr(FakeGang, "heal", blocked)
+        assert "firewall" in one.step()[RESULT_KEY]["error"]["message"]
+    one.reset_config({})
+    assert one.step()["training_iteration"] == 1  # on another gang
 
 
 def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says(make: Make) -> None:

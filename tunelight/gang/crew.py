@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup
 
 from tunelight.errors import GangError
@@ -23,6 +23,7 @@ _LOOK_S = 0.05
 _CALL_LIMIT_S = 30.0
 _MOST_TRIES = 6
 """How many workers may die on one seat before they have arrived: half a minute of tries."""
+_LIVE_LIMIT_S = 5.0
 _GRACE_S = 1.0
 """How long ranks may take to finish meeting once one of them cannot."""
 
@@ -207,6 +208,10 @@ class Crew:
         """Ask every worker for a sign of life. Raises: GangError."""
         self._gather([worker.locate.remote() for worker in self.workers], limit_s, "a sign of life")
 
+    def _all_live(self) -> bool:
+        """Tell whether every rank answers: if one does not, an error of another may only say so."""
+        return _succeeded([worker.locate.remote() for worker in self.workers], _LIVE_LIMIT_S)
+
     def lose(self, rank: int, reason: str) -> None:
         """End a rank's worker, and start another, which the gang takes in when it is healed."""
         self.met = False
@@ -225,24 +230,33 @@ class Crew:
                     raise GangError(f"Waited {limit_s:.0f} s for {what}, in vain (a gang of {self.size}).")
                 ray.get(done)
         except (RayError, GangError) as error:
+            all_live = self._all_live()
             for rank, call in enumerate(calls):
-                if not _succeeded(call):
+                if not _succeeded([call]):
                     self.lose(rank, f"rank {rank} failed while the gang waited for {what}")
+            # What a worker raised. Ray's error is of that class too, but puts a traceback before it.
+            told = getattr(error, "cause", None)
+            if isinstance(told, GangError):
+                raise GangError(str(told), told.cause if all_live else "unresponsive") from error
             if isinstance(error, GangError):
                 raise
-            told = getattr(error, "cause", None)  # what a worker raised; Ray puts its traceback before it
-            if isinstance(told, GangError):
-                raise GangError(str(told), told.cause) from error
-            raise GangError(f"A worker failed while the gang waited for {what}: {error}") from error
+            ended = _HOROVOD_ENDS if self.spec.collectives == "horovod" and isinstance(error, RayActorError) else ""
+            raise GangError(f"A worker failed while the gang waited for {what}: {error}{ended}") from error
         return list(ray.get(calls))
 
 
-def _succeeded(call: Any) -> bool:
-    """Tell whether a call has been answered, without an error."""
-    if not ray.wait([call], timeout=_GRACE_S)[0]:
+_HOROVOD_ENDS = (
+    "\nHorovod ends the process of a rank that cannot connect to the others. What it said is at the end of that "
+    "worker's .err file, in the logs of Ray's session on that node."
+)
+
+
+def _succeeded(calls: list[Any], limit_s: float = _GRACE_S) -> bool:
+    """Tell whether all calls have been answered within ``limit_s``, without an error."""
+    if len(ray.wait(calls, num_returns=len(calls), timeout=limit_s)[0]) < len(calls):
         return False
     try:
-        ray.get(call)
+        ray.get(calls)
     except RayError:
         return False
     return True

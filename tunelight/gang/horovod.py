@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import GangError
+from tunelight.gang.gathering import gather, try_pairs
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -48,10 +49,17 @@ class HorovodGroup:
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Initialise Horovod as this rank."""
         import horovod.torch as hvd  # noqa: PLC0415 - it is there in Horovod's gangs only
+        import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
 
         os.environ.update(environment(meeting, place))
-        if (why := unnamed(socket.gethostname(), alone=len(meeting.layout) < 2)) is not None:
+        # Horovod ends the process of a rank that waits 30 s for one that still imports.
+        peers = gather(dist.PrefixStore("gather", store), place)
+        alone = len({peer.address for peer in peers}) == 1
+        found, why = named(socket.gethostname(), alone=alone)
+        if why is not None:
             raise GangError(f"{why} on {os.uname().nodename} ({place.interface}). {_NAME_IT}", "exception")
+        if not alone:
+            try_pairs(dist.PrefixStore("pairs", store), place, len(meeting.layout), found)
         hvd.init()
         self._joined = True
 
@@ -88,16 +96,17 @@ _NAME_IT = (
 )
 
 
-def unnamed(host: str, *, alone: bool) -> str | None:
-    """Return why Horovod cannot use the address of the host name; None where it can.
+def named(host: str, *, alone: bool) -> tuple[str, str | None]:
+    """Return the address of the host name that Horovod will use, and why it cannot (None where it can).
 
     Its collectives go by the first address of the name that can be bound to. Without one it crashes; with one of the
-    loopback interface, as Debian's installer writes into /etc/hosts, ranks on other nodes wait in vain.
+    loopback interface, as Debian's installer writes into /etc/hosts, ranks elsewhere wait in vain. ``alone``: all ranks
+    are at one address.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        return f"The host name {host!r} has no address ({error})"
+        return "", f"The host name {host!r} has no address ({error})"
     for kind, _, _, _, place in found:
         address = str(place[0])
         try:
@@ -106,11 +115,10 @@ def unnamed(host: str, *, alone: bool) -> str | None:
         except OSError:
             continue
         if alone or not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-            return None
-        return f"The host name {host!r} has the address {address}, which other nodes cannot reach"
-    return (
-        f"The host name {host!r} has no address of this node ({', '.join(sorted({str(one[4][0]) for one in found}))})"
-    )
+            return address, None
+        return address, f"The host name {host!r} has the address {address}, which other nodes cannot reach"
+    held = ", ".join(sorted({str(one[4][0]) for one in found}))
+    return "", f"The host name {host!r} has no address of this node ({held})"
 
 
 def node_name(node: int) -> str:

@@ -6,17 +6,14 @@ fresh store. Nothing listens beyond the gang's own interface.
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
-import psutil
-
 from tunelight.errors import GangError
+from tunelight.gang.network import interface_name, listening, no_such_address, reach, unreachable
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 JOIN_LIMIT_S = 120.0
 """How long ranks wait for one another when they meet."""
-REACH_LIMIT_S = 10.0
-"""How long a rank tries to reach the first before it says that it cannot."""
 _CLAIM_LIMIT_S = 1.0
 
 
@@ -47,20 +42,6 @@ class Meeting:
     timeout_s: float | None = None
 
 
-def interface_name(address: str) -> str | None:
-    """Return the network interface that holds ``address`` (``lo`` for 127.0.0.1), or None."""
-    return next((name for name, held in addresses().items() if address in held), None)
-
-
-def addresses() -> dict[str, tuple[str, ...]]:
-    """Return this machine's IP addresses by network interface."""
-    kinds = (socket.AF_INET, socket.AF_INET6)
-    return {
-        name: tuple(entry.address.partition("%")[0] for entry in entries if entry.family in kinds)
-        for name, entries in psutil.net_if_addrs().items()
-    }
-
-
 _TAKES_AN_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 """Variables by which gloo, NCCL and Horovod's gloo are told which interface they are to use."""
 
@@ -73,40 +54,6 @@ def interface_variables(interface: str | None, chosen: Mapping[str, str]) -> dic
     """
     mine = {} if interface is None else dict.fromkeys(_TAKES_AN_INTERFACE, interface)
     return mine | {name: chosen[name] for name in _TAKES_AN_INTERFACE if name in chosen}
-
-
-def no_such_address(address: str) -> str:
-    """Say that this node has no such address, which ones it has, and what to do."""
-    there = "; ".join(f"{name}: {', '.join(held)}" for name, held in addresses().items() if held)
-    return (
-        f"{os.uname().nodename} is {address} to Ray, an address that none of its network interfaces has ({there}), so "
-        "its gang cannot meet there. Start Ray on that node with --node-ip-address= one of these, which the other "
-        "nodes reach."
-    )
-
-
-def reach(host: str, port: int, limit_s: float = REACH_LIMIT_S) -> str | None:
-    """Return why ``host`` cannot be reached at ``port`` within ``limit_s`` seconds; None where it can."""
-    try:
-        socket.create_connection((host, port), timeout=limit_s).close()
-    except OSError as error:
-        return "no answer, as of a port that a firewall blocks" if isinstance(error, TimeoutError) else str(error)
-    return None
-
-
-def listening(address: str) -> socket.socket:
-    """Return a socket that listens on ``address`` alone, at a free port. Raises: GangError where it is not ours."""
-    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, 0))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise GangError(no_such_address(address), "exception") from error
-        raise
-    return listener
 
 
 class Group(Protocol):
@@ -179,12 +126,8 @@ class Rendezvous:
         os.environ.update(interface_variables(interface, self._chosen))
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = meeting.host, str(meeting.port)
         if self._server is None and (why := reach(meeting.host, meeting.port)) is not None:
-            raise GangError(
-                f"Rank {place.rank} on {os.uname().nodename} ({place.interface}) cannot reach rank 0 at "
-                f"{meeting.host}, port {meeting.port}: {why}. Gangs meet at ports that the system "
-                "chooses: let the nodes reach one another at every port. `tunelight doctor --cluster` looks at each "
-                "pair of nodes."
-            )
+            me = f"Rank {place.rank} on {os.uname().nodename} ({place.interface})"
+            raise GangError(unreachable(me, "rank 0", meeting.host, meeting.port, why), "exception")
         store = self._server or self._connect(meeting)
         self._control = self._connect(meeting)
         if self._group is None:

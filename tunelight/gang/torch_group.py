@@ -8,6 +8,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tunelight.gang.gathering import try_pairs
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class TorchGroup:
         """Build the process group."""
         import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
 
+        if (nodes := len(meeting.layout)) > 1:
+            try_pairs(dist.PrefixStore("pairs", store), place, nodes, place.interface)
         dist.init_process_group(
             meeting.backend,
             store=dist.PrefixStore("group", store),

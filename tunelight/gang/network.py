@@ -1,0 +1,70 @@
+"""What a node's network is like to a gang: its interfaces and addresses, and whether another node can be reached."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+import psutil
+
+from tunelight.errors import GangError
+
+REACH_LIMIT_S = 10.0
+"""How long a rank tries to reach another before it says that it cannot."""
+
+
+def interface_name(address: str) -> str | None:
+    """Return the network interface that holds ``address`` (``lo`` for 127.0.0.1), or None."""
+    return next((name for name, held in addresses().items() if address in held), None)
+
+
+def addresses() -> dict[str, tuple[str, ...]]:
+    """Return this machine's IP addresses by network interface."""
+    kinds = (socket.AF_INET, socket.AF_INET6)
+    return {
+        name: tuple(entry.address.partition("%")[0] for entry in entries if entry.family in kinds)
+        for name, entries in psutil.net_if_addrs().items()
+    }
+
+
+def no_such_address(address: str) -> str:
+    """Say that this node has no such address, which ones it has, and what to do."""
+    there = "; ".join(f"{name}: {', '.join(held)}" for name, held in addresses().items() if held)
+    return (
+        f"{os.uname().nodename} is {address} to Ray, an address that none of its network interfaces has ({there}), so "
+        "its gang cannot meet there. Start Ray on that node with --node-ip-address= one of these, which the other "
+        "nodes reach."
+    )
+
+
+def reach(host: str, port: int, limit_s: float = REACH_LIMIT_S) -> str | None:
+    """Return why ``host`` cannot be reached at ``port`` within ``limit_s`` seconds; None where it can."""
+    try:
+        socket.create_connection((host, port), timeout=limit_s).close()
+    except OSError as error:
+        return "no answer, as of a port that a firewall blocks" if isinstance(error, TimeoutError) else str(error)
+    return None
+
+
+def listening(address: str) -> socket.socket:
+    """Return a socket that listens on ``address`` alone, at a free port. Raises: GangError where it is not ours."""
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, 0))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise GangError(no_such_address(address), "exception") from error
+        raise
+    return listener
+
+
+def unreachable(who: str, whom: str, host: str, port: int, why: str) -> str:
+    """Say that a rank cannot reach another one, and what to do."""
+    return (
+        f"{who} cannot reach {whom} at {host}, port {port}: {why}. Gangs meet at ports that the system chooses: let "
+        "the nodes reach one another at every port. `tunelight doctor --cluster` looks at each pair of nodes."
+    )
