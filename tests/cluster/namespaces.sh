@@ -9,7 +9,7 @@
 #
 # PYTHON names the interpreter (python3), CPUS a node's CPUs (2). ISOLATED=1: nodes reach the first, but not one
 # another. BLOCKED=1: nodes reach one another at Ray's own ports, and drop what is sent to any that the system chooses,
-# as behind a firewall. UNLIKE="NAME=VALUE ..." sets variables for the last node alone. Returns 75 where a node does
+# as behind a firewall. PRIVATE=FOLDER gives each node an empty folder of its own there. UNLIKE="NAME=VALUE ..." sets variables for the last node alone. Returns 75 where a node does
 # not come up.
 set -euo pipefail
 
@@ -89,8 +89,12 @@ on() {
   local number=$1
   shift
   # shellcheck disable=SC2016 # expanded by the inner shell
-  ip netns exec "$prefix-$number" unshare --uts --mount bash -c \
-    'hostname "$0"; mount --bind "$1" /etc/hosts; shift; exec "$@"' "node$number" "$work/hosts" "$@"
+  ip netns exec "$prefix-$number" unshare --uts --mount bash -c '
+    hostname "$0"
+    mount --bind "$1" /etc/hosts
+    if [[ -n ${PRIVATE:-} ]]; then mkdir -p "$2" "$PRIVATE" && mount --bind "$2" "$PRIVATE"; fi
+    shift 2
+    exec "$@"' "node$number" "$work/hosts" "$work/private$number" "$@"
 }
 
 # run_node NUMBER: run Ray there, until it is ended.

@@ -22,6 +22,8 @@ from ray.tune import Callback
 
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
+from tunelight import stores
+from tunelight.storage import read_lines
 
 TOLD = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 
@@ -108,6 +110,32 @@ def drain_node(node_id: str) -> None:
     client = GcsClient(ray.get_runtime_context().gcs_address)
     accepted, why = client.drain_node(node_id, reason, "taken away", soon)
     assert accepted, why
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    """Run a sweep in a store on nodes that share nothing else, and have a trial pause and go on elsewhere."""
+    url = f"local://{folder}/store"
+    space = {"lr": tl.uniform(0.01, 0.1), "epochs": tl.choice([4]), "slow_s": tl.choice([0.0])}
+    halving = {"name": "elastic_asha", "grace_period": 1, "reduction_factor": 2}
+    results = tl.run(
+        space, where, metric="loss", num_samples=4, max_epochs=4, scheduler=halving, workers=3, storage=url, name="s",
+        progress=False, seed=1,
+    )  # fmt: skip
+    ends = tl.SweepResults.load(f"{url}/s")
+    working = Path(os.environ["XDG_CACHE_HOME"])
+    return {
+        "trials": [
+            [json.loads(stores.read(trial.path / f"rank-{rank}.json")) for rank in range(3)] for trial in ends.trials
+        ],
+        "states": [trial.state for trial in ends.trials],
+        "errors": [str(trial.error) for trial in ends.errors],
+        "losses": [report["loss"] for report in results.best.history],
+        "loaded": type(ends.best.load_model(Line)).__name__,
+        "resumed": sum(line["kind"] == "state" and line["state"] == "PAUSED" for line in read_lines(ends.folder)),
+        "logs": sorted(one.name for one in stores.matching(ends.best.path, "log*.txt")),
+        "here": sorted(str(one.relative_to(working)) for one in working.rglob("*.ckpt")),
+        "best": str(ends.best.path.relative_to(working)),
+    }
 
 
 class Drain(Callback):
@@ -227,7 +255,7 @@ def fit(folder: Path) -> dict[str, Any]:
 
 
 SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    scene.__name__: scene for scene in (packed, spread, refused, horovod, fit, drain, drain_fit, code)
+    scene.__name__: scene for scene in (packed, spread, refused, horovod, fit, stored, drain, drain_fit, code)
 }
 
 

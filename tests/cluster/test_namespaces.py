@@ -109,5 +109,22 @@ def test_a_gang_whose_later_nodes_are_apart_says_which(run: Run, tmp_path: Path)
     assert "node3" in error
 
 
+def test_nodes_that_share_only_a_store_train_pause_and_go_on(run: Run, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    output = run(2, "tests.cluster.scenes", str(tmp_path), "stored", PRIVATE=str(cache), XDG_CACHE_HOME=str(cache))
+    told = read(output)["stored"]
+    assert not told["errors"]
+    assert set(told["states"]) <= {"FINISHED", "STOPPED"}
+    assert "FINISHED" in told["states"]
+    assert told["resumed"], "trials pause, and their heads and ranks go on wherever there is room"
+    assert len(told["losses"]) == 4
+    for ranks in told["trials"]:
+        assert {rank["address"] for rank in ranks} == {"10.77.0.1", "10.77.0.2"}
+    assert told["logs"] == ["log-node1.txt", "log.txt"]
+    assert told["loaded"] == "Line"
+    assert [one.startswith(told["best"]) for one in told["here"]] == [True], "the driver holds what it has fetched"
+    assert not list(cache.rglob("*")), "each node had a folder of its own"
+
+
 def test_everything_is_removed_after_a_failure(run: Run) -> None:
     run(2, "no.such.module", code=1)
