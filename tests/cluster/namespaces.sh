@@ -8,9 +8,10 @@
 # namespaces and with them the links, and Ray's files. Needs root, iproute2, and a kernel that allows it.
 #
 # PYTHON names the interpreter (python3), CPUS a node's CPUs (2). ISOLATED=1: nodes reach the first, but not one
-# another. BLOCKED=1: nodes reach one another at Ray's own ports, and drop what is sent to any that the system chooses,
-# as behind a firewall. PRIVATE=FOLDER gives each node an empty folder of its own there. UNLIKE="NAME=VALUE ..." sets variables for the last node alone. Returns 75 where a node does
-# not come up.
+# another. BLOCKED=all: nodes reach one another at Ray's own ports, and drop what is sent to any that the system
+# chooses, as behind a firewall; BLOCKED=later: but the first is reached, and reaches the others. PRIVATE=FOLDER gives
+# each node an empty folder of its own there. UNLIKE="NAME=VALUE ..." sets variables for the last node alone. Returns 75
+# where a node does not come up.
 set -euo pipefail
 
 ((EUID == 0)) || { echo "namespaces.sh needs root" >&2; exit 77; }
@@ -77,9 +78,12 @@ for number in $(seq "$nodes"); do
   if [[ -n ${ISOLATED:-} ]] && ((number > 1)); then
     ip -n "$prefix-switch" link set "port$number" type bridge_slave isolated on
   fi
-  if [[ -n ${BLOCKED:-} ]]; then # both ports: else an answer of Ray's would be dropped too
-    ip -n "$name" rule add pref 1 iif tlnet0 ipproto tcp sport 32768-60999 dport 32768-60999 blackhole
-    ip -n "$name" rule add pref 2 lookup local
+  if [[ -n ${BLOCKED:-} ]]; then
+    [[ $BLOCKED == later ]] && ip -n "$name" rule add pref 1 from 10.77.0.1 lookup local
+    # The ports of both sides, else an answer of Ray's would be dropped too.
+    [[ $BLOCKED == later && $number == 1 ]] ||
+      ip -n "$name" rule add pref 2 iif tlnet0 ipproto tcp sport 32768-60999 dport 32768-60999 blackhole
+    ip -n "$name" rule add pref 3 lookup local
     ip -n "$name" rule del pref 0
   fi
 done

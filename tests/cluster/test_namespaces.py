@@ -92,19 +92,19 @@ def refusal(output: str) -> dict[str, Any]:
 
 
 def test_a_gang_behind_a_firewall_says_so(run: Run, tmp_path: Path) -> None:
-    error = refusal(run(2, "tests.cluster.scenes", str(tmp_path), "refused", BLOCKED="1"))["error"]
+    error = refusal(run(2, "tests.cluster.scenes", str(tmp_path), "refused", BLOCKED="all"))["error"]
     assert "firewall" in error
     assert "on node" in error
 
 
 def test_the_doctor_tells_of_a_firewall(run: Run) -> None:
-    said = " ".join(run(2, "tests.cluster.doctor", code=FAILED, BLOCKED="1").split())
+    said = " ".join(run(2, "tests.cluster.doctor", code=FAILED, BLOCKED="all").split())
     assert said.count("cannot reach") == 2
     assert said.count("firewall") >= 2
 
 
 def test_a_gang_whose_later_nodes_are_apart_says_which(run: Run, tmp_path: Path) -> None:
-    error = refusal(run(3, "tests.cluster.scenes", str(tmp_path), "refused", ISOLATED="1", CPUS="1"))["error"]
+    error = refusal(run(3, "tests.cluster.scenes", str(tmp_path), "refused", BLOCKED="later", CPUS="1"))["error"]
     assert "node2" in error
     assert "node3" in error
 
