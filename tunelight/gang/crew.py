@@ -228,7 +228,8 @@ class Crew:
                 done, left = ray.wait(left, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
                 if not done:
                     raise GangError(f"Waited {limit_s:.0f} s for {what}, in vain (a gang of {self.size}).")
-                ray.get(done)
+                more, left = ray.wait(left, num_returns=len(left), timeout=0) if left else ([], [])
+                ray.get(done + more)  # all that are there: a look at every call for each of them would be quadratic
         except (RayError, GangError) as error:
             all_live = self._all_live()
             for rank, call in enumerate(calls):

@@ -15,13 +15,16 @@ def arrange(locations: Sequence[Location], head_node: str | None = None) -> list
     The gang meets on the loopback interface where all its workers share one node, else on each node's
     own address.
     """
-    nodes = list(dict.fromkeys(location.node_id for location in locations))
-    if head_node in nodes:
+    by_node: dict[str, list[int]] = {}
+    for index, location in enumerate(locations):
+        by_node.setdefault(location.node_id, []).append(index)
+    nodes = list(by_node)
+    if head_node in by_node:
         nodes.sort(key=lambda node: node != head_node)
     alone = len(nodes) == 1
     placed: list[tuple[int, Place]] = []
     for node_rank, node in enumerate(nodes):
-        here = [index for index, location in enumerate(locations) if location.node_id == node]
+        here = by_node[node]
         gpus = visible_gpus([locations[index].gpus for index in here])
         for local_rank, index in enumerate(here):
             place = Place(
