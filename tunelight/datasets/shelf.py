@@ -125,8 +125,9 @@ def ray_data() -> Any:
     except ImportError as error:
         raise DataError(f"{HOW_TO_GET_DATA} ({error})") from error
     for handler in logging.getLogger("ray.data").handlers:
-        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
-            handler.setLevel(max(handler.level, logging.ERROR))  # Ray's own log files still get all of it
+        # Ray's log files, which are no streams, still get all of it, and so do handlers that others have added.
+        if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("ray."):
+            handler.setLevel(max(handler.level, logging.ERROR))
     return data
 
 
