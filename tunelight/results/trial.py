@@ -108,9 +108,11 @@ class TrialResult:
     @property
     def _where(self) -> Path | None:
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
-        kept = {path: known for path, known in paths.items() if stores.exists(path)}
-        for info in checkpoints.find(self.path):  # those that were finished after the last report are in no record
-            kept.setdefault(Path(info.path), info.asdict())
+        found = {Path(info.path): info.asdict() for info in checkpoints.find(self.path)}
+        asked = found.__contains__ if stores.inside(self.path) else os.path.exists  # a store is listed once
+        kept = {path: known for path, known in paths.items() if asked(path)}
+        for path, info in found.items():  # those that were finished after the last report are in no record
+            kept.setdefault(path, info)
         best: tuple[float, Path] | None = None
         for path, known in kept.items():
             value = storage.metric_value(known, "value")
