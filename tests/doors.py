@@ -57,7 +57,7 @@ DOORS: dict[str, Door] = {
     "stores.tune": Door(libraries=names("fsspec"), late=names("pyarrow"), why="it is Tune's side of a store"),
     "checkpoints": Door(names("messages errors stores"), why="reads and writes files, and knows no framework"),
     "writing": Door(
-        names("messages errors checkpoints policies"), why="it writes what it is handed, and knows no framework"
+        names("messages errors stores checkpoints policies"), why="it writes what it is handed, and knows no framework"
     ),
     "sharing": Door(names("messages errors control"), why="it is handed the way to fetch, and knows no framework"),
     "control": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),

@@ -57,7 +57,11 @@ def finish(info: CheckpointInfo, written: Path) -> CheckpointInfo:
         shutil.rmtree(path)
     os.replace(written, path)  # noqa: PTH105 - the atomic step, by its own name
     done = replace(info, size=size, checksum=checksum)
-    stores.push(path)
+    if stores.inside(path):
+        stores.drop_there(_companion(path))  # of one of that report before: until this one is whole
+        if path.is_dir():
+            stores.drop_there(path)
+        stores.push(path)
     write_json(_companion(path), done.asdict())
     stores.forget_others(path)
     return done
@@ -189,7 +193,8 @@ class Kept:
     def prune(self, trial_dir: Path) -> None:
         """Delete those that nobody needs any more (see :func:`prune`)."""
         if len(self.known) > SPARES:
-            self.known = prune(self.known, self._keep, self._mode, pinned(trial_dir))
+            with suppress(OSError):  # a store that does not say just now what is pinned: it is asked again
+                self.known = prune(self.known, self._keep, self._mode, pinned(trial_dir))
 
     def forget_after(self, number: int, trial_dir: Path) -> None:
         """Know those up to report ``number`` (see :func:`forget_after`)."""

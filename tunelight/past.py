@@ -23,6 +23,7 @@ from tunelight.storage import (
     locked,
     plain,
     pull,
+    reaching,
     read_lines,
     read_record,
     read_sweep_file,
@@ -151,16 +152,19 @@ def taken_up(settings: Settings) -> Iterator[Past | None]:
     where its folder is no sweep or cannot be read; SettingsError. Runs on: driver.
     """
     folder = sweep_folder(settings.storage, settings.name or "")
-    if not stores.exists(folder):
+    with reaching(folder):
+        known, whole = stores.exists(folder), stores.exists(folder / RECORD_FILE)
+    if not known:
         yield None
         return
-    if not stores.exists(folder / RECORD_FILE):
+    if not whole:
         raise StorageError(
             f"{stores.shown(folder)} exists, but is no sweep that could go on: it holds no {RECORD_FILE}. Give the "
             "name= and storage= of a sweep, or a name that is free."
         )
     with locked(folder):
-        pull(folder)
+        with reaching(folder):
+            pull(folder)
         if settings.resume == FORCE and (done := repair(folder)):
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
         lines = read_lines(folder)

@@ -14,7 +14,7 @@ from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
 from tunelight.space.files import importable
-from tunelight.storage import RECORD_FILE, SWEEP_FILE, read_sweep_file
+from tunelight.storage import RECORD_FILE, SWEEP_FILE, reaching, read_sweep_file
 from tunelight.sweep import run
 
 _CODE: Final = ("train", "model", "data")
@@ -36,8 +36,10 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
         cannot be read back: the script then calls ``run(..., resume=True)``. Runs on: driver.
     """
     folder = stores.working(path).absolute()
-    if not stores.exists(folder / RECORD_FILE):
-        inside = sorted(found.parent.name for found in stores.matching(folder, f"*/{RECORD_FILE}"))
+    with reaching(folder):
+        known = stores.exists(folder / RECORD_FILE)
+        inside = [] if known else sorted(one.parent.name for one in stores.matching(folder, f"*/{RECORD_FILE}"))
+    if not known:
         raise StorageError(
             f"{stores.shown(folder)} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, "
             "storage/name." + (f" Sweeps in it: {', '.join(inside)}." if inside else "")

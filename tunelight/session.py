@@ -109,6 +109,7 @@ class Session:
             ),
             note=self.note,
             post=None if passed_on else post,  # such reports go on to Tune, each with its checkpoint
+            away=self.node_rank > 0,
         )
         self._control = control
         self._post = post

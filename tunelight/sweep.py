@@ -171,7 +171,8 @@ def run(
                 _tune(replace(sweep, reservation=reservation), watch, loan)
         except BaseException:
             if not (sweep.folder / RECORD_FILE).stat().st_size:
-                drop(sweep.folder)  # nothing has happened yet: the name is free again
+                with contextlib.suppress(OSError):
+                    drop(sweep.folder)  # nothing has happened yet: the name is free again
             raise
         return SweepResults.load(sweep.folder)
 

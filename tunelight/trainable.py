@@ -356,8 +356,11 @@ class GangTrainable(Exchanging, Trainable):
     def _finish(self, reason: str, limit_s: float | None = None) -> None:
         """Bring the running trial to its end, within a limit."""
         if self._gang is not None and self._gang.running:
+            if stores.inside(self._trial_dir()):
+                limit_s = stores.PUSH_LIMIT_S
             self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
-            self._kept.known = checkpoints.find(self._trial_dir())  # the last was finished meanwhile, or is lost
+            with suppress(OSError):  # a store that does not say just now
+                self._kept.known = checkpoints.find(self._trial_dir())  # the last was finished meanwhile, or is lost
             self._kept.prune(self._trial_dir())
         self._give_back()
         self._run = None

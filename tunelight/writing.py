@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tunelight import checkpoints
+from tunelight import checkpoints, stores
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo, Wrote
 from tunelight.policies import CheckpointPolicy
@@ -37,6 +37,7 @@ class CheckpointWriter:
         policy: when a report's checkpoint may be written.
         note: warns the person who runs the sweep, with the next report. Called in the training thread.
         post: sends the head what became of a checkpoint; None: it is always waited for.
+        away: True where this rank is on another node than rank 0.
         clock: seconds, that of ``policy``.
     """
 
@@ -47,8 +48,11 @@ class CheckpointWriter:
         note: Callable[[str], None],
         post: Callable[[Wrote], None] | None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        away: bool = False,
     ) -> None:
         self._lead = lead
+        self._away = away
         self._policy = policy
         self._note = note
         self._post = post
@@ -126,6 +130,12 @@ class CheckpointWriter:
         finally:
             self._draft = None
             later, self._later = self._later, None
+        if self._away and stores.inside(draft) and draft.exists():
+            checkpoints.discard(draft)
+            raise CheckpointError(
+                "This checkpoint is written by several nodes, each its part, which needs a folder that all of them "
+                "share. In an object store, let rank 0 write it whole (save_distributed_checkpoint=False)."
+            )
         if not self._lead:
             return None
         if later is None or wait or self._post is None:

@@ -44,7 +44,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield made
     finally:
         server.stop()
-        stores._filesystem.cache_clear()
+        stores.objects._filesystem.cache_clear()
 
 
 def driven(cache: Path, *arguments: str, code: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_sweep_is_claimed_in_the_store(storage, machine):
 
 def test_a_claim_forgets_what_this_machine_held_of_a_deleted_sweep(storage):
     begun(create_sweep_folder(storage(), "s")).close()
-    stores._filesystem.cache_clear()
+    stores.objects._filesystem.cache_clear()
     system, name = stores.located(storage() / "s")
     system.rm(name, recursive=True)
     folder = create_sweep_folder(storage(), "s")
@@ -120,6 +121,25 @@ def test_a_running_drivers_own_record_is_not_touched(storage, machine):
     record.close()
 
 
+def test_several_readers_leave_one_copy(storage, machine):
+    folder = create_sweep_folder(storage(), "s")
+    record = begun(folder)
+    Mirror(folder).bring()
+    machine("second")
+    there = storage() / "s"
+    read_record(there)
+    report(record, 3)
+    record.close()
+    Mirror(folder).bring()
+    os.utime(there / "record.jsonl", (0, 0))
+    threads = [threading.Thread(target=remote_module.refresh, args=(there / "record.jsonl",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert (there / "record.jsonl").read_bytes() == record.path.read_bytes()
+
+
 def test_a_sweep_that_another_machine_runs_is_held(storage, machine, monkeypatch):
     folder = create_sweep_folder(storage(), "s")
     with locked(folder):
@@ -153,7 +173,7 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
         mirror = Mirror(folder)
         assert mirror.bring()
         with monkeypatch.context() as broken:
-            broken.setattr(stores, "located", lambda path: (_ for _ in ()).throw(ConnectionError("gone")))
+            broken.setattr(stores.objects, "located", lambda path: (_ for _ in ()).throw(ConnectionError("gone")))
             report(record, 3)
             assert not mirror.bring()
             assert not mirror.bring()

@@ -111,11 +111,32 @@ def test_a_store_that_fails_raises_os_errors(storage, monkeypatch):
     def failing(path: Any) -> Any:
         raise NoCredentialsError("Unable to locate credentials")
 
-    monkeypatch.setattr(stores, "located", failing)
+    monkeypatch.setattr(stores.objects, "located", failing)
     path = storage() / "s" / "a"
+    path.parent.mkdir(parents=True)
+    path.write_text("a")
     for call in (lambda: stores.read(path), lambda: stores.write(path, b""), lambda: stores.push(path)):
         with pytest.raises(OSError, match="NoCredentialsError: Unable to locate credentials"):
             call()
+
+
+def test_a_store_that_does_not_answer_is_not_an_empty_one(storage, monkeypatch):
+    stores.write(storage() / "t" / "checkpoints" / "report-000001.json", b"{}")
+    system = stores.located(storage())[0]
+
+    def expired(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError("The provided token has expired")
+
+    monkeypatch.setattr(type(system), "ls", expired)
+    for call in (lambda: checkpoints.find(storage() / "t"), lambda: checkpoints.pinned(storage() / "t"),
+                 lambda: stores.holds_any(storage() / "t")):  # fmt: skip
+        with pytest.raises(PermissionError, match="expired"):
+            call()
+
+
+def test_nothing_cannot_be_pushed(storage):
+    with pytest.raises(FileNotFoundError, match="nothing is there"):
+        stores.push(storage() / "s" / "a")
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
@@ -152,6 +173,30 @@ def test_an_older_copy_of_a_checkpoint_is_fetched_anew(storage, machine):
     checkpoint(storage() / "s" / "t", 1, text="new")
     machine("second")
     assert checkpoints.here(checkpoints.find(trial)[0].path).read_text() == "new"
+
+
+def test_a_checkpoint_that_is_made_again_counts_only_when_it_is_whole(storage, machine, monkeypatch):
+    trial = storage() / "s" / "t"
+    checkpoint(trial, 1, text="one")
+    checkpoint(trial, 2, text="old")
+    with monkeypatch.context() as dying:
+        dying.setattr(checkpoints, "write_json", lambda *_: (_ for _ in ()).throw(SystemExit))  # killed after the push
+        with pytest.raises(SystemExit):
+            checkpoint(trial, 2, text="new")
+    machine("second")
+    last, _ = checkpoints.last_whole(storage() / "s" / "t")
+    assert last is not None
+    assert checkpoints.here(last.path).read_text() == "one"
+
+
+def test_only_older_checkpoints_are_forgotten_here(storage):
+    folder = storage() / "s" / "t" / checkpoints.FOLDER
+    checkpoint(storage() / "s" / "t", 1)
+    (folder / ".report-000003.ckpt.tmp").write_text("being written")
+    checkpoint(storage() / "s" / "t", 2)
+    assert {one.name for one in folder.glob("*report*") if not one.name.endswith(".lock")} == {
+        "report-000002.ckpt", ".report-000003.ckpt.tmp",
+    }  # fmt: skip
 
 
 def test_a_torn_checkpoint_is_passed_over_and_not_opened(storage, machine):

@@ -293,3 +293,15 @@ def test_what_pickles_and_does_not_copy_is_written_as_it_was(tmp_path: Path) -> 
     write()
     saved = torch.load(io.BytesIO((tmp_path / "x").read_bytes()), weights_only=False)
     assert saved["w"].tolist() == [0, 0]
+
+
+def test_a_checkpoint_in_parts_of_several_nodes_is_refused_in_a_store(tmp_path: Path) -> None:
+    home = tmp_path / "tunelight-stores" / "local" / str(tmp_path).strip("/") / "store" / "s" / "t" / "checkpoints"
+    info = CheckpointInfo(str(home / "report-000001.ckpt"), 1)
+    away = CheckpointWriter(False, CheckpointPolicy(0.0), lambda _: None, None, away=True)
+    assert away.write(info, lambda path: None) is None, "rank 0 writes it whole"
+    with pytest.raises(CheckpointError, match="save_distributed_checkpoint=False"):
+        away.write(info, lambda path: Path(path).mkdir())
+    assert not list(home.glob("*.tmp"))
+    plain = CheckpointInfo(str(tmp_path / "shared" / "report-000001.ckpt"), 1)
+    assert away.write(plain, lambda path: Path(path).mkdir()) is None, "of a shared folder, rank 0 finishes it"

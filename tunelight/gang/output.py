@@ -16,8 +16,8 @@ from tunelight import checkpoints, stores
 from tunelight.messages import Terminal, Text
 
 LOG = "log.txt"
-DRIVERS = ("metrics.jsonl", "events.out.tfevents")
-"""How names begin, right in a trial's folder, of what the driver writes and brings into the store itself."""
+_DRIVERS = ("metrics.jsonl", ".tunelight")
+"""How names end of what the driver writes into a trial's folder, and brings into the store itself."""
 
 logger = logging.getLogger(__name__)
 
@@ -123,8 +123,9 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
     folder = Path(trial_dir)
     if not stores.inside(folder):
         return
+    kept = f"{checkpoints.FOLDER}/"
     try:
-        stores.push_changed(folder, since, lambda name: not name.startswith((*DRIVERS, f"{checkpoints.FOLDER}/")))
+        stores.push_changed(folder, since, lambda name: not name.endswith(_DRIVERS) and not name.startswith(kept))
         if over:
             stores.forget(folder / checkpoints.FOLDER)
     except OSError as error:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunelight.checkpoints import last_whole, take_over
-from tunelight.errors import GangError, TrialError
+from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.messages import (
     Adopt,
@@ -219,7 +219,7 @@ class Run:
         self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
         try:
             info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number)
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"
         if info is None:
             self._say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")

@@ -28,6 +28,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tunelight.reporting.guard import guarded
 from tunelight.storage import DIVERGED, ERROR, FINISHED, OOM, STOPPED, SweepState, TrialState
+from tunelight.storage.names import EVENTS_END
 
 _WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 """What a report in a trial's history holds beside the user's metrics."""
@@ -141,7 +142,7 @@ class _EventFile:
         path = folder / trial.folder
         path.mkdir(parents=True, exist_ok=True)
         # The number: a trial that starts again within the same second must not replace its first file.
-        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{number}"
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{number}{EVENTS_END}"
         self._records = RecordWriter((path / name).open("wb"))
         self._add(Event(wall_time=now, file_version="brain.Event:2"))
         self._add(Event(wall_time=now, summary=_session_start(trial, now)))

@@ -25,7 +25,7 @@ from tunelight.storage.lock import Driver, driver_of, locked
 from tunelight.storage.names import LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE
 from tunelight.storage.provenance import provenance
 from tunelight.storage.record import Lines, Record, read_lines, read_record
-from tunelight.storage.remote import mirrored, pull, pull_views
+from tunelight.storage.remote import mirrored, pull, pull_views, reaching
 from tunelight.storage.repair import repair
 from tunelight.storage.state import (
     DIVERGED,
@@ -90,6 +90,7 @@ __all__ = [
     "provenance",
     "pull",
     "pull_views",
+    "reaching",
     "read_lines",
     "read_record",
     "read_sweep_file",

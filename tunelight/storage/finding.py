@@ -12,7 +12,7 @@ from tunelight import stores
 from tunelight.errors import StorageError, guess
 from tunelight.storage.files import read_sweep_file
 from tunelight.storage.names import RECORD_FILE
-from tunelight.storage.remote import refresh
+from tunelight.storage.remote import reaching, refresh
 
 DEFAULT_STORAGE: Final = "tunelight_runs"
 """Where sweeps lie unless ``storage=`` says otherwise."""
@@ -30,7 +30,9 @@ def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found
     """Return the sweeps in a storage folder, the last written one first; none where the folder is missing."""
     found = []
     folder = stores.working(storage).absolute()
-    for record in stores.matching(folder, f"*/{RECORD_FILE}"):
+    with reaching(folder):
+        records = stores.matching(folder, f"*/{RECORD_FILE}")
+    for record in records:
         with contextlib.suppress(OSError):  # it was deleted a moment ago
             refresh(record)
             found.append(Found(record.parent, record.stat().st_mtime))
@@ -46,8 +48,10 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
     """
     path, storage = stores.working(given), stores.working(storage)
     for folder in (path, storage / path):
-        if stores.inside(folder) and stores.exists(folder / RECORD_FILE):
-            return folder
+        if stores.inside(folder):
+            with reaching(folder):
+                if stores.exists(folder / RECORD_FILE):
+                    return folder
         if os.path.isfile(folder / RECORD_FILE):  # noqa: PTH113 - Path's own raises where a name is too long
             return folder.absolute()
     known = list_sweeps(storage)

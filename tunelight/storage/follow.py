@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from tunelight import stores
 from tunelight.errors import StorageError
-from tunelight.storage.names import RECORD_FILE
+from tunelight.storage.names import RECORD_FILE, why
 from tunelight.storage.record import check_format, parse, read_lines
 from tunelight.storage.remote import refresh
 from tunelight.storage.state import SweepState, apply
@@ -31,7 +32,8 @@ class Follower:
     def look(self) -> list[dict[str, Any]]:
         """Take in the lines that were written since the last look, and return them. Raises: StorageError."""
         try:
-            refresh(self._path)
+            with suppress(OSError):  # a store that does not answer just now: the next look may do
+                refresh(self._path)
             with self._path.open("rb") as stream:
                 found = os.fstat(stream.fileno())
                 if found.st_size < self._read or self._file not in (None, found.st_ino):
@@ -40,7 +42,7 @@ class Follower:
                 stream.seek(self._read)
                 chunks = stream.read().split(b"\n")
         except OSError as error:
-            raise StorageError(f"{self._path} cannot be read any more: {error.strerror}.") from error
+            raise StorageError(f"{self._path} cannot be read any more: {why(error)}.") from error
         lines = []
         for chunk in chunks[:-1]:  # behind the last line break: not written yet
             lines.append(self._take(chunk))

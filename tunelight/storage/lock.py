@@ -99,7 +99,7 @@ def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
 
 def _claim(file: int, path: Path) -> None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(file)
     except BlockingIOError:
         raise _held(path, _holder(file)) from None
     except OSError:  # a file system without locks: what is written in the file has to do
@@ -114,6 +114,18 @@ def _claim(file: int, path: Path) -> None:
         os.pwrite(file, json.dumps(me).encode(), 0)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {why(error)}. Make room, or choose another storage=.") from error
+
+
+def _lock(file: int) -> None:
+    """Take the kernel's lock. Whoever only looks may hold it for a moment. Raises: BlockingIOError."""
+    for left in reversed(range(10)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(0.05)
 
 
 def _held(path: Path, holder: dict[str, Any], stale: str = " When that has ended") -> StorageError:

@@ -18,12 +18,12 @@ from typing import Final
 
 from tunelight import stores
 from tunelight.errors import StorageError
-from tunelight.storage.names import LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE, why
+from tunelight.storage.names import EVENTS_END, LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE, why
 
 EVERY_S: Final = 5.0
 """How often what has changed is brought to the store; less often where that takes more than ``_SHARE`` of the time."""
 _SHARE: Final = 0.1
-_FAMILIES: Final = (f"*/{METRICS_FILE}", "*/events.out.tfevents*")
+_FAMILIES: Final = (f"*/{METRICS_FILE}", f"*/events.out.tfevents*{EVENTS_END}")
 """What the driver writes into trials' folders."""
 _STUDY: Final = "study.journal"
 
@@ -37,7 +37,9 @@ def refresh(path: Path) -> None:
     killed before it could bring the rest there. Raises: OSError.
     """
     if stores.inside(path) and not _driven_here(path.parent):
-        _bring_here(path)
+        with stores.alone(path):
+            if not _driven_here(path.parent):
+                _bring_here(path)
 
 
 def _bring_here(path: Path) -> None:
@@ -63,12 +65,22 @@ def _bring_here(path: Path) -> None:
     os.utime(path, (modified, modified))
 
 
+@contextlib.contextmanager
+def reaching(path: Path) -> Iterator[None]:
+    """Raise StorageError where a store, or a folder, does not answer."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{stores.shown(path)} cannot be read: {why(error)}.") from error
+
+
 def pull(folder: Path) -> None:
     """Have here what a driver needs to go on with a sweep, which it holds. Raises: OSError."""
     if not stores.inside(folder):
         return
     for name in (SWEEP_FILE, RECORD_FILE, _STUDY):
-        _bring_here(folder / name)
+        with stores.alone(folder / name):
+            _bring_here(folder / name)
     for path, held in stores.texts(folder, f"*/{METRICS_FILE}").items():
         if not path.exists() or path.stat().st_size < len(held):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,8 +94,9 @@ def pull_views(folder: Path) -> bool:
     """
     if not stores.inside(folder):
         return False
-    for path in [folder / _STUDY, *stores.matching(folder, _FAMILIES[1])]:
-        refresh(path)
+    if not _driven_here(folder):
+        for path in [folder / _STUDY, *stores.matching(folder, _FAMILIES[1])]:
+            refresh(path)
     return True
 
 
@@ -93,9 +106,17 @@ def pull_lock(folder: Path) -> None:
     if stores.inside(path) and not _driven_here(folder) and (there := stores.stat(path)) is not None:
         held = stores.read(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_bytes() != held:
-            path.write_bytes(held)
-        os.utime(path, (there[1], there[1]))
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a driver that has come meanwhile knows better
+            if os.pread(file, len(held) + 1, 0) != held:
+                os.ftruncate(file, 0)
+                os.pwrite(file, held, 0)
+            os.utime(file, (there[1], there[1]))
+        except BlockingIOError:
+            return
+        finally:
+            os.close(file)
 
 
 def push_lock(folder: Path) -> None:

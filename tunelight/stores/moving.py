@@ -1,0 +1,146 @@
+"""What is large: pushed to a store when it is finished, and fetched where it is opened, once a node."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.stores import objects
+from tunelight.stores.objects import as_os_error, inner_names, inside, shown, stat, written_whole
+
+FETCH_LIMIT_S: Final = 1800.0
+"""How long a process waits while another one of its node fetches the same file."""
+PUSH_LIMIT_S: Final = 120.0
+"""How long the end of a trial waits for what its ranks bring to the store."""
+_POLL_S: Final = 0.2
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
+@as_os_error
+def push(path: Path) -> None:
+    """Bring a file, or all files of a folder, into the store that ``path`` belongs to; nothing without one."""
+    if not inside(path):
+        return
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "nothing is there that could be brought to its store", str(path))
+    system, name = objects.located(path)
+    for file in _files(path):
+        target = name if file == path else f"{name}/{file.relative_to(path).as_posix()}"
+        with written_whole(system, target) as draft:
+            system.put_file(str(file), draft)
+
+
+@as_os_error
+def push_changed(folder: Path, since: float, wanted: Callable[[str], bool]) -> None:
+    """Push the files of a folder whose relative path is ``wanted``: those of another size there, or written ``since``.
+
+    Hidden ones stay here. Processes of a node take turns.
+    """
+    with alone(folder):
+        system, name = objects.located(folder)
+        there = system.find(name, detail=True)
+        sizes = dict(zip(inner_names(name, there), (one["size"] for one in there.values()), strict=True))
+        for file in _files(folder):
+            inner = file.relative_to(folder)
+            hidden = any(part.startswith(".") for part in inner.parts)
+            found = file.stat()
+            known = sizes.get(inner.as_posix()) == found.st_size and found.st_mtime < since
+            if not hidden and not known and wanted(inner.as_posix()):
+                push(file)
+
+
+@as_os_error
+def fetch_longer(path: Path) -> None:
+    """Fetch a file that grows, where that in the store is longer than what is here."""
+    if inside(path) and (there := stat(path)) is not None:
+        size = there[0]
+        fetch(path, lambda here: here.stat().st_size >= size)
+
+
+@as_os_error
+def fetch(path: Path, whole: Callable[[Path], bool]) -> Path:
+    """Have a file or folder of a store here: what is here already, if it is ``whole``, or else fetched once a node.
+
+    Raises: FileNotFoundError; OSError where what was fetched is not whole; TimeoutError.
+    """
+    if not inside(path):
+        return path
+    with alone(path):
+        if path.exists() and whole(path):
+            return path
+        system, name = objects.located(path)
+        draft = path.with_name(f".{path.name}.fetched")
+        _clear(draft)
+        try:
+            _get(system, name, draft)
+            if not whole(draft):
+                raise OSError(errno.EIO, f"{shown(path)} is torn: its size or checksum is not what was written")
+            _clear(path)
+            os.replace(draft, path)  # noqa: PTH105
+        finally:
+            _clear(draft)
+    return path
+
+
+def _get(system: Any, name: str, draft: Path) -> None:
+    if not system.isdir(name):
+        system.get_file(name, str(draft))
+        return
+    for inner in inner_names(name, system.find(name)):
+        (draft / inner).parent.mkdir(parents=True, exist_ok=True)
+        system.get_file(f"{name}/{inner}", str(draft / inner))
+
+
+def _clear(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Let one process of this node at a time fetch a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        end = time.monotonic() + FETCH_LIMIT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"{shown(path)} was not fetched within {FETCH_LIMIT_S:.0f} s by another process of this node. "
+                        "Is the store slow, or gone?"
+                    ) from None
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(file)
+
+
+def forget(path: Path) -> None:
+    """Delete a file or a folder of a store here alone."""
+    if inside(path):
+        _clear(path)
+
+
+def forget_others(path: Path) -> None:
+    """Delete, here alone, what lies beside a file that was pushed: its store has it, and no node need hold it twice."""
+    if inside(path):
+        for other in path.parent.glob("*report-*"):
+            if other.suffix in (".ckpt", ".tmp") and other.name.lstrip(".") < path.name:  # older ones
+                with contextlib.suppress(OSError):
+                    _clear(other)
