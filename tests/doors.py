@@ -54,7 +54,7 @@ DOORS: dict[str, Door] = {
     "stores": Door(
         names("errors"), late=names("fsspec"), why="every process may read a path, and few of them one in a store"
     ),
-    "stores.tune": Door(libraries=names("fsspec"), late=names("pyarrow"), why="it is Tune's side of a store"),
+    "stores.tune": Door(libraries=names("fsspec pyarrow"), why="it is Tune's side of a store, imported where one is"),
     "checkpoints": Door(names("messages errors stores"), why="reads and writes files, and knows no framework"),
     "writing": Door(
         names("messages errors stores checkpoints policies"), why="it writes what it is handed, and knows no framework"

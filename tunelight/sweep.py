@@ -25,7 +25,7 @@ from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, mirrored, provenance, write_sweep_file
-from tunelight.stores import drop
+from tunelight.stores import drop, for_tune
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -295,7 +295,6 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
     from tunelight.gang.seat import sweep_seats  # noqa: PLC0415
     from tunelight.schedulers.choose import first_decision, judged_by  # noqa: PLC0415
     from tunelight.searchers import SweepSearch  # noqa: PLC0415
-    from tunelight.stores.tune import for_tune  # noqa: PLC0415
     from tunelight.trainable import make_trainable  # noqa: PLC0415
     from tunelight.trial import TrialSpec  # noqa: PLC0415
 

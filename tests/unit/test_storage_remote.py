@@ -25,7 +25,7 @@ from tunelight.storage import (
 )
 from tunelight.storage import remote as remote_module
 from tunelight.storage.remote import Mirror, pull
-from tunelight.stores.tune import for_tune
+from tunelight.stores import for_tune
 
 # --- a sweep's files --------------------------------------------------------------------------------------
 

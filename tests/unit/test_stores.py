@@ -13,7 +13,6 @@ from tunelight import checkpoints, stores
 from tunelight.errors import CheckpointError, SettingsError
 from tunelight.messages import CheckpointInfo
 from tunelight.settings import Settings
-from tunelight.stores.tune import for_tune
 
 # --- URLs -------------------------------------------------------------------------------------------------
 
@@ -33,7 +32,7 @@ def test_any_other_path_is_itself(tmp_path):
     assert stores.working("~/x") == Path.home() / "x"
     assert not stores.inside(tmp_path)
     assert stores.shown(tmp_path) == str(tmp_path)
-    assert for_tune(tmp_path) is None
+    assert stores.for_tune(tmp_path) is None
 
 
 @pytest.mark.parametrize(

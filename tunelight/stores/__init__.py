@@ -6,6 +6,11 @@ work. What is small and has to be the same for all is read from the store and wr
 it is finished, and fetched where it is opened. Of any other path, these functions do to the file itself what they say.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
 from tunelight.stores.moving import (
     PUSH_LIMIT_S,
     alone,
@@ -48,6 +53,7 @@ __all__ = [
     "exists",
     "fetch",
     "fetch_longer",
+    "for_tune",
     "forget",
     "forget_others",
     "holds_any",
@@ -63,3 +69,12 @@ __all__ = [
     "working",
     "write",
 ]
+
+
+def for_tune(folder: Path) -> Any:
+    """Return what Tune is to use as ``storage_filesystem`` for a storage: of a store, pyarrow's, else None."""
+    if not inside(folder):
+        return None
+    from tunelight.stores.tune import file_system  # noqa: PLC0415 - imports pyarrow and fsspec
+
+    return file_system(folder)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fsspec.implementations.dirfs import DirFileSystem
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-from tunelight.stores import inside, located
+from tunelight.stores.objects import located
 
 
 class WorkingFileSystem(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -32,10 +33,6 @@ class WorkingFileSystem(DirFileSystem):  # type: ignore[misc]  # fsspec has no t
         return super()._relpath(path)
 
 
-def for_tune(folder: Path) -> Any:
-    """Return what Tune is to use for ``storage_path=folder``: None, or pyarrow's file system of its store."""
-    if not inside(folder):
-        return None
-    from pyarrow.fs import FSSpecHandler, PyFileSystem  # noqa: PLC0415 - half a second, and stores alone need it
-
+def file_system(folder: Path) -> Any:
+    """Return pyarrow's file system for a folder in a store."""
     return PyFileSystem(FSSpecHandler(WorkingFileSystem(str(folder))))
