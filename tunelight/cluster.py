@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 _LOCAL_RAY = {"prestart_worker_first_driver": False}
 """A Ray of our own starts no idle task workers: a sweep has actors only, which cannot use them."""
-_KEPT_WORKERS = 64
-"""It keeps those that Ray Data has started. Ray ends idle ones where there are more processes than CPUs, and a gang
-alone is more on a small machine: each epoch would start its tasks' processes anew."""
 
 
 @contextlib.contextmanager
@@ -140,7 +137,7 @@ def _init_ray(
                 address="local",
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
-                _system_config={**_LOCAL_RAY, "num_workers_soft_limit": max(_KEPT_WORKERS, _cpus_here())},
+                _system_config=_LOCAL_RAY,
                 **common,
             )
 
