@@ -108,6 +108,7 @@ def test_another_process_of_the_node_gets_it_without_loading(tmp_path: Path, mon
     assert done.stdout.split() == [str(sum(range(100_000))), "[]"]
 
 
+@pytest.mark.slow
 def test_what_was_loaded_stays_when_the_process_that_did_so_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     program = """if True:
