@@ -26,6 +26,7 @@ from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
 from tunelight.space.plain import plain
 from tunelight.storage import DIVERGED, ERROR, FINISHED, INTERRUPTED, OOM, STOPPED, is_better
+from tunelight.storage.names import STUDY_FILE
 
 logger = logging.getLogger("tunelight")
 
@@ -160,7 +161,7 @@ class OptunaSearcher(Follower):
 
     def mirror_to(self, folder: Path) -> None:
         """Write a copy of the study from now on: to ``study_storage``, or to the journal in a sweep's folder."""
-        where = self.address or str(folder / "study.journal")
+        where = self.address or str(folder / STUDY_FILE)
         self._mirror = Mirror(self.study, self._storage, storage_opener(where), where, folder)
         self._mirror.start()
 

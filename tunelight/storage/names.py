@@ -8,6 +8,7 @@ SWEEP_FILE: Final = "sweep.yaml"
 RECORD_FILE: Final = "record.jsonl"
 METRICS_FILE: Final = "metrics.jsonl"
 LOCK_FILE: Final = "driver.lock"
+STUDY_FILE: Final = "study.journal"
 EVENTS_END: Final = ".tunelight"
 """How the driver's own TensorBoard files end, in trials' folders, where trials may write some too."""
 

@@ -18,14 +18,13 @@ from typing import Final
 
 from tunelight import stores
 from tunelight.errors import StorageError
-from tunelight.storage.names import EVENTS_END, LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE, why
+from tunelight.storage.names import EVENTS_END, LOCK_FILE, METRICS_FILE, RECORD_FILE, STUDY_FILE, SWEEP_FILE, why
 
 EVERY_S: Final = 5.0
 """How often what has changed is brought to the store; less often where that takes more than ``_SHARE`` of the time."""
 _SHARE: Final = 0.1
 _FAMILIES: Final = (f"*/{METRICS_FILE}", f"*/events.out.tfevents*{EVENTS_END}")
 """What the driver writes into trials' folders."""
-_STUDY: Final = "study.journal"
 
 _log = logging.getLogger("tunelight")
 
@@ -78,7 +77,7 @@ def pull(folder: Path) -> None:
     """Have here what a driver needs to go on with a sweep, which it holds. Raises: OSError."""
     if not stores.inside(folder):
         return
-    for name in (SWEEP_FILE, RECORD_FILE, _STUDY):
+    for name in (SWEEP_FILE, RECORD_FILE, STUDY_FILE):
         with stores.alone(folder / name):
             _bring_here(folder / name)
     for path, held in stores.texts(folder, f"*/{METRICS_FILE}").items():
@@ -95,7 +94,7 @@ def pull_views(folder: Path) -> bool:
     if not stores.inside(folder):
         return False
     if not _driven_here(folder):
-        for path in [folder / _STUDY, *stores.matching(folder, _FAMILIES[1])]:
+        for path in [folder / STUDY_FILE, *stores.matching(folder, _FAMILIES[1])]:
             refresh(path)
     return True
 

@@ -257,14 +257,11 @@ def claim(path: Path) -> bool:
         system.pipe_file(name, b"", mode="create")
     except FileExistsError:
         return False
-    except (
-        NotImplementedError,
-        TypeError,
-        ValueError,
-        OSError,
-    ) as error:  # a library or a store that knows no such mode
-        if isinstance(error, OSError) and error.errno != errno.ENOSYS:
+    except OSError as error:
+        if error.errno != errno.ENOSYS:  # else the store knows no such mode
             raise
+        system.pipe_file(name, b"")
+    except (NotImplementedError, TypeError, ValueError):  # its library does not
         system.pipe_file(name, b"")
     return True
 
