@@ -18,7 +18,7 @@ ROOT = PACKAGE.parent
 BROUGHT_BY_USERS = {"IPython": "only a notebook has it, and brings its own"}
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
-LONGEST_FILE = 400
+LONGEST_FILE = 500
 LONG_FILES: dict[str, str] = {}
 """Files that are longer, each with a reason that a reader would accept."""
 
