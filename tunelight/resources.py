@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,9 @@ class Reservation:
         """The index of worker 0's bundle."""
         return 1 if self.head else 0
 
+    @cached_property
     def factory(self) -> PlacementGroupFactory:
-        """Return the reservation as Ray Tune takes it. An empty head sits on worker 0's bundle."""
+        """The reservation as Ray Tune takes it, one object for all trials. An empty head sits on worker 0's bundle."""
         from ray.tune import PlacementGroupFactory  # noqa: PLC0415 - an import of a second
 
         return PlacementGroupFactory([self.head, *[self.worker] * self.workers], strategy="PACK")
@@ -187,7 +189,7 @@ def get_tune_resources(
     custom = dict(resources_per_worker or {})
     cpus = custom.pop("CPU", num_cpus_per_worker)
     gpus = custom.pop("GPU", 1 if use_gpu else 0)
-    return Reservation(num_workers, cpus, gpus, head_cpus=num_cpus_head, resources_per_worker=custom).factory()
+    return Reservation(num_workers, cpus, gpus, head_cpus=num_cpus_head, resources_per_worker=custom).factory
 
 
 def check_fits(

@@ -337,6 +337,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
                 sweep.total,
                 [space.filled(config) for config in settings.baselines],
                 at_once(sweep.reservation, settings),
+                reservation=sweep.reservation.factory,
                 written=space.written if searcher is settings.searcher else dict,  # one of Ray's has dotted keys
                 start=sweep.start,
                 **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),

@@ -55,7 +55,7 @@ class GangTrainable(Exchanging, Trainable):
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """Return the whole gang's reservation."""
-        return cls.spec.reservation.factory()
+        return cls.spec.reservation.factory
 
     # -- Tune's calls, in the order in which they come
 

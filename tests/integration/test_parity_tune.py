@@ -174,7 +174,7 @@ def test_tune_resources_in_the_words_of_old() -> None:
 
     old = reserve(cpus_per_worker=2, gpus_per_worker=1, resources_per_trial={"cpu": 1, "extra_cpu": 4, "extra_gpu": 2})
     assert (old.workers, old.head_cpus) == (2, 1)
-    assert old.factory()._bundles == [{"CPU": 1}, {"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}]
+    assert old.factory._bundles == [{"CPU": 1}, {"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}]
 
 
 def test_tune_callbacks_have_the_arguments_of_old() -> None:

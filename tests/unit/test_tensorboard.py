@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
@@ -207,6 +208,30 @@ def test_a_trial_that_starts_again_keeps_its_first_file(sweep):
     sweep.end("a")
     assert len(list((sweep.folder / "trial_a").iterdir())) == 2
     assert sorted(sweep.scalars("a", "loss")) == [(1, 0.5), (2, 0.25)]
+
+
+def test_paused_trials_hold_no_descriptor_and_go_on_in_their_file(sweep):
+    before = open_files(sweep.folder)
+    for number in range(50):
+        trial = f"{number:05d}"
+        sweep.start(trial)
+        sweep.report(trial, 1, loss=number)
+        sweep.line("state", trial=trial, state="PAUSED")
+        sweep.callback.on_step_end(1, [])
+    assert open_files(sweep.folder) == before
+    sweep.line("state", trial="00007", state="RUNNING")
+    sweep.callback.on_trial_start(1, [], fake("00007"))
+    sweep.report("00007", 2, loss=0.5)
+    assert len(open_files(sweep.folder)) == len(before) + 1
+    sweep.end("00007")
+    assert sweep.scalars("00007", "loss") == [(1, 7.0), (2, 0.5)]
+    assert len(list((sweep.folder / "trial_00007").iterdir())) == 1
+    sweep.callback.close()
+    assert sweep.scalars("00049", "loss") == [(1, 49.0)]
+
+
+def open_files(folder: Path) -> list[str]:
+    return [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(folder)]
 
 
 def test_a_sweep_taken_up_again_writes_only_what_is_new(sweep):

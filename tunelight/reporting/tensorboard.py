@@ -27,7 +27,7 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tunelight.reporting.guard import guarded
-from tunelight.storage import DIVERGED, ERROR, FINISHED, OOM, STOPPED, SweepState, TrialState
+from tunelight.storage import DIVERGED, ERROR, FINISHED, OOM, PAUSED, STOPPED, SweepState, TrialState
 from tunelight.storage.names import EVENTS_END
 
 _WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
@@ -67,6 +67,8 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
         self._state = state
         self._clock = clock
         self._files: dict[str, _EventFile] = {}
+        self._running: set[str] = set()
+        """Trials that have started, and were not seen paused since."""
         self._opened = 0
         # Of a sweep that is taken up again, earlier reports lie in earlier files.
         self._written = {trial.id: len(trial.history) for trial in state.trials.values()}
@@ -74,7 +76,8 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
     @guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Write the trial's configuration. Called by Tune, also when a trial starts again."""
-        self._file(trial.trial_id)
+        if self._file(trial.trial_id) is not None:
+            self._running.add(trial.trial_id)
 
     @guarded
     def on_trial_result(
@@ -85,6 +88,13 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
         if file is not None:
             self._write_reports(file)
             file.flush_if_due(self._clock())
+
+    @guarded
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Close the files of trials that were paused: a scheduler may pause thousands."""
+        for trial_id in [key for key in self._running if self._state.trials[key].state == PAUSED]:
+            self._running.remove(trial_id)
+            self._files[trial_id].rest()
 
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -127,6 +137,7 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
         file = self._file(trial_id)
         if file is not None:
             del self._files[trial_id]
+            self._running.discard(trial_id)
             self._write_reports(file)
             file.close(self._clock())
 
@@ -135,7 +146,7 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
 
 
 class _EventFile:
-    """One trial's event file; buffered, written by whoever calls, no thread of its own."""
+    """One trial's event file; buffered, written by whoever calls, no thread of its own. Open only while it is used."""
 
     def __init__(self, folder: Path, trial: TrialState, number: int, now: float) -> None:
         self.trial = trial
@@ -143,11 +154,23 @@ class _EventFile:
         path.mkdir(parents=True, exist_ok=True)
         # The number: a trial that starts again within the same second must not replace its first file.
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{number}{EVENTS_END}"
-        self._records = RecordWriter((path / name).open("wb"))
+        self._path = path / name
+        self._records: RecordWriter | None = None
         self._add(Event(wall_time=now, file_version="brain.Event:2"))
         self._add(Event(wall_time=now, summary=_session_start(trial, now)))
-        self._records.flush()
+        self.flush(now)
+
+    def flush(self, now: float) -> None:
+        """Show readers what was written."""
         self._flushed = now
+        if self._records is not None:
+            self._records.flush()
+
+    def rest(self) -> None:
+        """Close the file for now: the next event opens it again. A paused trial holds no descriptor."""
+        if self._records is not None:
+            records, self._records = self._records, None
+            records.close()
 
     def write_report(self, number: int, metric: str | None, now: float) -> None:
         """Write one report of the trial's history, all its metrics as one event."""
@@ -166,8 +189,7 @@ class _EventFile:
     def flush_if_due(self, now: float) -> None:
         """Show readers what was written, at most every two seconds."""
         if abs(now - self._flushed) >= _FLUSH_S:
-            self._flushed = now
-            self._records.flush()
+            self.flush(now)
 
     def close(self, now: float) -> None:
         """Write how the trial ended, and close the file."""
@@ -179,9 +201,11 @@ class _EventFile:
             self._add(Event(wall_time=now, summary=_hparams(metadata.SESSION_END_INFO_TAG, data)))
             self._add(Event(wall_time=now, step=len(self.trial.history), summary=_state(self.trial)))
         finally:
-            self._records.close()
+            self.rest()
 
     def _add(self, event: Any) -> None:
+        if self._records is None:
+            self._records = RecordWriter(self._path.open("ab"))
         self._records.write(event.SerializeToString())
 
 

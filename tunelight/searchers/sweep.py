@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search import SearchAlgorithm, Searcher
@@ -73,12 +74,42 @@ class Start:
     """For a searcher that is told whole trials: their values by dotted key, to tell when they have ended."""
 
 
+class SweepTrial(Trial):  # type: ignore[misc,unused-ignore]
+    """A Tune trial that keeps no more than a sweep reads of it: a driver holds every trial until its sweep ends.
+
+    Tune would keep running statistics of every number that was ever reported, two queues for each, and the trial as
+    JSON for a snapshot of the experiment. tunelight has the reports in its own record, and resumes from that.
+    """
+
+    def create_placement_group_factory(self) -> None:
+        """Take the sweep's one reservation. Tune would unpickle the trainable, to ask it for another that is equal."""
+        self.placement_group_factory = self._default_placement_group_factory
+        if self.placement_group_factory is None:
+            super().create_placement_group_factory()
+
+    def update_last_result(self, result: dict[str, Any]) -> None:
+        """Keep the last result, without statistics of the earlier ones."""
+        if self.experiment_tag:
+            result.update(experiment_tag=self.experiment_tag)
+        self.run_metadata.last_result = result
+        self.run_metadata.last_result_time = time.time()
+
+    def get_json_state(self) -> tuple[str, str]:
+        """Return nothing worth a snapshot."""
+        return "{}", "{}"
+
+    def let_go(self) -> None:
+        """Drop what only a trial that may still run needs."""
+        self._default_result_or_future = None  # a reference to an object of Ray's
+
+
 class SweepSearch(SearchAlgorithm):
     """A Ray Tune SearchAlgorithm: ``num_samples`` trials, baselines first, then what ``searcher`` suggests.
 
     ``admit`` is asked before each new trial: a scheduler may have better use for what it would hold, or know that it
-    would come too late. The search is not finished while a trial lives: Tune ends an idle gang as soon as it is, also
-    when a failed or paused trial could still have used it. Trial ids are numbers in order of creation, from 0.
+    would come too late. ``reservation`` is what each trial reserves (None: Tune asks the trainable). The search is not
+    finished while a trial lives: Tune ends an idle gang as soon as it is, also when a failed or paused trial could
+    still have used it. Trial ids are numbers in order of creation, from 0.
     """
 
     def __init__(
@@ -88,6 +119,7 @@ class SweepSearch(SearchAlgorithm):
         baselines: Sequence[Mapping[str, Any]] = (),
         max_concurrent: int | None = None,
         *,
+        reservation: PlacementGroupFactory | None = None,
         written: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
         start: Start | None = None,
         admit: Callable[[], bool] = lambda: True,
@@ -97,6 +129,7 @@ class SweepSearch(SearchAlgorithm):
         self._num_samples = num_samples
         self._baselines = [dict(config) for config in baselines][:num_samples]
         self._max_concurrent = max_concurrent
+        self._reservation = reservation
         self._written = written
         self._admit = admit
         self._clock = clock
@@ -106,7 +139,7 @@ class SweepSearch(SearchAlgorithm):
         self._told = set(start.told)
         self._points = start.points
         self._heard: dict[str, Any] = {}
-        self._live: dict[str, Trial] = {}
+        self._live: dict[str, SweepTrial] = {}
         self._exhausted = False
         self._waiting_since: float | None = None
         self._spec: dict[str, Any] = {}
@@ -149,7 +182,7 @@ class SweepSearch(SearchAlgorithm):
         """Return how many trials run or are to; a paused one holds nothing."""
         return sum(trial.status != Trial.PAUSED for trial in self._live.values())
 
-    def _take_up(self, past: Again) -> Trial:
+    def _take_up(self, past: Again) -> SweepTrial:
         """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
         checkpoints.tell_heard(past.number, past.folder)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
@@ -185,14 +218,15 @@ class SweepSearch(SearchAlgorithm):
                 f"{type(self.searcher).__name__} has suggested nothing for {_PATIENCE_S:.0f} s while no trial ran."
             )
 
-    def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
+    def _make(self, trial_id: str, config: dict[str, Any]) -> SweepTrial:
         spec = self._spec
-        return Trial(
+        return SweepTrial(
             trainable_name=spec["run"],
             config=copy.deepcopy(config),
             trial_id=trial_id,
             evaluated_params=copy.deepcopy(config),
             experiment_tag=trial_id,
+            placement_group_factory=self._reservation,
             stopping_criterion=spec.get("stop") or {},
             checkpoint_config=spec.get("checkpoint_config"),
             trial_name_creator=_name,
@@ -211,6 +245,8 @@ class SweepSearch(SearchAlgorithm):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
         trial = self._live.pop(trial_id, None)
+        if trial is not None:
+            trial.let_go()
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         state = self._ended(trial, trial_id, result or {}, error)
         if trial_id in self._points:

@@ -247,7 +247,7 @@ def _name(scheduler: Any) -> str:
 
 def _gangs(where: Cluster, workers: int) -> int:
     """Return how many gangs fit at once."""
-    empty, demands = Cluster.of(where), slots_of(reserve(workers).factory())
+    empty, demands = Cluster.of(where), slots_of(reserve(workers).factory)
     return sum(1 for _ in itertools.takewhile(lambda _: empty.take(demands) is not None, itertools.count()))
 
 

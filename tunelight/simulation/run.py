@@ -190,7 +190,7 @@ def _world(
     most = reservation.workers
     if reservation.least is not None and getattr(scheduler, "resizes", False):
         reservation = reserve(reservation.least)
-    factory = reservation.factory()
+    factory = reservation.factory
     if strategy != factory.strategy:
         factory = type(factory)(factory.bundles, strategy=strategy)
     where = Cluster.of(cluster)
