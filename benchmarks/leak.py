@@ -1,17 +1,25 @@
-"""Does anything grow or stay behind? A long sweep in which ASHA stops most trials after one epoch.
+"""Does anything grow or stay behind? Two long sweeps: one for the workers, one for the driver.
 
-At the start of every trial each rank writes down its process's memory, threads and file descriptors. The
-curves are printed, and how much each grew from trial 20 to the end; afterwards whatever the sweep left:
-actors, placement groups, child processes. The exit status is 1 if anything grew by more than 5 % or was left
-(with fewer than 40 trials growth is printed but not judged: a worker still warms up then).
+workers: 200 trials under ASHA, which stops most of them after one epoch. At the start of every trial each rank writes
+down its process's memory, threads and file descriptors. The curves are printed, and how much each grew from trial 20
+to the end; afterwards whatever the sweep left: actors, placement groups, child processes. A fault is growth of more
+than 5 %, and whatever was left (with fewer than 40 trials growth is printed but not judged: a worker still warms up).
 
-    python benchmarks/leak.py               # 200 trials
-    python benchmarks/leak.py --short       # 8 trials: does it still run?
+driver: trials that report three times each and train nothing. A driver has to remember every trial until its sweep
+ends; the curve of its memory is printed, and how much each trial added. A fault is more than 10 KB a trial, and a
+thread or a file descriptor for each (judged from 1,000 trials on).
+
+The exit status is 1 if there is a fault.
+
+    python benchmarks/leak.py                              # 200 trials, and 2,000
+    python benchmarks/leak.py --only driver --trials 10000
+    python benchmarks/leak.py --short                      # 8 trials, and 60: does it still run?
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -29,7 +37,9 @@ from measure import is_alive
 
 EPOCHS, RANKS = 8, 2
 LIMIT = 0.05
-"""Growth that is still no leak."""
+"""Growth of a worker that is still no leak."""
+DRIVER_LIMIT = 10_000
+"""Bytes of the driver's memory that a trial may take until the sweep ends."""
 FIELDS = ("rss", "threads", "fds")
 SETTLE_S = 10.0
 """Seconds in which what the sweep held has to be gone."""
@@ -47,20 +57,40 @@ class Sample:
     fds: int
 
 
+@dataclass(frozen=True)
+class DriverSample:
+    """The driver after so many trials; ``rss`` in bytes."""
+
+    trials: int
+    seconds: float
+    rss: int
+    threads: int
+    fds: int
+
+
 def main() -> int:
-    """Run the sweep, print the curves, and return the exit status."""
+    """Run the sweeps, print the curves, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=200, help="trials in all (default 200)")
-    parser.add_argument("--short", action="store_true", help="8 trials")
+    parser.add_argument("--only", choices=("workers", "driver"), help="one of the two sweeps (default: both)")
+    parser.add_argument("--trials", type=int, default=2000, help="trials of the driver's sweep (default 2000)")
+    parser.add_argument("--short", action="store_true", help="8 trials, and 60")
     args = parser.parse_args()
-    trials = 8 if args.short else args.trials
-    judged = trials >= 40
-    start = 20 if judged else max(1, trials // 4)
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.pop("RAY_ADDRESS", None)
+    faults: list[str] = []
+    if args.only != "driver":
+        faults += look_at_workers(8 if args.short else 200)
+    if args.only != "workers":
+        faults += look_at_driver(60 if args.short else args.trials)
+    print("\n".join(f"FAULT: {fault}" for fault in faults) or "no fault was found")
+    return 1 if faults else 0
 
+
+def look_at_workers(trials: int) -> list[str]:
+    """Run the sweep that trains, print the workers' curves, and return what is wrong."""
     import ray
 
+    judged = trials >= 40
     with tempfile.TemporaryDirectory(prefix="leak-") as folder:
         ray.init(address="local", num_cpus=RANKS, include_dashboard=False, log_to_driver=False)
         try:
@@ -75,18 +105,89 @@ def main() -> int:
             ray.shutdown()
         left += outlived(children, samples)
     print(
-        f"leak: {len(results)} trials of {RANKS} workers in {seconds:.0f} s; ASHA stopped "
+        f"workers: {len(results)} trials of {RANKS} workers in {seconds:.0f} s; ASHA stopped "
         f"{results.num_stopped} of them, {results.num_errors} failed.\n"
     )
     print_curves(samples, 20 if judged else 1)
-    growth = find_growth(samples, start)
-    faults = (growth if judged else []) + left
-    if results.num_errors:
-        faults.append(f"{results.num_errors} trials failed: {results.errors[0].error}")
+    growth = find_growth(samples, 20 if judged else max(1, trials // 4))
+    return (growth if judged else []) + left + failures(results)
+
+
+def failures(results: Any) -> list[str]:
+    """Return how many trials failed, and why the first did; nothing where none did."""
+    return [f"{results.num_errors} trials failed: {results.errors[0].error}"] if results.num_errors else []
+
+
+def look_at_driver(trials: int) -> list[str]:
+    """Run the sweep that only reports, print the driver's curve, and return what is wrong."""
+    import ray
+
+    import tunelight as tl
+
+    def train(config: dict[str, Any]) -> None:
+        for number in range(3):
+            tl.report({"loss": config["lr"] / (number + 1)})
+
+    curve = driver_curve(max(1, trials // 20))
+    with tempfile.TemporaryDirectory(prefix="leak-") as folder:
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+        try:
+            results = tl.run(
+                {"lr": tl.loguniform(1e-4, 1e-1)},
+                train,
+                metric="loss",
+                num_samples=trials,
+                scheduler="fifo",
+                storage=folder,
+                name="driver",
+                seed=7,
+                progress=False,
+                callbacks=[curve],
+            )
+        finally:
+            ray.shutdown()
+        done, failed = len(results), failures(results)
+    samples: list[DriverSample] = curve.samples
+    print(f"driver: {done} trials of three reports in {samples[-1].seconds:.0f} s.\n")
+    rows = [[f"{one.trials}", f"{one.rss / 1e6:.1f}", str(one.threads), str(one.fds)] for one in samples]
+    print(table(["trials", "MB", "threads", "fds"], rows, markdown=False) + "\n")
+    first, last = samples[min(1, len(samples) - 1)], samples[-1]
+    count = max(1, last.trials - first.trials)
+    each = (last.rss - first.rss) / count
     print(
-        "\n".join(f"FAULT: {fault}" for fault in faults) or f"{'nothing grew, and ' if judged else ''}nothing is left"
+        f"from trial {first.trials} to {last.trials}: {each / 1e3:.1f} KB a trial (at most {DRIVER_LIMIT / 1e3:.0f})\n"
     )
-    return 1 if faults else 0
+    if trials < 1000:
+        return failed
+    faults = [f"the driver grew by {each / 1e3:.1f} KB a trial"] if each > DRIVER_LIMIT else []
+    more = {name: getattr(last, name) - getattr(first, name) for name in ("threads", "fds")}
+    faults += [f"the driver has {added} {name} more" for name, added in more.items() if added > count / 100]
+    return faults + failed
+
+
+def driver_curve(every: int) -> Any:
+    """Return a callback of Tune's that looks at this process after every ``every`` trials."""
+    from ray.tune import Callback
+
+    class Curve(Callback):
+        """Keeps ``samples``."""
+
+        def __init__(self) -> None:
+            self.samples: list[DriverSample] = []
+            self._over, self._begin = 0, time.time()
+
+        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            """Look, if it is time."""
+            self._over += 1
+            if self._over % every:
+                return
+            gc.collect()
+            process = psutil.Process()
+            with process.oneshot():
+                rss, threads, fds = process.memory_info().rss, process.num_threads(), process.num_fds()
+            self.samples.append(DriverSample(self._over, time.time() - self._begin, rss, threads, fds))
+
+    return Curve()
 
 
 def run_sweep(trials: int, folder: Path) -> Any:
