@@ -73,6 +73,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
     monkeypatch.setattr(Seat, "occupy", occupy)
     monkeypatch.setattr(Seat, "look", lambda self, timeout_s=0.0: True)
     monkeypatch.setattr(Seat, "vacate", vacate)
+    monkeypatch.setattr(Seat, "dismiss", lambda self: None)
     return held
 
 

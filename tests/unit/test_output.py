@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from tunelight.gang.output import RankStream
+from tunelight.gang.output import JobOutput, RankStream, TrialOutput
 from tunelight.messages import Terminal, Text
 
 
@@ -57,3 +61,33 @@ def test_what_has_no_line_end_is_not_lost(stream: RankStream, posted: list[Text]
 def test_a_stream_is_the_terminal_that_the_driver_has(stream: RankStream, posted: list[Text]) -> None:
     assert stream.isatty()
     assert not RankStream(0, Terminal(), posted.append, error=True).isatty()
+
+
+@pytest.fixture
+def early() -> Iterator[logging.Logger]:
+    """Return a logger whose handler was made before there was a trial, as Lightning's is."""
+    logger = logging.getLogger("tests.early")
+    logger.propagate = False
+    handler = logging.StreamHandler()
+    logger.addHandler(handler)
+    yield logger
+    logger.removeHandler(handler)
+
+
+def test_what_an_early_handler_logs_is_in_the_trials_log(tmp_path: Path, early: logging.Logger) -> None:
+    with TrialOutput(str(tmp_path), 1, verbose=0):
+        early.warning("from a library")
+    assert (tmp_path / "log.txt").read_text() == "[1] from a library\n"
+
+
+def test_a_job_sends_what_an_early_handler_logs_to_its_driver(early: logging.Logger, posted: list[Text]) -> None:
+    with JobOutput(2, Terminal(), posted.append):
+        early.warning("from a library")
+    assert posted == [Text("[2] from a library\n", error=True)]
+
+
+def test_a_handler_has_its_stream_again_after_the_trial(tmp_path: Path, early: logging.Logger) -> None:
+    before = early.handlers[0].stream  # type: ignore[attr-defined]
+    with TrialOutput(str(tmp_path), 0, verbose=0):
+        pass
+    assert early.handlers[0].stream is before  # type: ignore[attr-defined]

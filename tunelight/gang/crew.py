@@ -55,6 +55,8 @@ class Crew:
     def close(self) -> None:
         """End the workers, and give back what they reserved by themselves."""
         for seat in self._seats:
+            seat.dismiss()  # all of them at once
+        for seat in self._seats:
             seat.release()
         self.ranks = []
         self.closed = True

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -132,8 +132,31 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
         logger.warning("What is in %s could not be brought to %s: %s", folder, stores.shown(folder), error)
 
 
+def follow(old: Sequence[TextIO], new: TextIO) -> list[tuple[logging.StreamHandler[TextIO], TextIO]]:
+    """Let the handlers of loggers that write to one of ``old`` write to ``new``; return each with what it had.
+
+    A handler keeps the stream that was standard error when it was made, as Lightning's is when it is imported.
+    """
+    loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
+    handlers = {id(one): one for logger in loggers if isinstance(logger, logging.Logger) for one in logger.handlers}
+    moved = [
+        (one, one.stream)
+        for one in handlers.values()
+        if isinstance(one, logging.StreamHandler) and any(one.stream is stream for stream in old)
+    ]
+    for handler, _ in moved:
+        handler.setStream(new)
+    return moved
+
+
+def restore(moved: Sequence[tuple[logging.StreamHandler[TextIO], TextIO]]) -> None:
+    """Give handlers back the streams that they had."""
+    for handler, stream in moved:
+        handler.setStream(stream)
+
+
 class TrialOutput:
-    """Sends this process's standard output and error to the trial's log while a trial runs."""
+    """Sends this process's standard output and error, and what is logged there, to the trial's log."""
 
     def __init__(self, trial_dir: str, rank: int, verbose: int, node: int = 0) -> None:
         self._path = log_file(trial_dir, node)
@@ -146,10 +169,12 @@ class TrialOutput:
         self._saved = (sys.stdout, sys.stderr)
         self._log = RankLog(self._path, self._rank, self._saved[0] if self._verbose else None)
         sys.stdout = sys.stderr = self._log
+        self._moved = follow(self._saved, self._log)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.stdout, sys.stderr = self._saved
+        restore(self._moved)
         self._log.finish()
 
 
@@ -186,7 +211,7 @@ class RankStream(RankLines):
 
 
 class JobOutput:
-    """Sends this process's standard output and error to the driver while a job runs."""
+    """Sends this process's standard output and error, and what is logged there, to the driver while a job runs."""
 
     def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None]) -> None:
         self._streams = [RankStream(rank, terminal, post, error=error) for error in (False, True)]
@@ -194,9 +219,11 @@ class JobOutput:
     def __enter__(self) -> JobOutput:
         self._saved = (sys.stdout, sys.stderr)
         sys.stdout, sys.stderr = self._streams
+        self._moved = follow(self._saved, self._streams[1])
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.stdout, sys.stderr = self._saved
+        restore(self._moved)
         for stream in self._streams:
             stream.finish()

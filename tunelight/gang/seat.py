@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tunelight.gang.spec import GangSpec
 
 _LONGEST_PAUSE_S = 30.0
+_LEAVE_S = 0.5
+"""How long a worker's process may take to end once Ray has asked it to."""
 _PREFIX = "tunelight-seat-"
 """What the names of placement groups that seats made for themselves begin with; the process that did comes next."""
 
@@ -93,14 +95,20 @@ class Seat:
                 raise
         return self.location is not None
 
+    def dismiss(self) -> None:
+        """Ask Ray to end the worker; waits for nothing. ``vacate`` sees to it that it has ended."""
+        if self.worker is not None:
+            with contextlib.suppress(Exception):  # it may be dead, or Ray may be gone
+                ray.kill(self.worker)
+
     def vacate(self, why: str, *, healthy: bool = False) -> None:
         """End the worker; whatever it holds is free at once. The seat stays reserved.
 
         A ``healthy`` one on another node ends by Ray's word: a process there, to see to it, would outlive its owner.
         """
         if self.worker is not None:
-            with contextlib.suppress(Exception):  # it may be dead, or Ray may be gone
-                ray.kill(self.worker)
+            self.dismiss()
+            with contextlib.suppress(Exception):
                 if self.location is not None:
                     _end_process(self.location, only_here=healthy)
             self.lost = why
@@ -144,7 +152,7 @@ def _dead(owner: str) -> bool:
 
 
 def _end_process(location: Location, *, only_here: bool) -> None:
-    """End a worker's process for good: Ray asks it to end, which one that is stopped does not hear."""
+    """See to it that a worker's process ends: Ray has asked it to, which one that is stopped does not hear."""
     here = location.node_id == ray.get_runtime_context().get_node_id()
     if here:
         _kill(location.pid)
@@ -155,8 +163,15 @@ def _end_process(location: Location, *, only_here: bool) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a worker on this node, unless it is gone."""
+    """Kill a worker on this node, unless it is gone or ends as Ray has asked it to.
+
+    Of a worker that ends by a signal Ray tells the driver that it died of an unexpected error.
+    """
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        if "GangWorker" in " ".join(process.cmdline()):  # another process may have its number by now
+        if "GangWorker" not in " ".join(process.cmdline()):  # another process may have its number by now
+            return
+        try:
+            process.wait(_LEAVE_S)
+        except psutil.TimeoutExpired:
             process.kill()

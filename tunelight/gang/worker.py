@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import sys
@@ -56,6 +57,15 @@ def warm_imports() -> None:
             importlib.import_module(name)
     # Lightning's own way with torch's trees, once a run and rank: nobody who reads it could do anything about it.
     warnings.filterwarnings("ignore", message=r".isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+    for name in ("pytorch_lightning", "lightning_fabric", ""):  # a logger's own filter misses what its children say
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(_worth_a_line)
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """Tell whether a line of Lightning's belongs in a trial's log: not its advert, nor tunelight's own callbacks."""
+    said = record.getMessage()
+    return "litlogger" not in said and "entry point 'tunelight'" not in said
 
 
 @dataclass(frozen=True, slots=True)
