@@ -50,6 +50,7 @@ DOORS: dict[str, Door] = {
     "imports": Door(),
     "versions": Door(),
     "errors": Door(names("messages")),
+    "machine": Door(why="it knows this process and this machine, and neither Ray nor torch"),
     "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "stores": Door(
         names("errors"), late=names("fsspec"), why="every process may read a path, and few of them one in a store"
@@ -207,7 +208,7 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster datasets gang.pool gang.seat headwatch past recipe replay runtime trial trainable",
+            "cluster datasets gang.pool gang.seat headwatch machine.signals past recipe replay runtime trial trainable",
             "schedulers searchers storage results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),

@@ -20,6 +20,7 @@ from tunelight.storage.names import SWEEP_FILE
 
 if TYPE_CHECKING:
     from tunelight.headwatch import HeadWatch
+    from tunelight.machine.signals import StopSignals
     from tunelight.settings import Settings
 
 _LOCAL_RAY = {"prestart_worker_first_driver": False}
@@ -27,7 +28,9 @@ _LOCAL_RAY = {"prestart_worker_first_driver": False}
 
 
 @contextlib.contextmanager
-def connected(settings: Settings, reservation: Reservation, folder: Path) -> Iterator[tuple[Reservation, HeadWatch]]:
+def connected(
+    settings: Settings, reservation: Reservation, folder: Path, signals: StopSignals
+) -> Iterator[tuple[Reservation, HeadWatch]]:
     """Use the Ray that is there, or start one for the sweep and shut that one down; watch its head meanwhile.
 
     Yields the reservation, smaller than asked for where it is elastic and the cluster holds no more; and the watch.
@@ -51,7 +54,7 @@ def connected(settings: Settings, reservation: Reservation, folder: Path) -> Ite
             refuse_local(settings.runtime_env)
         _refuse_client()
         reservation = check_cluster(reservation, data_cpus=settings.room_for_data)
-        watch = _watched(folder, settings)
+        watch = _watched(folder, settings, signals)
         yield reservation, watch
     finally:
         if ours:
@@ -64,14 +67,14 @@ def connected(settings: Settings, reservation: Reservation, folder: Path) -> Ite
                 del os.environ[name]
 
 
-def _watched(folder: Path, settings: Settings) -> HeadWatch:
+def _watched(folder: Path, settings: Settings, signals: StopSignals) -> HeadWatch:
     import ray  # noqa: PLC0415
 
     from tunelight.headwatch import HeadWatch  # noqa: PLC0415 - imports Ray Tune
     from tunelight.nodes import NodeCheck  # noqa: PLC0415 - imports Ray
 
     check = NodeCheck(None if settings.checkpoints is None else folder / SWEEP_FILE)
-    watch = HeadWatch(ray.get_runtime_context().gcs_address, folder, check.trouble)
+    watch = HeadWatch(ray.get_runtime_context().gcs_address, folder, check.trouble, lambda: signals.received)
     watch.start()
     return watch
 
@@ -279,14 +282,10 @@ def tune_environment(verbose: int) -> Iterator[None]:
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # tunelight keeps its own record
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial's last word holds no metric
         "TUNE_GLOBAL_CHECKPOINT_S": "600",  # Tune's own snapshot is not what a sweep is resumed from
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",  # StopSignals says at once that a sweep stops
         "RAY_AIR_NEW_OUTPUT": "0",
     }
     before = {key: os.environ.get(key) for key in wanted}
-    main = threading.current_thread() is threading.main_thread()
-    caught = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM) if main else ()
-    signals = {sig: signal.getsignal(sig) for sig in caught}
-    if main:
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends a sweep as Ctrl-C does
     os.environ.update({key: value for key, value in wanted.items() if before[key] is None})
     try:
         with quiet(verbose):
@@ -295,5 +294,3 @@ def tune_environment(verbose: int) -> Iterator[None]:
         for key, value in before.items():
             if value is None:
                 os.environ.pop(key, None)
-        for sig, handler in signals.items():
-            signal.signal(sig, handler)  # Tune leaves its own behind

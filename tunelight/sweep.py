@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.cluster import at_once, connected, tune_environment
 from tunelight.datasets.shelf import check_sources, lent
+from tunelight.machine.signals import StopSignals
 from tunelight.messages import Lent, OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
@@ -163,12 +164,14 @@ def run(
         if past is not None and not sweep.to_do:
             _settle(past, sweep)
             return SweepResults.load(sweep.folder)
+        signals = StopSignals()
         try:
             with (
-                connected(settings, sweep.reservation, sweep.folder) as (reservation, watch),
+                connected(settings, sweep.reservation, sweep.folder, signals) as (reservation, watch),
+                signals,  # only now: Ray installs a handler of SIGTERM when it starts
                 lent(settings, reservation.least or reservation.workers) as loan,
             ):
-                _tune(replace(sweep, reservation=reservation), watch, loan)
+                _tune(replace(sweep, reservation=reservation), watch, loan, signals)
         except BaseException:
             if not (sweep.folder / RECORD_FILE).stat().st_size:
                 with contextlib.suppress(OSError):
@@ -287,7 +290,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
     return told | provenance(space.source)
 
 
-def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
+def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSignals) -> None:
     """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
     import ray  # noqa: PLC0415
     from ray import tune  # noqa: PLC0415
@@ -325,7 +328,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
     )
     if settings.room_for_data and hasattr(scheduler, "keep_free"):
         scheduler.keep_free(settings.room_for_data)
-    with tune_environment(settings.verbose), _callbacks(sweep, watch, loan) as callbacks:
+    with tune_environment(settings.verbose), _callbacks(sweep, watch, loan, signals) as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
             name=folder.name,
@@ -355,7 +358,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
 
 
 @contextlib.contextmanager
-def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[list[Any]]:
+def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSignals) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
     from tunelight.headwatch import HeadCallback  # noqa: PLC0415
     from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
@@ -380,6 +383,8 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[l
     write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
+    if settings.progress:
+        signals.say = shown.say
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
     if isinstance(sweep.searcher, Follower):

@@ -84,12 +84,12 @@ def _over(family: list[psutil.Process]) -> bool:
     return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
 
 
-def _start(tmp_path: Path) -> subprocess.Popen[str]:
+def _start(tmp_path: Path, **how: Any) -> subprocess.Popen[str]:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     process = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, **how,
     )  # fmt: skip
     record = tmp_path / "s" / "record.jsonl"
     _wait(lambda: record.exists() and record.read_text().count('"report"') > 5, 60, "the first reports")
@@ -101,6 +101,9 @@ def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp
     family = _tree(process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=40)
+    stopping, ended = output.find("Stopping:"), output.find("Sweep s ended")
+    assert 0 <= stopping < ended, output  # said at once, not when it is over
+    assert "ends at once" in output
     assert process.returncode == 0, output
     (line,) = [line for line in output.splitlines() if line.startswith("RESULTS")]
     trials, interrupted, has_best = line.split()[1:]
@@ -109,6 +112,20 @@ def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp
     assert has_best == "True"
     assert "Traceback" not in output
     _wait(lambda: _over(family), 20, "all processes to end")
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_process_group_ends_the_driver_soon_with_the_true_reason(tmp_path: Path) -> None:
+    process = _start(tmp_path, start_new_session=True)
+    family = _tree(process)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=40)
+    assert time.monotonic() - began < 10
+    assert "SIGTERM has ended Ray together with the sweep" in output
+    assert process.returncode == 128 + signal.SIGTERM
+    _wait(lambda: _over(family), 20, "all processes to end")
+    assert tl.SweepResults.load(tmp_path / "s").best.history
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from pathlib import Path
@@ -17,7 +18,7 @@ from tunelight.headwatch import EXIT_CODE, HeadCallback, HeadWatch
 @pytest.fixture
 def quick(monkeypatch):
     """Look every 10 ms; return what the watch ends the process with, and when it did."""
-    for name, seconds in (("PING_S", 0.01), ("LOST_S", 0.05), ("GRACE_S", 0.05)):
+    for name, seconds in (("PING_S", 0.01), ("LOST_S", 0.05), ("GRACE_S", 0.05), ("SIGNALLED_S", 0.02)):
         monkeypatch.setattr(headwatch, name, seconds)
     ended = threading.Event()
     codes: list[int] = []
@@ -61,6 +62,28 @@ def test_a_lost_head_ends_the_driver_with_a_sentence(quick, head, capsys):
     assert "name='s' and resume=True goes on" in said
     with pytest.raises(HeadLostError, match="has not answered"):
         HeadCallback(watch).on_step_begin(1, [])
+
+
+def test_a_signal_that_ended_ray_too_ends_the_driver_soon_with_the_signal_for_its_reason(
+    quick, head, capsys, monkeypatch
+):
+    monkeypatch.setattr(headwatch, "LOST_S", 30.0)
+    watch = HeadWatch(address(head), Path("/sweeps/s"), signalled=lambda: signal.SIGTERM)
+    head.close()
+    watch.start()
+    assert quick[1].wait(5)
+    watch.close()
+    assert quick[0] == [128 + signal.SIGTERM]
+    said = capsys.readouterr().err
+    assert "SIGTERM has ended Ray together with the sweep" in said
+    assert "name='s' and resume=True goes on" in said
+
+
+def test_a_signal_alone_leaves_the_driver_to_its_own_end(quick, head):
+    watch = HeadWatch(address(head), Path("/sweeps/s"), signalled=lambda: signal.SIGTERM)
+    watch.start()
+    assert not quick[1].wait(0.3)
+    watch.close()
 
 
 def test_a_driver_that_ends_by_itself_is_not_ended(quick, head, monkeypatch):

@@ -87,7 +87,7 @@ class Display:
         self._pause = max(_SHORTEST_S, (self._timer() - began) / _SHARE)
         if not self.view.animated and abs(now - self._said_at) >= _QUIET_S:
             state = self._get()
-            self._say("  ".join(filter(None, (title(state, now, self.total), best_line(state)))))
+            self.say("  ".join(filter(None, (title(state, now, self.total), best_line(state)))))
 
     def trial_ended(self, trial_id: str) -> None:
         """Say that a trial has ended, once."""
@@ -99,9 +99,9 @@ class Display:
         self._recent.append(trial_id)
         self.say_notes()
         if trial.error is not None:
-            self._say(describe_error(trial), STYLES.get(trial.state, "red"))
+            self.say(describe_error(trial), STYLES.get(trial.state, "red"))
         if not self.view.animated:
-            self._say(end_line(state, trial, self.total))
+            self.say(end_line(state, trial, self.total))
 
     def trial_goes_on(self, trial_id: str) -> None:
         """Note that a trial that had ended runs again: its next end is another."""
@@ -117,7 +117,7 @@ class Display:
             self._noted += 1
             if text not in self._said:
                 self._said.add(text)
-                self._say(f"trial {short_id(trial_id)}: {text}" if trial_id else text, "yellow")
+                self.say(f"trial {short_id(trial_id)}: {text}" if trial_id else text, "yellow")
 
     def close(self, last: str | None = None) -> None:
         """Draw a last time, give the terminal back, say how the sweep went (or ``last``). Callable more than once."""
@@ -133,7 +133,8 @@ class Display:
             view.close()
         view.say(last or summary(state, self._clock()), "")
 
-    def _say(self, text: str, style: str = "") -> None:
+    def say(self, text: str, style: str = "") -> None:
+        """Show a line at once, above the table where there is one."""
         self._said_at = self._clock()
         self.view.say(text, style)
 

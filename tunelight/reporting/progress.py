@@ -100,6 +100,11 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         if self._display is not None:
             self._display.close()
 
+    def say(self, text: str) -> None:
+        """Show a line at once, above the table where there is one."""
+        if self._display is not None:
+            self._display.say(text)
+
     def _news(self) -> None:
         if self._display is not None:
             self._display.touch()

@@ -1,0 +1,45 @@
+"""What a sweep that went well shows on the terminal of a program that has started Ray itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import sys
+
+import ray
+
+import tunelight as tl
+from tunelight.digits import DigitsClassifier, DigitsData
+
+if __name__ == "__main__":
+    ray.init(address="local", num_cpus=2, include_dashboard=False)
+    tl.run(
+        {"model.lr": tl.loguniform(1e-3, 1e-1)}, model=DigitsClassifier, data=DigitsData, max_epochs=1,
+        metric="val_loss", num_samples=2, workers=2, storage=sys.argv[1], name="s",
+    )
+    ray.shutdown()
+"""
+
+
+def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightning_s(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    run = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    own = [line for line in run.stdout.splitlines() if line]
+    assert len(own) == 3, run.stdout
+    assert own[-1].startswith("Sweep s ended after")
+    # Ray's own start, which the program asked for: how it authenticates, and that it is up.
+    rays_start = ("authentication_token_setup.py", "worker.py")
+    others = [line for line in run.stderr.splitlines() if line and not any(name in line for name in rays_start)]
+    assert not others, run.stderr
+    log = (tmp_path / "s" / "trial_00000" / "log.txt").read_text()
+    assert "[0] `Trainer.fit` stopped: `max_epochs=1` reached." in log
+    assert "litlogger" not in log
+    assert "entry point" not in log

@@ -1,0 +1,64 @@
+"""Stop a sweep by signal: the first Ctrl-C or SIGTERM asks it to stop and says so at once, the second ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_STOPPING = "Stopping: what was reported is kept, and results follow. {again} ends at once."
+
+
+class StopSignals:
+    """The signals that stop a sweep, as long as this context is open. Outside of the main thread there are none.
+
+    Ray Tune stops at SIGUSR1, for which it has a handler while it runs; before that, a signal raises KeyboardInterrupt.
+    Runs on: driver.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        """The first signal that came."""
+        self.say: Callable[[str], object] = _to_stderr
+        """Shows a line to the person who runs the sweep."""
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+            }
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if self._before[number] is not signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
+                    signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # Tune leaves its own behind
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = received = signal.Signals(number)
+        again = "A second Ctrl-C" if received is signal.SIGINT else "A second signal"
+        said = _STOPPING.format(again=again)
+        text = said if received is signal.SIGINT else f"{received.name}. {said}"
+        try:
+            self.say(text)
+        except Exception:  # noqa: BLE001 - it may have come in the middle of a line that is being written
+            _to_stderr(text)
+        if signal.getsignal(signal.SIGUSR1) is self._before[signal.SIGUSR1]:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGUSR1)
+
+
+def _to_stderr(text: str) -> None:
+    """Write a line where no buffer is in the way: a handler may run in the middle of another write."""
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), f"{text}\n".encode())
