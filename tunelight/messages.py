@@ -254,7 +254,8 @@ class Place:
     node_rank: int
     interface: str
     gpus: tuple[str, ...] = ()
-    """The GPUs of all ranks on this node, in PCI order: what CUDA_VISIBLE_DEVICES is to hold."""
+    """The GPUs that this rank's process sees, which CUDA_VISIBLE_DEVICES holds from its first meeting on: those that
+    the ranks on its node had then."""
     gpu: int | None = None
     """Which of them is this rank's own (the first, if it has several)."""
 

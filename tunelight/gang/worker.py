@@ -11,7 +11,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +23,7 @@ from tunelight import session as sessions
 from tunelight.control import Mailbox
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.alike import installed
+from tunelight.gang.gpus import VISIBLE, fixed_gpus
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
 from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
@@ -69,6 +70,8 @@ class Location:
     gpus: tuple[str, ...] = ()
     """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    seen: tuple[str, ...] = ()
+    """The GPUs that CUDA shows its process, in CUDA's order, for good; empty before its first meeting."""
     """What is installed there, of that which has to be the same on all ranks."""
 
 
@@ -143,7 +146,8 @@ class GangWorker:
             with collector_resting():
                 _load(hook)()
             self._clean = CleanState()  # what the hook did is there for every trial
-        return self.locate()
+        found = self.locate()
+        return replace(found, seen=fixed_gpus(found.gpus))
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
         """Open the gang's store, and the backend's own, on ``address``; return their ports. Runs on: rank 0."""
@@ -153,8 +157,8 @@ class GangWorker:
         """Meet the other ranks, as ``place``."""
         self._place = place
         if place.gpus:
-            # All GPUs of a node's ranks, so that they can reach one another; CUDA has not been used yet.
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
+            # At the first meeting, all GPUs of a node's ranks, so that they can reach one another; then the same ones.
+            os.environ[VISIBLE] = ",".join(place.gpus)
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         self._rendezvous.join(meeting, place)
         self._clean.remember_environment()
