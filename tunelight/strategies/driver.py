@@ -62,6 +62,7 @@ class DriverLauncher(_Launcher):
         self._strategy = strategy
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
         self._held: Held | None = None
+        self._lease = 0
         self._trained: tuple[Held, int] | None = None
 
     @property
@@ -104,7 +105,7 @@ class DriverLauncher(_Launcher):
     def shutdown(self) -> None:
         """End this strategy's workers."""
         if self._held is not None:
-            pool.close(self._held)
+            pool.end(self._held, self._lease)
             self._held = self._trained = None
 
     def training_state(self, *, missing_ok: bool = False) -> dict[str, Any]:
@@ -283,6 +284,7 @@ class DriverLauncher(_Launcher):
             sys_path=driver_paths(),
         )
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
+        self._lease = self._held.lease
         return self._held
 
 
