@@ -140,7 +140,9 @@ class Session:
         """Report metrics at a boundary of training, and learn there whether to go on. Call it on every rank.
 
         Args:
-            metrics: numbers by name; rank 0's are used. Tensors of one element are read as numbers.
+            metrics: numbers by name; rank 0's are used. Tensors of one element are read as numbers, others as
+                tuples of them. Text, arrays, and lists and dicts of all these are passed on too; of anything else,
+                its ``repr``, and the person is told.
             checkpoint: a file or folder that rank 0 wrote (it is moved into the trial's folder), or a
                 function that writes one to the path it is given. The function is called on every rank, at
                 those reports that are to write one (``checkpoints=`` of the sweep); an OSError of it is
@@ -158,7 +160,7 @@ class Session:
         self.number += 1
         self.reports += 1
         self.progress += bool(self.progress)  # what is counted in batches is watched; reports alone may be hours apart
-        clean = {str(name): _number(value) for name, value in metrics.items()}
+        clean = {str(name): self._plain(str(name), value) for name, value in metrics.items()}
         if taken := _RESERVED & clean.keys():
             raise MetricError(f"No metric may be called {', '.join(sorted(taken))}: Ray Tune would obey it.")
         if epoch is None and isinstance(clean.get("epoch"), int):
@@ -172,6 +174,24 @@ class Session:
             notes, self._notes = tuple(self._notes), []
             self._post(Report(self.number, clean, epoch=epoch, step=step, checkpoint=info, notes=notes))
         self._obey(clean, epoch, step)
+
+    def _plain(self, name: str, value: Any) -> Any:
+        """Return a metric as the trial's head and Tune can read it: they have neither torch nor a GPU."""
+        if isinstance(value, bool | int | float | str) or value is None:
+            return value
+        if isinstance(value, Mapping):
+            return {str(key): self._plain(name, inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            inner = [self._plain(name, one) for one in value]
+            return inner if isinstance(value, list) else tuple(inner)
+        if callable(getattr(value, "item", None)) and math.prod(getattr(value, "shape", ()) or (1,)) == 1:
+            return value.item()
+        if type(value).__module__.partition(".")[0] == "numpy":
+            return value
+        if callable(getattr(value, "tolist", None)):
+            return _tuples(value.tolist())
+        self.note(f"The metric {name!r} is no number but a {type(value).__qualname__}: its text is recorded.")
+        return repr(value)
 
     def boundary(self, *, epoch: int, step: int) -> None:
         """Come to a boundary of a job that reports nothing: write a checkpoint if one is due, learn whether to go on.
@@ -388,11 +408,6 @@ def get_checkpoint_path() -> str | None:
     return None if resume is None else str(checkpoints.here(resume.path))
 
 
-def _number(value: Any) -> Any:
-    """Read a one-element tensor or array as a Python number; leave the rest alone."""
-    if isinstance(value, bool | int | float | str) or value is None:
-        return value
-    item = getattr(value, "item", None)
-    if callable(item) and math.prod(getattr(value, "shape", ()) or (1,)) == 1:
-        return item()
-    return value
+def _tuples(value: Any) -> Any:
+    """Return lists in lists as tuples, which Tune's TensorBoard logger does not try to draw."""
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
