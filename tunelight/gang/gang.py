@@ -15,9 +15,10 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
+from tunelight.control import numbered
 from tunelight.gang.crew import Crew
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
@@ -178,10 +179,9 @@ class Gang:
             if left <= 0 or not self._polls:
                 return None
             ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=min(left, self._poll_s))
-            if not ready:
-                self._drop_silent()
             for poll in ready:
                 self._take(self._polls.pop(poll), poll)
+            self._drop_silent()
             self._drop_stuck()
         return self._buffer.popleft()
 
@@ -195,9 +195,17 @@ class Gang:
         return min(_POLL_S, (self.spec.hang_timeout_s or _POLL_S * 4) / 4)
 
     def _drop_silent(self) -> None:
-        """Give up a rank that has not even answered that it has no news: its process is stopped, or stuck."""
-        for poll, rank in list(self._polls.items()):
-            if time.monotonic() - self._asked[rank] > self._silence_limit_s:
+        """Give up a rank that has not even answered that it has no news: its process is stopped, or stuck.
+
+        An answer may have come a while ago and not been read yet: nobody asks for events between two steps of a trial.
+        """
+        late = [
+            (poll, rank)
+            for poll, rank in self._polls.items()
+            if time.monotonic() - self._asked[rank] > self._silence_limit_s
+        ]
+        for poll, rank in late:
+            if not ray.wait([poll], timeout=0)[0]:
                 del self._polls[poll]
                 self._buffer.append(self._give_up(rank, f"has answered nothing for {self._silence_limit_s:.0f} s"))
 
@@ -247,11 +255,17 @@ class Gang:
         return ended
 
     def _death(self, rank: int, error: Exception) -> WorkerError:
+        """Describe why a poll was not answered: the process is gone, or its answer could not be read here."""
         node = self._crew.locations[rank].hostname
-        died = "the worker's process died" if isinstance(error, RayActorError) else "the worker failed"
+        unreadable = isinstance(error, RayTaskError | RaySystemError)  # it would be again
+        died = "what the worker reported could not be sent" if unreadable else "the worker failed"
+        if isinstance(error, RayActorError):
+            died = "the worker's process died"
         detail = str(error).strip().splitlines()
-        cause: Literal["died", "preempted"] = "preempted" if getattr(error, "preempted", False) else "died"
-        message = f"{died}: {detail[0] if detail else ''}"
+        cause: Literal["exception", "died", "preempted"] = "exception" if unreadable else "died"
+        if getattr(error, "preempted", False):
+            cause = "preempted"
+        message = f"{died}: {detail[-1 if unreadable else 0] if detail else ''}"
         return WorkerError(rank, node, type(error).__name__, message, str(error), cause=cause)
 
     def save(self) -> Saved:
