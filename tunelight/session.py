@@ -32,6 +32,7 @@ from tunelight.messages import (
     Saved,
     Stop,
     Task,
+    Wrote,
 )
 from tunelight.policies import CheckpointPolicy
 from tunelight.sharing import Sharing
@@ -101,6 +102,7 @@ class Session:
         """What rank 0 makes once for all ranks: shards of datasets."""
         self.exchange = Exchange(store)
         """What gives this training's state to other trials, and takes theirs."""
+        self._serial = task.serial
         self._every, started, passed_on = task.every, time.monotonic(), task.job and task.heard
         self.writing = CheckpointWriter(
             lead=self.rank == 0,
@@ -202,7 +204,7 @@ class Session:
         if self.writer is not None and self._writes_now():
             info = self._write(self.writer, {}, epoch, step)
             if self.rank == 0 and info is not None:
-                self._post(Saved(info))
+                self._post(Wrote(info))
         self._obey({}, epoch, step)
 
     def _check_metric(self, metrics: Mapping[str, Any]) -> None:
@@ -222,7 +224,7 @@ class Session:
             if isinstance(decision, Save):
                 info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
                 if self.rank == 0:
-                    self._tell_saved(info)
+                    self._tell_saved(info, decision.serial)
             elif isinstance(decision, Offer | Adopt):
                 metrics = self._exchange(decision, metrics)
             else:
@@ -234,7 +236,7 @@ class Session:
         """Offer or adopt; return the metrics that this training can claim from now on."""
         answer: Event
         if isinstance(decision, Offer):
-            answer = self.exchange.offer(lead=self.rank == 0)
+            answer = self.exchange.offer(decision, lead=self.rank == 0)
         else:
             answer = adopted = self.exchange.adopt(decision, self.config)
             if adopted.why is None:
@@ -254,7 +256,7 @@ class Session:
         word = self._hear(self._turn)
         heard: Decision | None = None if word is None else decode(word)
         if isinstance(heard, Adopt):
-            heard = self._mailbox.take_adopt(ANSWER_LIMIT_S)
+            heard = self._mailbox.take_adopt(heard.serial, ANSWER_LIMIT_S)
         return Stop(self._mailbox.aborted or "stopped") if heard is None else heard
 
     def _next_decision(self) -> Decision:
@@ -271,14 +273,14 @@ class Session:
             info = None if self._adopted == self.number else self.writing.written(self.number)
             if info is None:  # or it is of before the training became another
                 self._leaving = leave
-                return Save()
-            self._tell_saved(info)  # this report's own: no rank need write another
+                return Save(decision.serial)
+            self._tell_saved(info, decision.serial)  # this report's own: no rank need write another
             if leave is not None:
                 return leave
 
-    def _tell_saved(self, info: CheckpointInfo | None) -> None:
+    def _tell_saved(self, info: CheckpointInfo | None, serial: int) -> None:
         self._saved = info is not None
-        self._post(Saved(info))
+        self._post(Saved(info, serial))
 
     def _writes_now(self) -> bool:
         """Return whether this report writes a checkpoint: rank 0 decides it for all."""
@@ -336,7 +338,7 @@ class Session:
 
     def hand_in(self, value: Any) -> None:
         """Send the head what a job made on this rank: a value, or a reference to one in Ray's object store."""
-        self._post(Output(self.rank, value))
+        self._post(Output(self.rank, value, self._serial))
 
     def checkpoint_for_fit(self) -> str | None:
         """Return the checkpoint that the fit now starting should go on from, if there is one."""

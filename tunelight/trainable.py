@@ -155,6 +155,10 @@ class GangTrainable(Exchanging, Trainable):
             self._finish("stopped", limit_s=5.0)
         self._close_gang()
 
+    def settle(self) -> None:
+        """Bring a trial that Tune has stopped to its end; what it is writing is finished first."""
+        self._finish("stopped")
+
     # -- the scheduler's door
 
     def decide(self, decision: Decision | Resize) -> None:
@@ -186,7 +190,7 @@ class GangTrainable(Exchanging, Trainable):
             self._decided = True
         self._run.answer(decision)
         if isinstance(decision, Stop) and self._grown:
-            self._run.gang.finish(reason=decision.reason)  # Tune may keep the gang idle: others want what it holds
+            self._run.finish(decision.reason)  # Tune may keep the gang idle: others want what it holds
             self._give_back()
 
     @property
@@ -345,7 +349,7 @@ class GangTrainable(Exchanging, Trainable):
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
             "notes": tuple(report.notes) if report else (),
             "error": None,
-            "warm": self._gang is not None and self._gang.trials > 1,
+            "warm": self._gang is not None and self._gang.warm,
             "gang": self._holding.news(self._gang),
             "log": tuple(log),
             "adopted": self._told_of_adopting(),

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fakes import MemoryControl
@@ -124,6 +125,17 @@ def test_a_report_does_not_wait_for_its_checkpoint_and_a_save_of_it_writes_no_ot
     assert report.checkpoint is None
     assert wrote.checkpoint is not None
     assert Saved(wrote.checkpoint) in ranks.events
+
+
+def test_what_a_job_writes_by_itself_is_no_answer_to_anybody(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None, job=True, heard=False)
+    (one,) = ranks.sessions
+    one.writer = lambda path: Path(path).write_text("weights")
+    one.boundary(epoch=0, step=8)
+    (wrote,) = ranks.events
+    assert isinstance(wrote, Wrote)
+    assert wrote.checkpoint is not None
+    assert wrote.checkpoint.step == 8
 
 
 def test_every_rank_leaves_out_the_checkpoints_that_rank_0_does(tmp_path: Path) -> None:

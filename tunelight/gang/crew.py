@@ -210,6 +210,16 @@ class Crew:
         """The actors on the ranks' seats, in rank order: where one was lost its replacement, or None yet."""
         return [seat.worker for seat in self.ranks]
 
+    def begin(self) -> None:
+        """Note that the ranks' workers are about to start a trial."""
+        for seat in self.ranks:
+            seat.starts += 1
+
+    @property
+    def warm(self) -> bool:
+        """True where no rank's worker is new: each had started a trial before this start."""
+        return bool(self.ranks) and all(seat.starts > 1 for seat in self.ranks)
+
     def check_alive(self, limit_s: float) -> None:
         """Ask every worker for a sign of life. Raises: GangError."""
         self._gather([worker.locate.remote() for worker in self.workers], limit_s, "a sign of life")

@@ -31,6 +31,7 @@ from tunelight.gang.watch import Sign
 from tunelight.imports import collector_resting
 from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Task, WorkerError
 from tunelight.sharing import Sharing
+from tunelight.writing import CheckpointWriter
 
 _TIDY_LIMIT_S = 10.0
 _FETCH_LIMIT_S = 60.0
@@ -69,9 +70,9 @@ class Location:
     hostname: str
     gpus: tuple[str, ...] = ()
     """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
-    versions: Mapping[str, str | None] = field(default_factory=dict)
     seen: tuple[str, ...] = ()
     """The GPUs that CUDA shows its process, in CUDA's order, for good; empty before its first meeting."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
     """What is installed there, of that which has to be the same on all ranks."""
 
 
@@ -125,6 +126,7 @@ class GangWorker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._session: sessions.Session | None = None
+        self._writing: CheckpointWriter | None = None
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
 
@@ -210,6 +212,11 @@ class GangWorker:
         if session is not None and session.sharing is not None and serial == self._trial.serial:
             session.sharing.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
+    def writes(self, serial: int) -> bool:
+        """Tell whether trial ``serial`` is writing a checkpoint, perhaps as the last that it does."""
+        writing = self._writing
+        return writing is not None and serial == self._trial.serial and writing.busy
+
     def given(self, serial: int, key: str) -> Any:
         """Return what this rank made for all in trial ``serial``. Runs on: rank 0, asked by the others."""
         return self._box(serial).given[key]
@@ -248,6 +255,7 @@ class GangWorker:
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
         session = sessions.Session(task, self._place, control, box.events.put, box.mailbox, store=_RayStore())
         session.sharing = sharing = self._sharing(task, control, box)
+        self._writing = session.writing
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
             _add_paths(task.sys_path)
@@ -265,6 +273,7 @@ class GangWorker:
             sharing.end()
             with contextlib.suppress(Exception):  # what it fails of now is no longer the trial's
                 session.writing.settle()
+            self._writing = None
         return Ended(self._rank)
 
     def _sharing(self, task: Task, control: StoreControl, box: TrialBox) -> Sharing:
