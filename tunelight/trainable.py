@@ -42,6 +42,9 @@ with collector_resting():  # a trial's head waits for this before its workers st
 
 logger = logging.getLogger(__name__)
 
+_LAST_LIMIT_S = 5.0
+"""How long a trial may take to its end where its head ends too, what it is writing not counted."""
+
 
 class GangTrainable(Exchanging, Trainable):
     """A Tune trial whose training runs on a gang. Made by :func:`make_trainable`. Runs on: trial.
@@ -152,12 +155,12 @@ class GangTrainable(Exchanging, Trainable):
     def cleanup(self) -> None:
         """End the trial and the gang."""
         with suppress(Exception):
-            self._finish("stopped", limit_s=5.0)
+            self._finish("stopped", limit_s=_LAST_LIMIT_S)
         self._close_gang()
 
     def settle(self) -> None:
-        """Bring a trial that Tune has stopped to its end; what it is writing is finished first."""
-        self._finish("stopped")
+        """Bring the last trial here, which Tune has stopped, to its end; what it is writing is finished first."""
+        self._finish("stopped", limit_s=_LAST_LIMIT_S)
 
     # -- the scheduler's door
 
