@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 
 from tunelight.errors import GangError
-from tunelight.messages import Continue, Ended, Report, Stop, Task, Wrote
+from tunelight.messages import Continue, Ended, Report, Saved, Stop, Task, Wrote
 
 
 def reporting(config: dict[str, Any]) -> None:
@@ -29,15 +29,16 @@ def saving(config: dict[str, Any]) -> None:
 
     import tunelight as tl
 
-    writing = tl.get_context().writing
+    context = tl.get_context()
 
     def save(path: str) -> None:
         def write() -> None:
-            time.sleep(0.3)
+            time.sleep(config.get("seconds", 0.3))
             Path(path).write_text("weights")
 
-        writing.defer(write)
+        context.writing.defer(write)
 
+    context.writer = save
     tl.report({"loss": 1.0}, checkpoint=save)
 
 
@@ -98,7 +99,42 @@ class GangContract:
         late = gang.finish(10)
         assert not gang.running
         assert gang.unfit is None
-        assert all(isinstance(event, Report) for event in late)
+        assert isinstance(late[-1], Ended)
+        numbers = [event.number for event in late if isinstance(event, Report)]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+    def test_an_answer_is_taken_by_what_it_answers(self, gang: Any, tmp_path: Path) -> None:
+        gang.start(self.task(tmp_path, saving))
+        gang.next_event(30)
+        ordered = gang.answer(Stop("moved", save=True))
+        time.sleep(0.1)  # the real one may hand in two decisions in another order than they were sent
+        assert gang.save().checkpoint is None  # the trial ended before it came to this
+        (saved,) = [event for event in self.drain(gang) if isinstance(event, Saved)]
+        assert saved.answers == ordered
+        assert saved.checkpoint is not None
+        assert saved.checkpoint.number == 1
+
+    def test_finish_waits_for_a_checkpoint_that_is_being_written_and_hands_over_what_came(
+        self, gang: Any, tmp_path: Path
+    ) -> None:
+        gang.start(self.task(tmp_path, saving, seconds=1.5))
+        gang.next_event(30)
+        (wrote,) = [event for event in gang.finish(0.1) if isinstance(event, Wrote)]
+        assert wrote.checkpoint is not None
+        assert Path(wrote.checkpoint.path).read_text() == "weights"
+        assert gang.unfit is None
+
+    def test_it_is_warm_while_none_of_its_processes_is_new(self, gang: Any, tmp_path: Path) -> None:
+        for _ in range(2):
+            gang.start(self.task(tmp_path, until=None))
+            self.drain(gang)
+        assert gang.warm
+        gang.start(self.task(tmp_path, until=None, pause_s=3))
+        gang.finish(0.1)
+        gang.heal()  # its ranks are replaced
+        gang.start(self.task(tmp_path, until=None))
+        self.drain(gang)
+        assert not gang.warm
 
     def test_a_rank_that_does_not_stop_makes_the_gang_unfit_until_it_is_healed(self, gang: Any, tmp_path: Path) -> None:
         gang.start(self.task(tmp_path, until=None, pause_s=3))

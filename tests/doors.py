@@ -165,6 +165,7 @@ DOORS: dict[str, Door] = {
     "trial": Door(names(FIRST, "gang"), why=HEAD),
     "exchanging": Door(names(FIRST, "gang"), why=HEAD),
     "trainable": Door(names(FIRST, "gang trial exchanging"), names("cloudpickle numpy", TUNE), why=HEAD),
+    "settling": Door(names("gang"), names("ray ray.tune.Callback"), why="it waits for heads, as Tune ends a sweep"),
     "tuner": Door(names(FIRST, "trial trainable"), why="it makes trainables; what it is given, it checks and hands on"),
     "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
     "schedulers.pb2": Door(names(FIRST), names("numpy"), late=names("sklearn threadpoolctl"), why="an extra"),
@@ -208,7 +209,8 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster datasets gang.pool gang.seat headwatch machine.signals past recipe replay runtime trial trainable",
+            "cluster datasets gang.pool gang.seat headwatch machine.signals past recipe replay runtime settling trial",
+            "trainable",
             "schedulers searchers storage results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),

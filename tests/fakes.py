@@ -14,11 +14,12 @@ from typing import Any
 import cloudpickle
 
 from tunelight import session as sessions
-from tunelight.control import Mailbox
+from tunelight.control import Mailbox, numbered
 from tunelight.errors import GangError, TrialStopped
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
-from tunelight.messages import Decision, Ended, Event, Place, Report, Save, Saved, Stop, Task, WorkerError
+from tunelight.messages import Decision, Ended, Event, Place, Save, Saved, Stop, Task, WorkerError
+from tunelight.writing import CheckpointWriter
 
 
 class MemoryControl:
@@ -58,7 +59,10 @@ class FakeGang:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._buffer: list[Event] = []
         self._mailbox = Mailbox(1)
+        self._serial = 0
+        self._writing: CheckpointWriter | None = None
         self._ended = True
+        self._starts = 0
 
     @classmethod
     def form(cls, spec: GangSpec, group: Any = None) -> FakeGang:
@@ -76,12 +80,18 @@ class FakeGang:
     def running(self) -> bool:
         return bool(self._buffer) or not self._ended
 
+    @property
+    def warm(self) -> bool:
+        return self._starts > 1
+
     def heal(self, size: int | None = None) -> None:
         if self.closed:
             raise GangError("The gang cannot be used again: it was closed.")
         if self.size == 0:
             type(self).formed += 1
             self.locations, self.met_at = [Location("node-1", "127.0.0.1", os.getpid(), "host")], time.time()
+        if self.unfit is not None:  # rank 0's process is another one
+            self._starts = 0
         self.size, self.unfit = 1, None
         self.wanted = size
 
@@ -93,18 +103,22 @@ class FakeGang:
 
     def start(self, task: Task) -> None:
         self.trials += 1
+        self._starts += 1
         self._ended = False
         self._buffer = []
         self._events = queue.SimpleQueue()
         self._mailbox = Mailbox(task.until)
         task = replace(task, serial=self.trials)
-        args = (task, self._mailbox, self._events.put)
+        session = sessions.Session(
+            task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), self._events.put, self._mailbox
+        )
+        self._writing = session.writing
+        args = (task, session, self._events.put)
         self.thread = threading.Thread(target=self._run, args=args, daemon=True)
         self.thread.start()
 
     @staticmethod
-    def _run(task: Task, mailbox: Mailbox, post: Any) -> None:
-        session = sessions.Session(task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), post, mailbox)
+    def _run(task: Task, session: sessions.Session, post: Any) -> None:
         sessions.set_current(session)
         ended = Ended(0)
         try:
@@ -121,8 +135,10 @@ class FakeGang:
                 session.writing.settle()
         post(ended)
 
-    def answer(self, decision: Decision) -> None:
-        self._mailbox.put(decision)
+    def answer(self, decision: Decision) -> int:
+        self._serial += 1
+        self._mailbox.put(numbered(decision, self._serial))
+        return self._serial
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         if self._buffer:
@@ -140,27 +156,31 @@ class FakeGang:
         return self.ask(Save(), Saved) or Saved(None)
 
     def ask(self, decision: Decision, kind: type[Any]) -> Any:
-        self.answer(decision)
+        serial = self.answer(decision)
         kept: list[Event] = []
         found = None
         while found is None and (self._buffer or not self._ended):
             event = self.next_event(10)
-            if isinstance(event, kind):
+            if isinstance(event, kind) and event.answers == serial:
                 found = event
             elif event is not None:
                 kept.append(event)
         self._buffer = kept + self._buffer
         return found
 
-    def finish(self, limit_s: float = 10.0, reason: str = "stopped") -> list[Report]:
+    def finish(self, limit_s: float = 10.0, reason: str = "stopped") -> list[Event]:
         if not self.running:
             return []
         self.answer(Stop(reason))
-        late: list[Report] = []
+        late: list[Event] = []
         deadline = time.monotonic() + limit_s
-        while self.running and (left := deadline - time.monotonic()) > 0:
-            event = self.next_event(left)
-            if isinstance(event, Report):
+        while self.running:
+            if self._writing is not None and self._writing.busy:
+                deadline = max(deadline, time.monotonic() + 1.0)
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            event = self.next_event(min(left, 0.2))
+            if event is not None:
                 late.append(event)
         if self.running:
             self.unfit = f"rank 0 did not stop within {limit_s:.0f} s"

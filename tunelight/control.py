@@ -6,6 +6,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from tunelight.errors import GangError
@@ -72,19 +73,18 @@ class Mailbox:
         what = f"the decision on report {number} and none came: is the sweep's driver still alive?"
         return self._wait(next_one, timeout_s, what) or Stop(self._aborted or "")
 
-    def take_adopt(self, timeout_s: float) -> Adopt | None:
-        """Return what this rank is to adopt, which rank 0 has said the word for; None when it was called off.
+    def take_adopt(self, serial: int, timeout_s: float) -> Adopt | None:
+        """Return the order to adopt that rank 0 has said the word for, by its serial; None when it was called off.
 
-        A reference cannot be said in a word, so each rank has it from the head. Raises: GangError when it does not
-        come within ``timeout_s`` seconds.
+        A reference cannot be said in a word, so each rank has it from the head. Earlier orders, which rank 0 never
+        came to, are dropped. Raises: GangError when it does not come within ``timeout_s`` seconds.
         """
 
         def next_one() -> Adopt | None:
-            while self._queue:
-                decision = self._queue.popleft()
-                if isinstance(decision, Adopt):
-                    return decision
-            return None
+            found = next((one for one in self._queue if isinstance(one, Adopt) and one.serial == serial), None)
+            if found is not None:
+                self._queue = deque(one for one in self._queue if isinstance(one, Adopt) and one.serial > serial)
+            return found
 
         what = "what rank 0 has begun to adopt, and it did not come: is the trial's head still alive?"
         return self._wait(next_one, timeout_s, what)
@@ -99,20 +99,25 @@ class Mailbox:
 
 
 _WORDS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", Adopt: "adopt"}
-_DECISIONS: dict[str, Decision] = {
-    "continue": Continue(),
-    "save": Save(),
-    "offer": Offer(),
-    "adopt": Adopt(None, {}),  # whoever hears it has the rest in its mailbox
-}
+_DECISIONS: dict[str, Decision] = {"continue": Continue(), "save": Save(), "offer": Offer()}
 
 
 def encode(decision: Decision) -> str:
     """Return a decision as rank 0's word."""
-    return f"stop {decision.reason}" if isinstance(decision, Stop) else _WORDS[type(decision)]
+    if isinstance(decision, Stop):
+        return f"stop {decision.reason}"
+    word = _WORDS[type(decision)]
+    return f"{word} {decision.serial}" if isinstance(decision, Adopt) else word
 
 
 def decode(word: str) -> Decision:
-    """Return the decision that a word stands for."""
-    verb, _, reason = word.partition(" ")
-    return _DECISIONS.get(verb) or Stop(reason)
+    """Return the decision that a word stands for; of one to adopt, the serial alone: the rest is in the mailbox."""
+    verb, _, rest = word.partition(" ")
+    if verb == "adopt":
+        return Adopt(None, {}, serial=int(rest))
+    return _DECISIONS.get(verb) or Stop(rest)
+
+
+def numbered(decision: Decision, serial: int) -> Decision:
+    """Return a decision with the serial that its answer is to carry; ``Continue`` is not answered and has none."""
+    return decision if isinstance(decision, Continue) else replace(decision, serial=serial)

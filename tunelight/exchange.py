@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from tunelight.messages import Adopt, Adopted, Offered
+from tunelight.messages import Adopt, Adopted, Offer, Offered
 
 FETCH_LIMIT_S = 60.0
 """How long ranks wait for what another trial offered; its head may be busy, or on a node that is gone."""
@@ -59,15 +59,18 @@ class Exchange:
         """Set by the callback that reports; None where training code has none."""
         self._store = store or Memory()
 
-    def offer(self, *, lead: bool) -> Offered:
-        """Give the state at this boundary, once. Called on every rank; the lead's answer is the gang's."""
+    def offer(self, offer: Offer, *, lead: bool) -> Offered:
+        """Give the state at this boundary, once. Called on every rank; the lead's answer is the gang's.
+
+        A store that does not take it costs the offer and not the training; the answer says why.
+        """
         state = None if self.training is None else self.training.give()
         if not lead or state is None:
-            return Offered(None)
+            return Offered(None, answers=offer.serial)
         try:
-            return Offered(self._store.put(state))
-        except Exception:  # noqa: BLE001 - a store that is full costs the offer and not the training
-            return Offered(None)
+            return Offered(self._store.put(state), answers=offer.serial)
+        except Exception as error:  # noqa: BLE001 - Ray's store fails in a dozen ways
+            return Offered(None, why=f"{type(error).__name__}: {error}", answers=offer.serial)
 
     def adopt(self, adopt: Adopt, config: dict[str, Any]) -> Adopted:
         """Take over what another trial offered, and turn ``config`` into the one that comes with it; or change nothing.
@@ -76,7 +79,7 @@ class Exchange:
         """
         began = time.monotonic()
         if self.training is None:
-            return Adopted("nothing of tunelight's reports from a Trainer there")
+            return Adopted("nothing of tunelight's reports from a Trainer there", answers=adopt.serial)
         state, why = None, "nothing was offered"
         if adopt.weights is not None:
             try:
@@ -84,9 +87,10 @@ class Exchange:
             except Exception as error:  # noqa: BLE001 - Ray has a dozen errors for an object whose owner is gone
                 why = f"what was offered is gone ({type(error).__name__})"
         if not self.training.agree(state is not None):
-            return Adopted(why if state is None else "another rank could not get what was offered")
+            why = why if state is None else "another rank could not get what was offered"
+            return Adopted(why, answers=adopt.serial)
         refused = self.training.take(state, config, adopt.config)
         if refused is None:
             config.clear()
             config.update(adopt.config)
-        return Adopted(refused, time.monotonic() - began)
+        return Adopted(refused, time.monotonic() - began, adopt.serial)

@@ -56,6 +56,8 @@ class Saved:
     """The answer to :class:`Save`: a checkpoint, or None where the training code cannot write one."""
 
     checkpoint: CheckpointInfo | None
+    answers: int = 0
+    """The serial of the decision that this answers, a :class:`Save` or a :class:`Stop`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,9 @@ class Continue:
 class Save:
     """Write a checkpoint at this boundary and wait for the next decision there."""
 
+    serial: int = 0
+    """Set by the gang that sends it, as on every decision that is answered; the answer carries it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -86,6 +91,7 @@ class Stop:
     reason: str = "stopped"
     save: bool = False
     """Write a checkpoint first, and tell of it by :class:`Saved`; where training cannot, it goes on."""
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +105,17 @@ class Resize:
 class Offer:
     """Give what training is made of at this boundary, for others to adopt, and wait there for the next decision."""
 
+    serial: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Offered:
     """The answer to :class:`Offer`: a reference into Ray's object store, or None where training code has nothing."""
 
     weights: Any
+    why: str | None = None
+    """Why there is no reference although there is a state to give: the store did not take it."""
+    answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +133,7 @@ class Adopt:
     """The other trial's report that is meant: its last checkpoint up to there is taken, if it is still kept."""
     until: int | None = None
     """As in :class:`Continue`, once it is done; a training that stays what it was waits for the next decision."""
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +143,11 @@ class Adopted:
     why: str | None = None
     seconds: float = 0.0
     """How long it took the ranks, from the boundary on."""
+    answers: int = 0
 
 
 Decision = Continue | Save | Stop | Offer | Adopt
+Answer = Saved | Offered | Adopted
 
 
 Failure = Literal["ERROR", "OOM", "DIVERGED"]
@@ -254,9 +268,10 @@ class Place:
     node_rank: int
     interface: str
     gpus: tuple[str, ...] = ()
-    """The GPUs of all ranks on this node, in PCI order: what CUDA_VISIBLE_DEVICES is to hold."""
+    """The GPUs that this rank's process sees, which CUDA_VISIBLE_DEVICES holds from its first meeting on: those that
+    the ranks on its node had then."""
     gpu: int | None = None
-    """Which of them is this rank's own (the first, if it has several)."""
+    """The index in them of this rank's own (the first, if it has several)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +299,8 @@ class Output:
 
     rank: int
     value: Any
+    serial: int = 0
+    """That of the :class:`Task` whose start made it: what an earlier start handed in is no part of the result."""
 
 
 Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended

@@ -32,6 +32,7 @@ from tunelight.messages import (
     Saved,
     Stop,
     Task,
+    Wrote,
 )
 from tunelight.policies import CheckpointPolicy
 from tunelight.sharing import Sharing
@@ -101,6 +102,7 @@ class Session:
         """What rank 0 makes once for all ranks: shards of datasets."""
         self.exchange = Exchange(store)
         """What gives this training's state to other trials, and takes theirs."""
+        self._serial = task.serial
         self._every, started, passed_on = task.every, time.monotonic(), task.job and task.heard
         self.writing = CheckpointWriter(
             lead=self.rank == 0,
@@ -140,7 +142,9 @@ class Session:
         """Report metrics at a boundary of training, and learn there whether to go on. Call it on every rank.
 
         Args:
-            metrics: numbers by name; rank 0's are used. Tensors of one element are read as numbers.
+            metrics: numbers by name; rank 0's are used. Tensors of one element are read as numbers, others as
+                tuples of them. Text, arrays, and lists and dicts of all these are passed on too; of anything else,
+                its ``repr``, and the person is told.
             checkpoint: a file or folder that rank 0 wrote (it is moved into the trial's folder), or a
                 function that writes one to the path it is given. The function is called on every rank, at
                 those reports that are to write one (``checkpoints=`` of the sweep); an OSError of it is
@@ -158,7 +162,7 @@ class Session:
         self.number += 1
         self.reports += 1
         self.progress += bool(self.progress)  # what is counted in batches is watched; reports alone may be hours apart
-        clean = {str(name): _number(value) for name, value in metrics.items()}
+        clean = {str(name): self._plain(str(name), value) for name, value in metrics.items()}
         if taken := _RESERVED & clean.keys():
             raise MetricError(f"No metric may be called {', '.join(sorted(taken))}: Ray Tune would obey it.")
         if epoch is None and isinstance(clean.get("epoch"), int):
@@ -173,6 +177,24 @@ class Session:
             self._post(Report(self.number, clean, epoch=epoch, step=step, checkpoint=info, notes=notes))
         self._obey(clean, epoch, step)
 
+    def _plain(self, name: str, value: Any) -> Any:
+        """Return a metric as the trial's head and Tune can read it: they have neither torch nor a GPU."""
+        if isinstance(value, bool | int | float | str) or value is None:
+            return value
+        if isinstance(value, Mapping):
+            return {str(key): self._plain(name, inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            inner = [self._plain(name, one) for one in value]
+            return inner if isinstance(value, list) else tuple(inner)
+        if callable(getattr(value, "item", None)) and math.prod(getattr(value, "shape", ()) or (1,)) == 1:
+            return value.item()
+        if type(value).__module__.partition(".")[0] == "numpy":
+            return value
+        if callable(getattr(value, "tolist", None)):
+            return _tuples(value.tolist())
+        self.note(f"The metric {name!r} is no number but a {type(value).__qualname__}: its text is recorded.")
+        return repr(value)
+
     def boundary(self, *, epoch: int, step: int) -> None:
         """Come to a boundary of a job that reports nothing: write a checkpoint if one is due, learn whether to go on.
 
@@ -182,7 +204,7 @@ class Session:
         if self.writer is not None and self._writes_now():
             info = self._write(self.writer, {}, epoch, step)
             if self.rank == 0 and info is not None:
-                self._post(Saved(info))
+                self._post(Wrote(info))
         self._obey({}, epoch, step)
 
     def _check_metric(self, metrics: Mapping[str, Any]) -> None:
@@ -202,7 +224,7 @@ class Session:
             if isinstance(decision, Save):
                 info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
                 if self.rank == 0:
-                    self._tell_saved(info)
+                    self._tell_saved(info, decision.serial)
             elif isinstance(decision, Offer | Adopt):
                 metrics = self._exchange(decision, metrics)
             else:
@@ -214,7 +236,7 @@ class Session:
         """Offer or adopt; return the metrics that this training can claim from now on."""
         answer: Event
         if isinstance(decision, Offer):
-            answer = self.exchange.offer(lead=self.rank == 0)
+            answer = self.exchange.offer(decision, lead=self.rank == 0)
         else:
             answer = adopted = self.exchange.adopt(decision, self.config)
             if adopted.why is None:
@@ -234,7 +256,7 @@ class Session:
         word = self._hear(self._turn)
         heard: Decision | None = None if word is None else decode(word)
         if isinstance(heard, Adopt):
-            heard = self._mailbox.take_adopt(ANSWER_LIMIT_S)
+            heard = self._mailbox.take_adopt(heard.serial, ANSWER_LIMIT_S)
         return Stop(self._mailbox.aborted or "stopped") if heard is None else heard
 
     def _next_decision(self) -> Decision:
@@ -251,14 +273,14 @@ class Session:
             info = None if self._adopted == self.number else self.writing.written(self.number)
             if info is None:  # or it is of before the training became another
                 self._leaving = leave
-                return Save()
-            self._tell_saved(info)  # this report's own: no rank need write another
+                return Save(decision.serial)
+            self._tell_saved(info, decision.serial)  # this report's own: no rank need write another
             if leave is not None:
                 return leave
 
-    def _tell_saved(self, info: CheckpointInfo | None) -> None:
+    def _tell_saved(self, info: CheckpointInfo | None, serial: int) -> None:
         self._saved = info is not None
-        self._post(Saved(info))
+        self._post(Saved(info, serial))
 
     def _writes_now(self) -> bool:
         """Return whether this report writes a checkpoint: rank 0 decides it for all."""
@@ -316,7 +338,7 @@ class Session:
 
     def hand_in(self, value: Any) -> None:
         """Send the head what a job made on this rank: a value, or a reference to one in Ray's object store."""
-        self._post(Output(self.rank, value))
+        self._post(Output(self.rank, value, self._serial))
 
     def checkpoint_for_fit(self) -> str | None:
         """Return the checkpoint that the fit now starting should go on from, if there is one."""
@@ -388,11 +410,6 @@ def get_checkpoint_path() -> str | None:
     return None if resume is None else str(checkpoints.here(resume.path))
 
 
-def _number(value: Any) -> Any:
-    """Read a one-element tensor or array as a Python number; leave the rest alone."""
-    if isinstance(value, bool | int | float | str) or value is None:
-        return value
-    item = getattr(value, "item", None)
-    if callable(item) and math.prod(getattr(value, "shape", ()) or (1,)) == 1:
-        return item()
-    return value
+def _tuples(value: Any) -> Any:
+    """Return lists in lists as tuples, which Tune's TensorBoard logger does not try to draw."""
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value

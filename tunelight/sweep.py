@@ -298,6 +298,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
     from tunelight.gang.seat import sweep_seats  # noqa: PLC0415
     from tunelight.schedulers.choose import first_decision, judged_by  # noqa: PLC0415
     from tunelight.searchers import SweepSearch  # noqa: PLC0415
+    from tunelight.settling import SettlingCallback  # noqa: PLC0415
     from tunelight.trainable import make_trainable  # noqa: PLC0415
     from tunelight.trial import TrialSpec  # noqa: PLC0415
 
@@ -328,6 +329,16 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
     )
     if settings.room_for_data and hasattr(scheduler, "keep_free"):
         scheduler.keep_free(settings.room_for_data)
+    search = SweepSearch(
+        searcher,
+        sweep.total,
+        [space.filled(config) for config in settings.baselines],
+        at_once(sweep.reservation, settings),
+        reservation=sweep.reservation.factory,
+        written=space.written if searcher is settings.searcher else dict,  # one of Ray's has dotted keys
+        start=sweep.start,
+        **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
+    )
     with tune_environment(settings.verbose), _callbacks(sweep, watch, loan, signals) as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
@@ -335,23 +346,14 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
             storage_path=str(folder.parent.absolute()),
             storage_filesystem=for_tune(folder.parent),
             **judged_by(scheduler, settings),
-            search_alg=SweepSearch(
-                searcher,
-                sweep.total,
-                [space.filled(config) for config in settings.baselines],
-                at_once(sweep.reservation, settings),
-                reservation=sweep.reservation.factory,
-                written=space.written if searcher is settings.searcher else dict,  # one of Ray's has dotted keys
-                start=sweep.start,
-                **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
-            ),
+            search_alg=search,
             scheduler=scheduler,
             reuse_actors=settings.reuse_gangs,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
             max_failures=settings.failures.max_failures,
             time_budget_s=settings.budget_s,
             raise_on_failed_trial=False,
-            callbacks=callbacks,
+            callbacks=[*callbacks, SettlingCallback(search.is_finished)],
             verbose=2 if settings.verbose > 1 else 0,
         )
     sweep_seats()  # the heads have ended, but for those that were killed

@@ -42,6 +42,9 @@ with collector_resting():  # a trial's head waits for this before its workers st
 
 logger = logging.getLogger(__name__)
 
+_LAST_LIMIT_S = 5.0
+"""How long a trial may take to its end where its head ends too, what it is writing not counted."""
+
 
 class GangTrainable(Exchanging, Trainable):
     """A Tune trial whose training runs on a gang. Made by :func:`make_trainable`. Runs on: trial.
@@ -152,8 +155,12 @@ class GangTrainable(Exchanging, Trainable):
     def cleanup(self) -> None:
         """End the trial and the gang."""
         with suppress(Exception):
-            self._finish("stopped", limit_s=5.0)
+            self._finish("stopped", limit_s=_LAST_LIMIT_S)
         self._close_gang()
+
+    def settle(self) -> None:
+        """Bring the last trial here, which Tune has stopped, to its end; what it is writing is finished first."""
+        self._finish("stopped", limit_s=_LAST_LIMIT_S)
 
     # -- the scheduler's door
 
@@ -186,7 +193,7 @@ class GangTrainable(Exchanging, Trainable):
             self._decided = True
         self._run.answer(decision)
         if isinstance(decision, Stop) and self._grown:
-            self._run.gang.finish(reason=decision.reason)  # Tune may keep the gang idle: others want what it holds
+            self._run.finish(decision.reason)  # Tune may keep the gang idle: others want what it holds
             self._give_back()
 
     @property
@@ -345,7 +352,7 @@ class GangTrainable(Exchanging, Trainable):
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
             "notes": tuple(report.notes) if report else (),
             "error": None,
-            "warm": self._gang is not None and self._gang.trials > 1,
+            "warm": self._gang is not None and self._gang.warm,
             "gang": self._holding.news(self._gang),
             "log": tuple(log),
             "adopted": self._told_of_adopting(),

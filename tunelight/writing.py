@@ -63,6 +63,7 @@ class CheckpointWriter:
         self._error: BaseException | None = None
         self._last: CheckpointInfo | None = None
         self._failing = False
+        self._in_hand = False
 
     # -- rank 0 decides
 
@@ -104,10 +105,12 @@ class CheckpointWriter:
         where nothing lies.
         """
         began = self._clock()
+        self._in_hand = True
         try:
             self.settle()
             return self._write(info, checkpoint, wait)
         finally:
+            self._in_hand = False
             self._policy.wrote(began, self._clock() - began)
 
     def _write(
@@ -183,6 +186,12 @@ class CheckpointWriter:
             self._post(Wrote(done, notes[0] if notes else None))
 
     # -- the one before
+
+    @property
+    def busy(self) -> bool:
+        """True while a checkpoint is being written. Callable from any thread."""
+        thread = self._thread
+        return self._in_hand or (thread is not None and thread.is_alive())
 
     def settle(self) -> None:
         """Wait until nothing is being written. Raises: what that failed of, unless it was the storage."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
 from tests.integration.training import Line, LineData
+from tunelight import checkpoints
 
 
 class StopAtTwo(FIFOScheduler):
@@ -91,3 +93,31 @@ def test_a_time_budget_ends_the_sweep_and_keeps_what_was_reported(ray4: Any, tmp
     )  # fmt: skip
     assert results.num_interrupted == 2
     assert results.best.history
+
+
+def slow_to_write(config: dict[str, Any]) -> None:
+    """Report for ever; the second report comes with a checkpoint that takes longer than Tune waits for a head."""
+    import time
+
+    context = tl.get_context()
+
+    def save(path: str) -> None:
+        def write() -> None:
+            time.sleep(20)
+            Path(path).write_text("weights")
+
+        context.writing.defer(write)
+
+    while True:
+        context.report({"loss": 1.0}, checkpoint=save if context.number == 1 else None)
+
+
+@pytest.mark.slow
+def test_trials_that_are_stopped_last_keep_the_checkpoint_that_they_were_writing(ray4: Any, tmp_path: Path) -> None:
+    scheduler: Any = StopAtTwo
+    results = tl.run(
+        {"x": tl.uniform(0, 1)}, slow_to_write, metric="loss", num_samples=2, workers=1, scheduler=scheduler(),
+        storage=tmp_path, name="s", progress=False,
+    )  # fmt: skip
+    assert [trial.state for trial in results.trials] == ["STOPPED", "STOPPED"]
+    assert [[one.number for one in checkpoints.find(trial.path)] for trial in results.trials] == [[2], [2]]

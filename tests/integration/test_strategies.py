@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,29 @@ def test_optimizer_states_come_on_demand_and_into_the_driver_s_checkpoints(kind:
     (kept,) = torch.load(tmp_path / "end.ckpt", weights_only=True)["optimizer_states"]
     assert kept["param_groups"][0]["lr"] == 0.1
     assert [float(state["step"]) for state in kept["state"].values()] == [2.0, 2.0]
+
+
+class Dying(Small):
+    """Its rank 0 dies in its first prediction, once, and late enough for rank 1 to have handed in its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.died = folder / "died"
+
+    def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.global_rank == 0 and not self.died.exists():
+            self.died.touch()
+            time.sleep(2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().predict_step(batch, batch_idx)
+
+
+@pytest.mark.slow
+def test_predictions_come_once_where_a_gang_had_to_start_again(warm_gangs: Any, tmp_path: Path) -> None:
+    got: Any = trainer(tl.RayStrategy(num_workers=(1, 2))).predict(Dying(tmp_path), data())
+    warm_gangs.close()
+    assert (tmp_path / "died").exists()
+    assert torch.equal(torch.cat(got), torch.cat([batch.sum(dim=1) for (batch,) in data()]))
 
 
 def test_optimizer_states_of_no_fit_are_an_error() -> None:

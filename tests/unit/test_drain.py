@@ -48,7 +48,7 @@ class Notice:
 
 
 def test_a_drained_trial_ends_at_its_next_boundary_with_a_checkpoint_to_go_on_from_elsewhere():
-    gang = ScriptedGang([report(1), Saved(info(2)), report(2)])
+    gang = ScriptedGang([report(1), Saved(info(2), 1), report(2)])
     run, _, _ = play(gang, leave=Notice())
     seen: list[Any] = [run.next_event(), run.next_event()]
     with pytest.raises(TrialError) as caught:
@@ -61,7 +61,7 @@ def test_a_drained_trial_ends_at_its_next_boundary_with_a_checkpoint_to_go_on_fr
 
 
 def test_training_that_writes_no_checkpoint_stays_as_long_as_it_can():
-    gang = ScriptedGang([report(1, saved=False), Saved(None), report(2, saved=False), Ended(0)])
+    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)])
     run, _, said = play(gang, leave=Notice())
     assert numbers(run) == [1, 2]
     assert said == ["stays where it is although Ray drains host#abcdef: its training code writes no checkpoints"]

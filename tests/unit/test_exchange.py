@@ -35,7 +35,7 @@ class Lost:
     """A store that is full, and whose things are gone."""
 
     def put(self, value: Any) -> Any:
-        raise MemoryError
+        raise MemoryError("no room")
 
     def get(self, reference: Any, timeout_s: float) -> Any:
         raise KeyError(reference)
@@ -77,8 +77,17 @@ class Gang:
 
 
 def test_a_word_stands_for_each_decision() -> None:
-    decisions: list[Any] = [Continue(), Save(), Offer(), Stop("asha"), Adopt(None, {})]
+    decisions: list[Any] = [Continue(), Save(), Offer(), Stop("asha"), Adopt(None, {}, serial=4)]
     assert [decode(encode(decision)) for decision in decisions] == decisions
+
+
+def test_a_rank_takes_the_order_to_adopt_that_rank_0_means_and_no_earlier_one() -> None:
+    box = Mailbox()
+    for serial in (3, 5, 6):
+        box.put(Adopt(f"of {serial}", {}, serial=serial))
+    assert [box.take_adopt(serial, 1.0) for serial in (5, 6)] == [
+        Adopt(f"of {serial}", {}, serial=serial) for serial in (5, 6)
+    ]
 
 
 def test_an_offer_is_the_state_of_rank_0_and_the_report_waits_on(tmp_path: Path) -> None:
@@ -147,7 +156,7 @@ def test_what_is_gone_is_not_adopted_and_says_so() -> None:
 def test_a_full_store_costs_the_offer_and_not_the_training() -> None:
     exchange = Exchange(Lost())
     exchange.training = Weights(1)
-    assert exchange.offer(lead=True) == Offered(None)
+    assert exchange.offer(Offer(7), lead=True) == Offered(None, why="MemoryError: no room", answers=7)
 
 
 def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) -> None:

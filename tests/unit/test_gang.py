@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError, RaySystemError
 
-from tunelight.gang.gang import Gang
+from tunelight.gang.crew import Crew
+from tunelight.gang.gang import SILENCE_LIMIT_S, Gang
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import Sign
+from tunelight.gang.worker import Location
 from tunelight.messages import Ended, Event, Report
 
 
@@ -27,3 +31,99 @@ def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatc
     while gang.running:
         read.append(gang.next_event(0))
     assert read == [Ended(1), *last]
+
+
+class Polls:
+    """Ray's side of polls, each a list: of what it brings, or the error that it raises; without either, it waits on."""
+
+    def __init__(self) -> None:
+        self.asked: list[Poll] = []
+
+    def wait(self, polls: list[Poll], num_returns: int = 1, timeout: float | None = None) -> Any:
+        ready = [poll for poll in polls if poll.answer is not None][:num_returns]
+        return ready, [poll for poll in polls if poll not in ready]
+
+    def get(self, poll: Poll) -> Any:
+        if isinstance(poll.answer, Exception):
+            raise poll.answer
+        return poll.answer, Sign()
+
+
+class Poll:
+    """One poll of a rank, and what it was answered."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.answer: Any = None
+
+
+class Worker:
+    """A rank's actor that is asked, and answers nothing by itself."""
+
+    def __init__(self, rank: int, polls: Polls) -> None:
+        self.rank, self.polls = rank, polls
+        self.poll = self
+
+    def remote(self, *_: Any) -> Poll:
+        self.polls.asked.append(Poll(self.rank))
+        return self.polls.asked[-1]
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a gang of two ranks that train, its polls, and a clock that the test sets."""
+    polls, clock = Polls(), SimpleNamespace(now=0.0)
+    gang = Gang(GangSpec(workers=2, hang_timeout_s=None), None)
+    gang.trials = 1
+    gang._crew.ranks = [Seat(gang.spec, worker=Worker(rank, polls)) for rank in range(2)]
+    gang._crew.locations = [Location("node", "127.0.0.1", rank, "host") for rank in range(2)]
+    monkeypatch.setattr(ray, "wait", polls.wait)
+    monkeypatch.setattr(ray, "get", polls.get)
+    monkeypatch.setattr("tunelight.gang.gang.time.monotonic", lambda: clock.now)
+    monkeypatch.setattr(Crew, "lose", lambda self, rank, reason: None)
+    for rank in range(2):
+        gang._ask(rank)
+    return gang, polls, clock
+
+
+def test_a_frozen_rank_is_noticed_although_the_other_one_reports_all_the_while(two: Any) -> None:
+    gang, polls, clock = two
+    number = 0
+    while clock.now < 2 * SILENCE_LIMIT_S:
+        number += 1
+        clock.now += 10
+        polls.asked[-1 if number > 1 else 0].answer = [Report(number, {"loss": 1.0})]
+        event = gang.next_event()
+        if isinstance(event, Ended):
+            break
+        assert isinstance(event, Report)
+    assert isinstance(event, Ended)
+    assert event.rank == 1
+    assert event.error is not None
+    assert event.error.cause == "unresponsive"
+
+
+def test_a_rank_whose_answer_nobody_has_read_yet_is_not_frozen(two: Any) -> None:
+    gang, polls, clock = two
+    clock.now = 2 * SILENCE_LIMIT_S  # nobody asked for events, between two steps
+    for poll in polls.asked:
+        poll.answer = [Report(1, {"loss": 1.0})] if poll.rank == 0 else []
+    assert isinstance(gang.next_event(), Report)
+    assert not any(isinstance(event, Ended) for event in gang._buffer)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ActorDiedError(), "died"),
+        (RaySystemError("cannot decode", "Traceback\nRuntimeError: Attempting to deserialize object"), "exception"),
+    ],
+)
+def test_what_cannot_be_read_is_not_called_a_dead_process_and_not_tried_again(two: Any, error: Any, cause: str) -> None:
+    gang, polls, _ = two
+    polls.asked[0].answer = error
+    event = gang.next_event()
+    assert isinstance(event, Ended)
+    assert event.error is not None
+    assert event.error.cause == cause
+    assert ("process died" in event.error.message) == (cause == "died")

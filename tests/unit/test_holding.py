@@ -11,7 +11,7 @@ from tunelight.gang.worker import Location
 
 def gang(*pids: int, met_at: float, trials: int = 1) -> Any:
     places = [Location("abcdef0123", "10.0.0.1", pid, "host") for pid in pids]
-    return SimpleNamespace(size=len(pids), locations=places, met_at=met_at, trials=trials, name="g1")
+    return SimpleNamespace(size=len(pids), locations=places, met_at=met_at, warm=trials > 1, name="g1")
 
 
 def test_it_is_told_once_who_trains_and_how_long_they_took_to_meet() -> None:

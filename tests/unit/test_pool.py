@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +13,8 @@ from tunelight.gang import pool as pools
 from tunelight.gang.pool import Held, Pool
 from tunelight.gang.spec import GangSpec
 from tunelight.resources import Reservation
+from tunelight.strategies import driver as drivers
+from tunelight.strategies.driver import DriverLauncher
 
 
 class Gang:
@@ -84,6 +87,55 @@ def test_an_unfit_gang_is_closed_and_not_kept(pool: Pool) -> None:
     pool.give_back(first, 60)
     assert first.closed
     assert take(pool) is not first
+
+
+def test_a_timer_that_is_late_closes_no_gang_that_was_taken_meanwhile(pool: Pool) -> None:
+    first = take(pool)
+    pool.give_back(first, 60)
+    timer: Any = first.timer
+    assert take(pool) is first
+    timer.function(*timer.args)  # it had begun before it was cancelled
+    assert not first.closed
+    pool.give_back(first, 60)
+    timer.function(*timer.args)
+    assert not first.closed
+
+
+def test_a_gang_that_idles_too_long_is_closed_and_not_taken_again(pool: Pool) -> None:
+    first = take(pool)
+    pool.give_back(first, 0.01)
+    end = time.monotonic() + 5
+    while not first.closed and time.monotonic() < end:
+        time.sleep(0.005)
+    assert first.closed
+    assert take(pool) is not first
+
+
+def test_who_had_a_gang_before_does_not_end_it_for_who_has_it_now(pool: Pool) -> None:
+    first = take(pool)
+    lease = first.lease
+    pool.give_back(first, 60)
+    assert take(pool) is first
+    pool.end(first, lease)
+    assert not first.closed
+    pool.end(first, first.lease)
+    assert first.closed
+
+
+def test_a_strategy_that_is_shut_down_ends_its_own_workers_alone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "pool", pool)
+    one, other = (DriverLauncher(cast("Any", None), None) for _ in range(2))
+    for launcher in (one, other):  # one fit after the other, on the same warm gang
+        launcher._held = take(pool)
+        launcher._lease = launcher._held.lease
+        pool.give_back(launcher._held, 60)
+    held = one._held
+    assert held is other._held
+    assert held is not None
+    one.shutdown()
+    assert not held.closed
+    other.shutdown()
+    assert held.closed
 
 
 def test_closing_the_pool_ends_what_idles_alone(pool: Pool) -> None:

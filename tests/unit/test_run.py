@@ -17,13 +17,19 @@ from tunelight.messages import (
     Continue,
     Ended,
     Event,
+    Offer,
+    Offered,
+    Output,
     Report,
     Saved,
     Stop,
     Task,
+    Text,
     WorkerError,
+    Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
+from tunelight.strategies.driver import _listen
 
 TASK = Task("00000", "/nowhere", {}, b"", 1, "/", until=None)
 
@@ -46,6 +52,7 @@ class ScriptedGang:
     def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
         self.spec = GangSpec(size, least=1, most=wanted)
         self.size, self.arrived = size, 0
+        self.trials = self._serial = 0
         self.seats: list[int | None] = []
         self.late: list[Event] = list(late)
         self.tasks: list[Task] = []
@@ -73,20 +80,23 @@ class ScriptedGang:
 
     def start(self, task: Task) -> None:
         self.tasks.append(task)
+        self.trials += 1
         self._events = deque(self._starts.popleft())
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         return self._events.popleft() if self._events else None
 
-    def answer(self, decision: Any) -> None:
+    def answer(self, decision: Any) -> int:
         self.answers.append(decision)
+        self._serial += 1
+        return self._serial
 
     def fail(self, first: WorkerError) -> WorkerError:
         self._events.clear()
         return first
 
-    def finish(self, reason: str = "") -> list[Report]:
-        late = [event for event in self._events if isinstance(event, Report)]
+    def finish(self, reason: str = "") -> list[Event]:
+        late = list(self._events)
         self._events.clear()
         return late
 
@@ -201,7 +211,7 @@ def test_a_bug_is_not_tried_again_and_a_preemption_does_not_count() -> None:
 
 
 def test_workers_that_arrived_join_at_a_boundary_after_the_cooldown() -> None:
-    gang = ScriptedGang([report(1), Saved(info(2)), report(2)], [report(3), Ended(0)], size=1, wanted=2)
+    gang = ScriptedGang([report(1), Saved(info(2), 1), report(2)], [report(3), Ended(0)], size=1, wanted=2)
     run, clock, said = play(gang)
     gang.arrived = 1
     run.resize_if_due()
@@ -216,7 +226,7 @@ def test_workers_that_arrived_join_at_a_boundary_after_the_cooldown() -> None:
 
 
 def test_training_that_writes_no_checkpoint_keeps_its_workers() -> None:
-    gang = ScriptedGang([report(1, saved=False), Saved(None), report(2, saved=False), Ended(0)], size=1, wanted=2)
+    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)], size=1, wanted=2)
     run, clock, said = play(gang)
     gang.arrived = 1
     clock.sleep(COOLDOWN_S)
@@ -228,7 +238,7 @@ def test_training_that_writes_no_checkpoint_keeps_its_workers() -> None:
 
 
 def test_a_smaller_size_is_taken_at_once() -> None:
-    gang = ScriptedGang([Saved(info(1))], [report(2), Ended(0)])
+    gang = ScriptedGang([Saved(info(1), 1)], [report(2), Ended(0)])
     run, *_ = play(gang)
     run.resize(1)
     run.resize_if_due()
@@ -237,7 +247,7 @@ def test_a_smaller_size_is_taken_at_once() -> None:
 
 
 def test_a_size_that_is_asked_for_needs_no_cooldown() -> None:
-    gang = ScriptedGang([Saved(info(1)), report(1)], [report(2), Ended(0)], size=1, wanted=2)
+    gang = ScriptedGang([Saved(info(1), 1), report(1)], [report(2), Ended(0)], size=1, wanted=2)
     run, _, said = play(gang)
     gang.arrived = 1
     run.resize(2)
@@ -248,7 +258,7 @@ def test_a_size_that_is_asked_for_needs_no_cooldown() -> None:
 
 
 def test_a_gang_grows_only_when_all_who_were_asked_for_are_there() -> None:
-    gang = ScriptedGang([Saved(info(1)), report(1)], [report(2), Ended(0)], size=2, wanted=4)
+    gang = ScriptedGang([Saved(info(1), 1), report(1)], [report(2), Ended(0)], size=2, wanted=4)
     run, *_ = play(gang, size=2)
     run.resize(4)
     assert gang.seats == [4]
@@ -272,13 +282,67 @@ def test_growth_that_is_withdrawn_changes_nothing() -> None:
 
 
 def test_growth_that_cannot_be_used_is_given_back() -> None:
-    gang = ScriptedGang([report(1, saved=False), Saved(None), report(2, saved=False), Ended(0)], size=2, wanted=4)
+    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)], size=2, wanted=4)
     run, *_ = play(gang, size=2)
     run.resize(4)
     gang.arrived = 2
     run.resize_if_due()
     assert numbers(run) == [1, 2]
     assert gang.seats == [4, 2]
+
+
+def test_only_the_answer_to_the_order_to_leave_makes_a_run_leave() -> None:
+    gang = ScriptedGang([report(1), Saved(info(1), 7), report(2), Ended(0)], size=1, wanted=2)
+    run, clock, _ = play(gang)
+    gang.arrived = 1
+    clock.sleep(COOLDOWN_S)
+    run.resize_if_due()
+    assert gang.answers == [Stop("resize", save=True)]
+    assert numbers(run) == [1, 2]
+    assert len(gang.tasks) == 1
+    assert run.resume == info(2)  # a checkpoint counts, whoever asked for it
+
+
+def test_what_comes_while_a_run_changes_its_size_is_passed_on_and_its_checkpoint_kept() -> None:
+    ended: list[Event] = [Text("epoch 2"), Wrote(info(2)), Ended(0), Ended(1)]
+    gang = ScriptedGang([Saved(info(1), 1), *ended], [report(3), Ended(0)])
+    kept: list[int] = []
+    run, *_ = play(gang, keep=lambda one: kept.append(one.number))
+    run.resize(1)
+    run.resize_if_due()
+    assert run.next_event() == Text("epoch 2")
+    assert gang.tasks[1].resume == info(2)
+    assert numbers(run) == [3]
+    assert kept == [1, 2, 3]
+
+
+def test_a_report_that_is_read_after_a_restart_does_not_take_the_trial_back() -> None:
+    failed = Ended(1, error=error())
+    gang = ScriptedGang([failed], [report(3), failed], [Ended(0)], late=[report(1), report(2)])
+    run, *_ = play(gang)
+    run.next_event()
+    gang.late = []
+    assert numbers(run) == [2, 3]
+    assert [task.resume for task in gang.tasks] == [None, info(2), info(3)]
+
+
+def test_what_a_start_that_failed_has_handed_in_is_no_part_of_the_result() -> None:
+    lost: list[Event] = [Output(1, "b1 b3", 1), Ended(0, error=error(rank=0))]
+    gang = ScriptedGang(lost, [Output(1, "late", 1), Output(0, "b0 b1 b2 b3", 2), Ended(0)])
+    run, *_ = play(gang)
+    assert _listen(run, None) == {0: "b0 b1 b2 b3"}
+
+
+def test_an_offer_that_no_store_takes_is_told() -> None:
+    class Full(ScriptedGang):
+        def ask(self, decision: Any, kind: Any) -> Any:
+            assert isinstance(decision, Offer)
+            return Offered(None, why="ObjectStoreFullError: 2 GB")
+
+    run, _, said = play(Full([report(1), Ended(0)]))
+    assert run.offer() is None
+    assert "could not offer its state to other trials" in said[0]
+    assert "ObjectStoreFullError: 2 GB" in said[0]
 
 
 def test_another_trial_on_a_gang_that_was_larger_says_nothing_of_it() -> None:

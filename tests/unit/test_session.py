@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fakes import MemoryControl
@@ -125,6 +127,17 @@ def test_a_report_does_not_wait_for_its_checkpoint_and_a_save_of_it_writes_no_ot
     assert Saved(wrote.checkpoint) in ranks.events
 
 
+def test_what_a_job_writes_by_itself_is_no_answer_to_anybody(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None, job=True, heard=False)
+    (one,) = ranks.sessions
+    one.writer = lambda path: Path(path).write_text("weights")
+    one.boundary(epoch=0, step=8)
+    (wrote,) = ranks.events
+    assert isinstance(wrote, Wrote)
+    assert wrote.checkpoint is not None
+    assert wrote.checkpoint.step == 8
+
+
 def test_every_rank_leaves_out_the_checkpoints_that_rank_0_does(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, until=None, every_s=3600.0)
     write = Waited(ranks)
@@ -228,3 +241,48 @@ def test_one_element_tensors_are_read_as_numbers(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None)
     ranks.report({"loss": _Tensor()})
     assert ranks.events[0].metrics == {"loss": 0.125}
+
+
+class _OnGPU:
+    """A tensor on a GPU, as one looks that has none: it can be sent, and cannot be read there."""
+
+    shape = (2,)
+
+    def tolist(self) -> list[float]:
+        return [0.25, 0.5]
+
+    def __reduce__(self) -> Any:
+        return (_cannot, ())
+
+
+def _cannot() -> None:
+    raise RuntimeError("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False")
+
+
+class _Odd:
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle '_Odd' object")
+
+    def __repr__(self) -> str:
+        return "<odd>"
+
+
+def test_every_metric_can_be_read_where_neither_torch_nor_a_gpu_is(tmp_path: Path) -> None:
+    import torch
+
+    ranks = Ranks(tmp_path, size=1, until=None)
+    matrix = np.eye(2)
+    given = {"each": _OnGPU(), "two": torch.ones(1, 2), "of": {"a": [torch.tensor(3)], 1: (_OnGPU(),)}, "np": matrix}
+    assert ranks.report({"loss": 1.0, "odd": _Odd(), **given}) == [None]
+    sent = pickle.dumps(ranks.events[0])
+    assert b"torch" not in sent
+    metrics = pickle.loads(sent).metrics
+    assert np.array_equal(metrics.pop("np"), matrix)
+    assert metrics == {
+        "loss": 1.0,
+        "odd": "<odd>",
+        "each": (0.25, 0.5),
+        "two": ((1.0, 1.0),),
+        "of": {"a": [3], "1": ((0.25, 0.5),)},
+    }
+    assert ranks.events[0].notes == ("The metric 'odd' is no number but a _Odd: its text is recorded.",)

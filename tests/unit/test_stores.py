@@ -35,6 +35,29 @@ def test_any_other_path_is_itself(tmp_path):
     assert stores.for_tune(tmp_path) is None
 
 
+def test_a_folder_of_the_persons_own_may_have_the_name_of_the_working_folders(tmp_path):
+    storage = tmp_path / "tunelight-stores" / "sweeps"
+    assert Settings(train=print, storage=storage).storage == storage
+    assert not stores.inside(storage / "first" / "00000")
+    assert stores.shown(storage) == str(storage)
+    storage.mkdir(parents=True)
+    stores.write(storage / "x", b"here")
+    assert (storage / "x").read_bytes() == stores.read(storage / "x") == b"here"
+    assert stores.exists(storage / "x")
+    assert stores.for_tune(storage) is None
+    assert not stores.inside(storage.parent)
+
+
+def test_a_home_below_such_a_folder_keeps_its_stores_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "tunelight-stores" / "me" / ".cache"))
+    assert stores.shown(stores.working("s3://bucket/sweeps")) == "s3://bucket/sweeps"
+
+
+def test_a_folder_that_would_be_taken_for_a_store_is_refused_at_once(tmp_path):
+    with pytest.raises(SettingsError, match=r"would be taken for s3://bucket.*choose another folder"):
+        Settings(train=print, storage=tmp_path / "tunelight-stores" / "s3" / "bucket")
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [

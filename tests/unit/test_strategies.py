@@ -18,8 +18,9 @@ from tests.fakes import MemoryControl
 from tunelight import session
 from tunelight.control import Mailbox
 from tunelight.errors import ResourceError, SettingsError, StrategyError
+from tunelight.gang.gpus import visible_gpus
 from tunelight.gang.horovod import environment
-from tunelight.gang.placement import arrange, layout, visible_gpus
+from tunelight.gang.placement import arrange, layout
 from tunelight.gang.rendezvous import Meeting
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location

@@ -147,7 +147,7 @@ def test_a_result_holds_no_list_which_tune_s_tensorboard_logger_would_try_to_dra
     assert not any(lists(one.step()) for _ in range(3))
 
 
-def test_a_worker_that_is_replaced_is_told_and_the_gang_stays_warm(make: Make) -> None:
+def test_a_worker_that_is_replaced_is_told_and_not_called_warm(make: Make) -> None:
     one = make(three)
     one.step()
     one.reset_config({})
@@ -155,7 +155,7 @@ def test_a_worker_that_is_replaced_is_told_and_the_gang_stays_warm(make: Make) -
     gang.unfit = "rank 0 left a thread"
     result = one.step()
     assert result[RESULT_KEY]["log"] == ("a worker is replaced: rank 0 left a thread",)
-    assert result[RESULT_KEY]["warm"] is True
+    assert result[RESULT_KEY]["warm"] is False
 
 
 def test_a_failure_raises_for_plain_tune(make: Make) -> None:

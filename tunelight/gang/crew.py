@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -180,10 +181,15 @@ class Crew:
     def _meet(self, seats: list[Seat]) -> None:
         """Let the workers of ``seats`` meet, as ranks in the order of where they run."""
         head = ray.get_runtime_context().get_node_id()
-        order = arrange([seat.location for seat in seats if seat.location is not None], head)
-        self.ranks = [seats[index] for index, _ in order]
-        self.locations = [seat.location for seat in self.ranks if seat.location is not None]
+        there = [(seat, seat.location) for seat in seats if seat.location is not None]
+        order = arrange([location for _, location in there], head, roams=self.spec.roams)
+        self.ranks, self.locations = [], []
         places = [place for _, place in order]
+        for index, place in order:
+            seat, location = there[index]
+            seat.location = replace(location, seen=place.gpus)
+            self.ranks.append(seat)
+            self.locations.append(seat.location)
         told = differences({node_name(one.hostname, one.node_id, one.address): one.versions for one in self.locations})
         if told:
             raise GangError(f"The gang's workers cannot train together. {' '.join(told)} {ADVICE}", "exception")
@@ -205,6 +211,16 @@ class Crew:
     def workers(self) -> list[Any]:
         """The actors on the ranks' seats, in rank order: where one was lost its replacement, or None yet."""
         return [seat.worker for seat in self.ranks]
+
+    def begin(self) -> None:
+        """Note that the ranks' workers are about to start a trial."""
+        for seat in self.ranks:
+            seat.starts += 1
+
+    @property
+    def warm(self) -> bool:
+        """True where no rank's worker is new: each had started a trial before this start."""
+        return bool(self.ranks) and all(seat.starts > 1 for seat in self.ranks)
 
     def check_alive(self, limit_s: float) -> None:
         """Ask every worker for a sign of life. Raises: GangError."""

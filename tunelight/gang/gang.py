@@ -2,11 +2,13 @@
 
 The one run protocol: ``start(task)``, then ``next_event()`` until every rank has ended; ``answer(decision)``
 in between; ``finish()`` to bring a running trial to its end within a limit; ``heal()`` to meet anew after a
-failure. Whatever waits here has a limit. Nothing here imports torch.
+failure. Decisions that are answered have a serial, which their answer carries. Whatever waits here has a limit.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections import deque
@@ -15,24 +17,32 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
+from tunelight.control import numbered
 from tunelight.gang.crew import Crew
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
 from tunelight.gang.worker import Location
-from tunelight.messages import Adopt, Decision, Ended, Event, Report, Save, Saved, Stop, Task, WorkerError
+from tunelight.messages import Adopt, Answer, Decision, Ended, Event, Save, Saved, Stop, Task, WorkerError
+from tunelight.writing import SETTLE_LIMIT_S
 
 STOP_LIMIT_S = 30.0
 """How long a trial may take from a stop to its end: its next report may be an epoch away."""
 FAIL_LIMIT_S = 4.0
 """How long the other ranks may take to end once one has failed; then they are killed."""
+WRITE_LIMIT_S = SETTLE_LIMIT_S + STOP_LIMIT_S
+"""How long a rank may take to end that is writing a checkpoint: it gives up on that after ``SETTLE_LIMIT_S`` itself."""
+_WRITING_S = 1.0
+"""How often a rank that should have ended is asked whether it is still writing a checkpoint."""
+_WORD_LIMIT_S = 2.0
+"""How long it may take to say so."""
 SILENCE_LIMIT_S = 300.0
 """How long a worker's process may be too busy to say that it has no news."""
 _POLL_S = 20.0
 
-Answer = TypeVar("Answer", bound=Event)
+Kind = TypeVar("Kind", bound=Answer)
 
 
 class Gang:
@@ -48,13 +58,14 @@ class Gang:
         self.name = secrets.token_hex(3)
         """Tells it from other gangs."""
         self.trials = 0
-        """Trials started on this gang; from the second on it is warm."""
+        """Trials started on this gang, each start of one that failed counted."""
         self.late: list[Event] = []
         """What came while the last failed trial was brought to its end."""
         self._crew = Crew(spec, group)
         self._polls: dict[Any, int] = {}
         self._buffer: deque[Event] = deque()
         self._asked: dict[int, float] = {}
+        self._serial = 0
         self._ended: dict[int, Ended] = {}
         self._watch = HangWatch(spec.hang_timeout_s)
 
@@ -106,6 +117,11 @@ class Gang:
         return self._crew.met_at
 
     @property
+    def warm(self) -> bool:
+        """True where no rank's process was new at the last start; one that was replaced is."""
+        return self._crew.warm
+
+    @property
     def locations(self) -> list[Location]:
         """Where the ranks run, in rank order."""
         return list(self._crew.locations)
@@ -153,19 +169,26 @@ class Gang:
             on_resize=self.spec.on_resize,
             lead=self._crew.workers[0] if self.size > 1 else None,
         )
+        self._crew.begin()
         for worker in self._crew.workers:
             worker.start.remote(task)  # a worker that died shows in its poll
         self._polls = {}
         for rank in range(self.size):
             self._ask(rank)
 
-    def answer(self, decision: Decision) -> None:
-        """Send a decision to rank 0, which passes it on at the boundary it is for; what to adopt, to every rank."""
+    def answer(self, decision: Decision) -> int:
+        """Send a decision to rank 0, which passes it on at the boundary it is for; what to adopt, to every rank.
+
+        Returns: the serial that the event carries by which it is answered, if it is.
+        """
+        self._serial += 1
+        decision = numbered(decision, self._serial)
         self._watch.rest()  # they may have waited for this
         for worker in self._crew.workers[1:] if isinstance(decision, Adopt) else ():
             worker.answer.remote(self.trials, decision)
         if self.size and 0 not in self._ended:  # else its seat may have another worker by now
             self._crew.workers[0].answer.remote(self.trials, decision)
+        return self._serial
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """Return the next event of the running trial; None when none came within ``timeout_s``.
@@ -178,10 +201,9 @@ class Gang:
             if left <= 0 or not self._polls:
                 return None
             ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=min(left, self._poll_s))
-            if not ready:
-                self._drop_silent()
             for poll in ready:
                 self._take(self._polls.pop(poll), poll)
+            self._drop_silent()
             self._drop_stuck()
         return self._buffer.popleft()
 
@@ -195,9 +217,17 @@ class Gang:
         return min(_POLL_S, (self.spec.hang_timeout_s or _POLL_S * 4) / 4)
 
     def _drop_silent(self) -> None:
-        """Give up a rank that has not even answered that it has no news: its process is stopped, or stuck."""
-        for poll, rank in list(self._polls.items()):
-            if time.monotonic() - self._asked[rank] > self._silence_limit_s:
+        """Give up a rank that has not even answered that it has no news: its process is stopped, or stuck.
+
+        An answer may have come a while ago and not been read yet: nobody asks for events between two steps of a trial.
+        """
+        late = [
+            (poll, rank)
+            for poll, rank in self._polls.items()
+            if time.monotonic() - self._asked[rank] > self._silence_limit_s
+        ]
+        for poll, rank in late:
+            if not ray.wait([poll], timeout=0)[0]:
                 del self._polls[poll]
                 self._buffer.append(self._give_up(rank, f"has answered nothing for {self._silence_limit_s:.0f} s"))
 
@@ -247,11 +277,17 @@ class Gang:
         return ended
 
     def _death(self, rank: int, error: Exception) -> WorkerError:
+        """Describe why a poll was not answered: the process is gone, or its answer could not be read here."""
         node = self._crew.locations[rank].hostname
-        died = "the worker's process died" if isinstance(error, RayActorError) else "the worker failed"
+        unreadable = isinstance(error, RayTaskError | RaySystemError)  # it would be again
+        died = "what the worker reported could not be sent" if unreadable else "the worker failed"
+        if isinstance(error, RayActorError):
+            died = "the worker's process died"
         detail = str(error).strip().splitlines()
-        cause: Literal["died", "preempted"] = "preempted" if getattr(error, "preempted", False) else "died"
-        message = f"{died}: {detail[0] if detail else ''}"
+        cause: Literal["exception", "died", "preempted"] = "exception" if unreadable else "died"
+        if getattr(error, "preempted", False):
+            cause = "preempted"
+        message = f"{died}: {detail[-1 if unreadable else 0] if detail else ''}"
         return WorkerError(rank, node, type(error).__name__, message, str(error), cause=cause)
 
     def save(self) -> Saved:
@@ -261,17 +297,17 @@ class Gang:
         """
         return self.ask(Save(), Saved) or Saved(None)
 
-    def ask(self, decision: Decision, kind: type[Answer]) -> Answer | None:
+    def ask(self, decision: Decision, kind: type[Kind]) -> Kind | None:
         """Send a decision that is answered by an event, and return that; None if the trial ended before it could.
 
-        What comes meanwhile stays in order for ``next_event``.
+        What comes meanwhile stays in order for ``next_event``, also what answers another decision.
         """
-        self.answer(decision)
+        serial = self.answer(decision)
         kept: deque[Event] = deque()
         try:
             while self.running:
                 event = self.next_event()
-                if isinstance(event, kind):
+                if isinstance(event, kind) and event.answers == serial:
                     return event
                 if event is not None:
                     kept.append(event)
@@ -281,22 +317,24 @@ class Gang:
         finally:
             self._buffer.extendleft(reversed(kept))
 
-    def finish(self, limit_s: float = STOP_LIMIT_S, reason: str = "stopped") -> list[Report]:
-        """Bring the running trial to its end; return the reports that came on the way.
+    def finish(self, limit_s: float = STOP_LIMIT_S, reason: str = "stopped") -> list[Event]:
+        """Bring the running trial to its end; return what came on the way, the ends of its ranks included.
 
-        A rank that does not end within ``limit_s`` makes the gang unfit.
+        A rank that does not end within ``limit_s`` makes the gang unfit; while it is writing a checkpoint it has
+        ``WRITE_LIMIT_S``.
         """
         if not self.running:
             return []
         self.answer(Stop(reason))
-        late = [event for event in self._until_ended(limit_s) if isinstance(event, Report)]
+        late = self._until_ended(limit_s)
         self._kill_slow(f"did not stop within {limit_s:.0f} s")
         return late
 
     def fail(self, first: WorkerError) -> WorkerError:
         """End a trial in which a rank has failed, on all ranks; return the error that caused it.
 
-        Ranks that do not end within ``FAIL_LIMIT_S`` are killed.
+        Ranks that do not end within ``FAIL_LIMIT_S`` are killed, unless they are writing a checkpoint: the trial goes
+        on from that one.
         """
         self._watch = HangWatch(None)  # who does not end now has a limit of its own
         for rank, worker in enumerate(self._crew.workers):
@@ -315,14 +353,40 @@ class Gang:
         self._polls = {}
 
     def _until_ended(self, limit_s: float) -> list[Event]:
-        deadline = time.monotonic() + limit_s
+        """Return what comes until all ranks have ended, or those that have not are to be killed.
+
+        ``limit_s`` begins anew once a checkpoint that was being written is finished.
+        """
+        now = time.monotonic()
+        deadline, last = now + limit_s, now + WRITE_LIMIT_S
         events = list(self._buffer)
         self._buffer.clear()
-        while self.running and (left := deadline - time.monotonic()) > 0:
-            event = self.next_event(left)
+        wrote = False
+        while self.running:
+            now = time.monotonic()
+            if now >= deadline:
+                writes = now < last and self._writing()
+                if not (writes or wrote):
+                    break
+                deadline = time.monotonic() + (_WRITING_S if writes else max(limit_s, _WRITING_S))
+                wrote = writes
+            event = self.next_event(deadline - now)
             if event is not None:
                 events.append(event)
         return events
+
+    def _writing(self) -> bool:
+        """Tell whether a rank that has not ended says that it is writing a checkpoint."""
+        ranks = [rank for rank in range(self.size) if rank not in self._ended]
+        calls = [self._crew.workers[rank].writes.remote(self.trials) for rank in ranks]
+        if not calls:
+            return False
+        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=_WORD_LIMIT_S)
+        for call in answered:
+            with contextlib.suppress(RayError):  # its poll says so too
+                if ray.get(call):
+                    return True
+        return False
 
 
 _CAUSES = ("preempted", "exception", "died", "unresponsive")

@@ -23,7 +23,7 @@ class Holding:
         """Return who trains now, if that was not told yet.
 
         Keys: ``gang`` (an id of its own for each gang), ``nodes`` (host and node of each worker, by rank), ``warm``
-        (its workers trained another trial before), ``began`` and ``ready`` (seconds since the epoch: from when to when
+        (none of its workers is new), ``began`` and ``ready`` (seconds since the epoch: from when to when
         the trial waited for them to start and to meet).
         """
         if gang is None or not gang.size:
@@ -35,7 +35,7 @@ class Holding:
         return {
             "gang": gang.name,
             "nodes": tuple(f"{host}#{node[:6]}" for host, node, _ in places),
-            "warm": gang.trials > 1,
+            "warm": gang.warm,
             "began": gang.met_at if began is None else began,
             "ready": gang.met_at if began is None else max(began, gang.met_at),
         }

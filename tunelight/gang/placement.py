@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunelight.gang.gpus import seen_by, visible_gpus
 from tunelight.gang.rendezvous import LOOPBACK
 from tunelight.gang.worker import Location
 from tunelight.messages import Place
 
 
-def arrange(locations: Sequence[Location], head_node: str | None = None) -> list[tuple[int, Place]]:
+def arrange(
+    locations: Sequence[Location], head_node: str | None = None, *, roams: bool = False
+) -> list[tuple[int, Place]]:
     """Return (index of the worker, its place) in rank order.
 
-    The gang meets on the loopback interface where all its workers share one node, else on each node's
-    own address.
+    The gang meets on the loopback interface where all its workers share one node, else on each node's own address;
+    on that in any case if it ``roams`` (see :attr:`tunelight.gang.spec.GangSpec.roams`). A process that has met
+    before keeps the list of GPUs that it saw then, and its own GPU is counted in that.
     """
     by_node: dict[str, list[int]] = {}
     for index, location in enumerate(locations):
@@ -21,30 +25,26 @@ def arrange(locations: Sequence[Location], head_node: str | None = None) -> list
     nodes = list(by_node)
     if head_node in by_node:
         nodes.sort(key=lambda node: node != head_node)
-    alone = len(nodes) == 1
+    alone = len(nodes) == 1 and not roams
     placed: list[tuple[int, Place]] = []
     for node_rank, node in enumerate(nodes):
         here = by_node[node]
         gpus = visible_gpus([locations[index].gpus for index in here])
         for local_rank, index in enumerate(here):
+            location = locations[index]
+            seen = location.seen or seen_by(location.gpus, gpus)
             place = Place(
                 rank=len(placed),
                 world_size=len(locations),
                 local_rank=local_rank,
                 local_world_size=len(here),
                 node_rank=node_rank,
-                interface=LOOPBACK if alone else locations[index].address,
-                gpus=gpus,
-                gpu=gpus.index(locations[index].gpus[0]) if locations[index].gpus else None,
+                interface=LOOPBACK if alone else location.address,
+                gpus=seen,
+                gpu=seen.index(location.gpus[0]) if location.gpus else None,
             )
             placed.append((index, place))
     return placed
-
-
-def visible_gpus(held: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the GPUs of a node's ranks, each once: numbers in PCI order, then names (UUIDs, MIG) in theirs."""
-    each = dict.fromkeys(gpu for gpus in held for gpu in gpus)
-    return tuple(sorted(each, key=lambda gpu: (not gpu.isdecimal(), int(gpu) if gpu.isdecimal() else 0, gpu)))
 
 
 def layout(places: Sequence[Place]) -> tuple[int, ...]:

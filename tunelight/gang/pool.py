@@ -37,6 +37,9 @@ class Held:
     owned: PlacementGroup | None
     trial_group: PlacementGroup | None
     timer: threading.Timer | None = None
+    """Ends it once it has idled long enough."""
+    lease: int = 0
+    """Counts how often it was taken: who took it last knows the number."""
     closed: bool = False
     """True once its workers are ended."""
 
@@ -78,7 +81,7 @@ class Pool:
             return held
         owned = None if trial_group is not None else self._reserve(reservation, spread, say)
         try:
-            return Held(spec, Gang.form(spec, owned or trial_group), owned, trial_group)
+            return Held(spec, Gang.form(spec, owned or trial_group), owned, trial_group, lease=1)
         except BaseException:
             if owned is not None:
                 remove_placement_group(owned)
@@ -101,6 +104,7 @@ class Pool:
                 same_group = (held.trial_group and held.trial_group.id) == (trial_group and trial_group.id)
                 if same_group and _alike(held.spec, spec):
                     self._idle.remove(held)
+                    held.lease += 1
                     if held.timer is not None:
                         held.timer.cancel()
                         held.timer = None
@@ -112,15 +116,24 @@ class Pool:
         if held.gang.unfit is not None:
             held.close()
             return
-        timer = threading.Timer(idle_timeout_s, self.close, args=(held,))
+        timer = threading.Timer(idle_timeout_s, self.end, args=(held, held.lease))
         timer.daemon = True
-        held.timer = timer
         with self._lock:
+            held.timer = timer
             self._idle.append(held)
         timer.start()
 
+    def end(self, held: Held, lease: int) -> None:
+        """Close a gang, unless it was taken again since: ``lease`` is what its own was."""
+        with self._lock:
+            if held.lease != lease:
+                return
+            if held in self._idle:
+                self._idle.remove(held)
+        held.close()
+
     def close(self, held: Held | None = None) -> None:
-        """Close ``held``, or every idle gang."""
+        """Close ``held``, which the caller has taken, or every idle gang."""
         with self._lock:
             closing = list(self._idle) if held is None else [held]
             self._idle = [one for one in self._idle if one not in closing]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from tunelight.messages import (
     Event,
     Offer,
     Offered,
+    Output,
     Report,
     Saved,
     Stop,
@@ -75,6 +76,8 @@ class Run:
         self.resume = task.resume
         """The newest checkpoint."""
         self.size = size
+        self.handed_in: dict[int, Any] = {}
+        """What the ranks of this start have handed in, by rank."""
         self._task = task
         self._failures = failures
         self._say, self._keep, self._sleep, self._clock = say, keep, sleep, clock
@@ -87,7 +90,9 @@ class Run:
         self._adopted_at = 0
         self._met = -COOLDOWN_S
         self._can_save = True
-        self._leaving = self._started = False
+        self._leaving: int | None = None
+        """The serial of the order to leave that the ranks have and have not answered."""
+        self._started = False
         self._leave = leave
         self._why: str | None = None
 
@@ -103,7 +108,7 @@ class Run:
 
     def _start(self) -> None:
         gang, before = self.gang, self.gang.size
-        self._leaving = False
+        self._leaving, self.handed_in = None, {}
         gang.heal(self.size)
         self._met = self._clock()
         if self._started and gang.size != before:
@@ -130,16 +135,18 @@ class Run:
         Raises: TrialError for one that is not, after everything that came before it.
         """
         while True:
-            event = self._queue.popleft() if self._queue else None
-            if event is None:
+            if self._queue:
+                event: Event | None = self._queue.popleft()
+            else:
                 self._raise_when_over()
                 event = self._wait(timeout_s)
+                if event is not None:
+                    self._note(event)
             if event is None:
                 return None
             if isinstance(event, Ended) and event.error is not None:
                 self._fail(event.error)
-                continue
-            if isinstance(event, Saved) and self._leaving:
+            elif isinstance(event, Saved) and event.answers == self._leaving:
                 self._left(event)
             elif self._take(event):
                 return event
@@ -158,42 +165,56 @@ class Run:
 
     def _leave_if_drained(self) -> None:
         """Have the ranks write a checkpoint and end at their next boundary, if their nodes are to be taken away."""
-        if self._can_save and not self._leaving and self._error is None and self.gang.running and self._leave:
+        if self._can_save and self._leaving is None and self._error is None and self.gang.running and self._leave:
             self._why = self._leave()
             if self._why is not None:
-                self._leaving = True
-                self.gang.answer(Stop("moved", save=True))
+                self._leaving = self.gang.answer(Stop("moved", save=True))
 
     def _take(self, event: Event) -> bool:
-        """Note what an event brings; False where there is nothing in it for others, or a report that they have."""
-        self._note(event)
-        if isinstance(event, Wrote):
-            return False
-        if not isinstance(event, Report):
+        """Return False where there is nothing in an event for others, or a report that they have."""
+        if isinstance(event, Report):
+            if event.number <= self.seen:
+                return False
+            self.seen, self._row = event.number, 0
             return True
-        if event.number <= self.seen:
-            return False
-        self.seen, self._row = event.number, 0
-        return True
+        return isinstance(event, Text | Ended)
 
     def _note(self, event: Event) -> None:
+        """Note what an event brings, as it comes from the gang."""
         if isinstance(event, Report | Saved | Wrote) and event.checkpoint is not None:
             self.resume = event.checkpoint
             self._keep(event.checkpoint)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
+        if isinstance(event, Output) and event.serial == self.gang.trials:
+            self.handed_in[event.rank] = event.value
+
+    def _keep_late(self, events: Iterable[Event]) -> None:
+        """Note what came while a start was brought to its end, and keep what is for others."""
+        for event in events:
+            self._note(event)
+            if isinstance(event, Report | Text):
+                self._queue.append(event)
 
     def _raise_when_over(self) -> None:
         if self._error is not None and not self._queue:
             error, self._error = self._error, None
             raise TrialError(error)
 
+    def finish(self, reason: str) -> None:
+        """Bring the ranks to their end, within a limit; what came on the way is passed on as if it had come before."""
+        self._keep_late(self.gang.finish(reason=reason))
+
     # -- what trials give one another
 
     def offer(self) -> Any:
         """Return a reference to what training is made of at its boundary; None where there is nothing to give."""
         offered = self.gang.ask(Offer(), Offered) if self.gang.running else None
-        return None if offered is None else offered.weights
+        if offered is None:
+            return None
+        if offered.why is not None:
+            self._say(f"could not offer its state to other trials, which take its checkpoint instead: {offered.why}")
+        return offered.weights
 
     def adopt(self, adopt: Adopt) -> str | None:
         """Become another trial's training: in place, else by starting anew from its last checkpoint, if it has one.
@@ -216,7 +237,7 @@ class Run:
 
     def _start_as(self, adopt: Adopt, why: str) -> str | None:
         """Start anew from another trial's checkpoint; from the own one, if that cannot be had after all."""
-        self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
+        self.finish("adopt")  # what it was writing is finished by then
         try:
             info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number)
         except (OSError, CheckpointError) as error:
@@ -238,10 +259,7 @@ class Run:
 
     def _fail(self, error: WorkerError) -> None:
         cause = self.gang.fail(error)
-        for event in self.gang.late:  # what came while the other ranks were brought to their end
-            self._note(event)
-            if isinstance(event, Report | Text):
-                self._queue.append(event)
+        self._keep_late(self.gang.late)
         self._try_again(cause)
 
     def _try_again(self, cause: WorkerError) -> None:
@@ -288,9 +306,8 @@ class Run:
         Call it now and then; waits for nothing. Nothing is lost: at their next boundary the ranks write a checkpoint.
         Training code that cannot write one keeps its workers.
         """
-        if self._can_save and not self._leaving and self._error is None and self.gang.running and self._due():
-            self._leaving = True
-            self.gang.answer(Stop("resize", save=True))
+        if self._can_save and self._leaving is None and self._error is None and self.gang.running and self._due():
+            self._leaving = self.gang.answer(Stop("resize", save=True))
 
     def _due(self) -> bool:
         gang = self.gang
@@ -301,7 +318,7 @@ class Run:
 
     def _left(self, saved: Saved) -> None:
         """Go on in another size, now that the ranks leave with a checkpoint; or not, where they could write none."""
-        self._leaving = False
+        self._leaving = None
         if saved.checkpoint is None and self._why is not None:
             self._can_save = False
             self._say(f"stays where it is although {self._why}: its training code writes no checkpoints")
@@ -311,8 +328,7 @@ class Run:
             self._say(f"keeps its {self.gang.size} workers: its training code writes no checkpoints")
             self.gang.want(self.gang.size)
             return
-        self._note(saved)
-        self._queue.extend(self.gang.finish(reason="resize"))
+        self.finish("resize")
         if self._why is not None:
             self._error = drained(self._why)
             return

@@ -55,6 +55,8 @@ class Seat:
     tries: int = 0
     """Workers started here since one last arrived."""
     _not_before: float = 0.0
+    starts: int = 0
+    """How many starts of trials its worker has seen: from the second on it is warm."""
 
     def occupy(self) -> None:
         """Start a worker here, unless there is one; waits for nothing. After lost workers it takes its time."""
@@ -113,6 +115,7 @@ class Seat:
                     _end_process(self.location, only_here=healthy)
             self.lost = why
         self.worker = self.location = self._arriving = None
+        self.starts = 0
 
     def release(self) -> None:
         """End the worker, and give back what was reserved for seats of their own, of which this is the last."""

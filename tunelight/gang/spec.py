@@ -64,6 +64,14 @@ class GangSpec:
             return self.process_group
         return "nccl" if self.gpus_per_worker >= 1 else "gloo"
 
+    @property
+    def roams(self) -> bool:
+        """True where ranks that meet on one node may later have to meet others on the network, in the same processes.
+
+        NCCL chooses its network interface once in a process's life: such a gang meets on the network from the start.
+        """
+        return "nccl" in self.collectives and (self.least is not None or self.wanted > self.workers)
+
 
 def driver_paths() -> tuple[str, ...]:
     """Return the folders that this process imports from, absolute, for its workers to import from too."""

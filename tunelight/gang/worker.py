@@ -12,7 +12,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +24,7 @@ from tunelight import session as sessions
 from tunelight.control import Mailbox
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.alike import installed
+from tunelight.gang.gpus import VISIBLE, fixed_gpus
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
 from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
@@ -31,6 +32,7 @@ from tunelight.gang.watch import Sign
 from tunelight.imports import collector_resting
 from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Task, WorkerError
 from tunelight.sharing import Sharing
+from tunelight.writing import CheckpointWriter
 
 _TIDY_LIMIT_S = 10.0
 _FETCH_LIMIT_S = 60.0
@@ -78,6 +80,8 @@ class Location:
     hostname: str
     gpus: tuple[str, ...] = ()
     """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
+    seen: tuple[str, ...] = ()
+    """The GPUs that CUDA shows its process, in CUDA's order, for good; empty before its first meeting."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
     """What is installed there, of that which has to be the same on all ranks."""
 
@@ -132,6 +136,7 @@ class GangWorker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._session: sessions.Session | None = None
+        self._writing: CheckpointWriter | None = None
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
 
@@ -153,7 +158,8 @@ class GangWorker:
             with collector_resting():
                 _load(hook)()
             self._clean = CleanState()  # what the hook did is there for every trial
-        return self.locate()
+        found = self.locate()
+        return replace(found, seen=fixed_gpus(found.gpus))
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
         """Open the gang's store, and the backend's own, on ``address``; return their ports. Runs on: rank 0."""
@@ -163,8 +169,8 @@ class GangWorker:
         """Meet the other ranks, as ``place``."""
         self._place = place
         if place.gpus:
-            # All GPUs of a node's ranks, so that they can reach one another; CUDA has not been used yet.
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
+            # At the first meeting, all GPUs of a node's ranks, so that they can reach one another; then the same ones.
+            os.environ[VISIBLE] = ",".join(place.gpus)
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         self._rendezvous.join(meeting, place)
         self._clean.remember_environment()
@@ -216,6 +222,11 @@ class GangWorker:
         if session is not None and session.sharing is not None and serial == self._trial.serial:
             session.sharing.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
+    def writes(self, serial: int) -> bool:
+        """Tell whether trial ``serial`` is writing a checkpoint, perhaps as the last that it does."""
+        writing = self._writing
+        return writing is not None and serial == self._trial.serial and writing.busy
+
     def given(self, serial: int, key: str) -> Any:
         """Return what this rank made for all in trial ``serial``. Runs on: rank 0, asked by the others."""
         return self._box(serial).given[key]
@@ -254,6 +265,7 @@ class GangWorker:
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
         session = sessions.Session(task, self._place, control, box.events.put, box.mailbox, store=_RayStore())
         session.sharing = sharing = self._sharing(task, control, box)
+        self._writing = session.writing
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
             _add_paths(task.sys_path)
@@ -271,6 +283,7 @@ class GangWorker:
             sharing.end()
             with contextlib.suppress(Exception):  # what it fails of now is no longer the trial's
                 session.writing.settle()
+            self._writing = None
         return Ended(self._rank)
 
     def _sharing(self, task: Task, control: StoreControl, box: TrialBox) -> Sharing:

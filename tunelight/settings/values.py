@@ -310,6 +310,8 @@ def _storage(name: str, value: Any) -> str | os.PathLike[str]:
         stores.check(os.fspath(value))
     elif not isinstance(value, str) and re.match(r"[a-z0-9]+:/", os.fspath(value)):
         raise SettingsError(f"{name} must be given as text where it is a URL: a path has one slash only, {value!r}.")
+    else:
+        stores.check_folder(value)
     return value
 
 

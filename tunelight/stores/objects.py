@@ -89,21 +89,52 @@ def working(given: str | os.PathLike[str]) -> Path:
     root = str(_kind(protocol)._strip_protocol(text))
     if protocol in _PLAIN:
         return Path(root)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
-    return cache / FOLDER / protocol / root.strip("/")
+    return _cache() / FOLDER / protocol / root.strip("/")
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+
+
+def _split(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
+    """Return protocol and name, in parts, of the object that a path stands for; None where it stands for itself.
+
+    It does where it has a folder called ``FOLDER`` that no protocol follows: that is somebody's own.
+    """
+    parts = Path(path).parts
+    if FOLDER not in parts[:-1]:
+        return None
+    import fsspec  # noqa: PLC0415 - who has a folder need not wait for it
+
+    known = set(fsspec.available_protocols()) - _PLAIN
+    for index, part in enumerate(parts[:-1]):
+        if part == FOLDER and parts[index + 1] in known:
+            return parts[index + 1 :]
+    return None
 
 
 def inside(path: str | os.PathLike[str]) -> bool:
     """Tell whether a path is in the working folder of a store."""
-    return FOLDER in Path(path).parts
+    return _split(path) is not None
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise SettingsError for a folder of the person's own that would be taken for the working folder of a store."""
+    folder = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111 - Path's own raises where there is no such user
+    if inside(folder) and not folder.is_relative_to(_cache() / FOLDER):
+        raise SettingsError(
+            f"storage={os.fspath(path)!r} would be taken for {shown(folder)}: in folders called {FOLDER}/PROTOCOL "
+            "tunelight keeps what belongs to object stores. Give that URL if you mean the store, else choose another "
+            "folder."
+        )
 
 
 def shown(path: str | os.PathLike[str]) -> str:
     """Return a path as a person knows it: by its URL, if it stands for an object."""
-    parts = Path(path).parts
-    if FOLDER not in parts[:-1]:
+    parts = _split(path)
+    if parts is None:
         return os.fspath(path)
-    protocol, *rest = parts[parts.index(FOLDER) + 1 :]
+    protocol, *rest = parts
     return f"{protocol}://{_marker(protocol)}{'/'.join(rest)}"
 
 
@@ -130,8 +161,10 @@ def _filesystem(protocol: str) -> Any:
 
 def located(path: str | os.PathLike[str]) -> tuple[Any, str]:
     """Return the file system that an object is in, and its name there; what was listed before counts no more."""
-    parts = Path(path).parts
-    protocol, *rest = parts[parts.index(FOLDER) + 1 :]
+    parts = _split(path)
+    if parts is None:
+        raise ValueError(f"{os.fspath(path)} stands for no object in a store.")
+    protocol, *rest = parts
     system = _filesystem(protocol)
     system.invalidate_cache()
     return system, _marker(protocol) + "/".join(rest)

@@ -29,7 +29,7 @@ from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import Run
 from tunelight.gang.spec import GangSpec, driver_paths
-from tunelight.messages import CheckpointInfo, Continue, Output, Report, Task, Terminal, Text
+from tunelight.messages import CheckpointInfo, Continue, Report, Task, Terminal, Text
 from tunelight.notebook import shown
 from tunelight.resources import Reservation
 from tunelight.strategies import job
@@ -62,6 +62,7 @@ class DriverLauncher(_Launcher):
         self._strategy = strategy
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
         self._held: Held | None = None
+        self._lease = 0
         self._trained: tuple[Held, int] | None = None
 
     @property
@@ -102,9 +103,9 @@ class DriverLauncher(_Launcher):
         self.shutdown()
 
     def shutdown(self) -> None:
-        """End this strategy's workers."""
+        """End this strategy's workers, unless another strategy has taken them since."""
         if self._held is not None:
-            pool.close(self._held)
+            pool.end(self._held, self._lease)
             self._held = self._trained = None
 
     def training_state(self, *, missing_ok: bool = False) -> dict[str, Any]:
@@ -283,6 +284,7 @@ class DriverLauncher(_Launcher):
             sys_path=driver_paths(),
         )
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
+        self._lease = self._held.lease
         return self._held
 
 
@@ -292,8 +294,7 @@ def _with_run(task: Task, run: Packed) -> Task:
 
 
 def _listen(run: Run, reporter: Any) -> dict[int, Any]:
-    """Follow a job to its end; return what ranks handed in. Raises: TrialError with the cause."""
-    handed_in: dict[int, Any] = {}
+    """Follow a job to its end; return what ranks handed in at its last start. Raises: TrialError with the cause."""
     elastic = run.gang.spec.least is not None
     with shown() as show:
         while run.running:
@@ -301,14 +302,12 @@ def _listen(run: Run, reporter: Any) -> dict[int, Any]:
             run.resize_if_due()
             if isinstance(event, Text):
                 show(event)
-            elif isinstance(event, Output):
-                handed_in[event.rank] = event.value
             elif isinstance(event, Report) and reporter is not None:
                 for note in event.notes:
                     _say(note)
                 reporter(event)
                 run.answer(Continue(until=event.number + 1))
-    return handed_in
+    return run.handed_in
 
 
 def _safe_folder(trainer: pl.Trainer) -> Path:

@@ -1,0 +1,46 @@
+"""A sweep's end waits for the checkpoints that trials which were stopped last are still writing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.tune import Callback
+
+from tunelight.gang.gang import WRITE_LIMIT_S
+
+
+class SettlingCallback(Callback):
+    """Has the heads of stopped trials bring them to their end before Tune ends the heads: it gives those 10 s.
+
+    While there are other trials nothing waits for that: a head that gets another trial, or is ended, does it by itself.
+    Runs on: driver.
+
+    Args:
+        finished: tells whether no trial lives, or is to come.
+        clock: seconds.
+    """
+
+    def __init__(self, finished: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        self._finished, self._clock = finished, clock
+        self._ended: dict[Any, float] = {}
+        """The heads of trials that have ended, each with the time of its last."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Remember the trial's head. Called by Tune just before it stops the trial there."""
+        now, head = self._clock(), trial.temporary_state.ray_actor
+        self._ended = {one: since for one, since in self._ended.items() if now - since < WRITE_LIMIT_S}
+        if head is not None:
+            self._ended[head] = now
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Wait for the heads once no trial is left. Called by Tune at the end of each step of its loop."""
+        if self._ended and self._finished():
+            settled = [head.settle.remote() for head in self._ended]
+            self._ended = {}
+            ray.wait(settled, num_returns=len(settled), timeout=WRITE_LIMIT_S)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_ended": {}}  # Tune pickles its callbacks, and heads end with it
