@@ -159,7 +159,9 @@ def test_who_is_paused_after_that_says_so_first_and_leaves_what_it_was(make: Mak
     assert child._trial.config["lr"] == 1.0
 
 
-def test_a_fault_before_the_next_checkpoint_loses_what_was_adopted_but_not_the_configuration(make: Make, heads: Heads) -> None:
+def test_a_fault_before_the_next_checkpoint_loses_what_was_adopted_but_not_the_configuration(
+    make: Make, heads: Heads
+) -> None:
     parent, child = make("a", start=100.0), make("b", fails_after=1)
     parent.step()
     child.step()

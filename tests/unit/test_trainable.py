@@ -177,7 +177,9 @@ def test_a_soft_failure_is_a_result_without_metrics(make: Make, heads: Heads) ->
     assert one.step()["training_iteration"] == 1
 
 
-def test_a_gang_that_can_never_be_had_ends_the_trial_alone(make: Make, heads: Heads, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
+    make: Make, heads: Heads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def blocked(self: Any, size: int | None = None) -> None:
         self.met = False
         raise GangError("no answer, as of a port that a firewall blocks", "exception")
@@ -226,7 +228,9 @@ def test_a_pause_writes_a_checkpoint_and_a_resume_finds_it(make: Make, heads: He
     assert result["resumed"].endswith("report-000001.ckpt")
 
 
-def test_a_pause_without_a_way_to_write_a_checkpoint_is_an_error_on_resume(make: Make, heads: Heads, folder: Path) -> None:
+def test_a_pause_without_a_way_to_write_a_checkpoint_is_an_error_on_resume(
+    make: Make, heads: Heads, folder: Path
+) -> None:
     one = make(three)
     one.step()
     one.save_checkpoint(str(folder))
@@ -375,7 +379,9 @@ def test_a_trial_whose_head_was_lost_before_its_first_report_was_heard_starts_an
     assert (result["training_iteration"], result["resumed"]) == (1, "")
 
 
-def test_a_trial_whose_head_was_lost_after_a_pause_goes_on_from_what_came_after_it(make: Make, heads: Heads, folder: Path) -> None:
+def test_a_trial_whose_head_was_lost_after_a_pause_goes_on_from_what_came_after_it(
+    make: Make, heads: Heads, folder: Path
+) -> None:
     one = make(background, real_checkpoints=False)
     one.step()
     pointer = folder / "checkpoint_000000"

@@ -112,7 +112,9 @@ def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any
     assert again["resumed"].endswith("report-000001.ckpt")
 
 
-def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(resized: Any, heads: Heads, folder: Path) -> None:
+def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(
+    resized: Any, heads: Heads, folder: Path
+) -> None:
     one = resized(background)
     one.step()
     pointer = save(one, folder)
