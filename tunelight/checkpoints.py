@@ -219,6 +219,12 @@ def prune(
     return [info for info in ordered if info.path in spared]
 
 
+def keep_spares(known: Iterable[CheckpointInfo]) -> list[CheckpointInfo]:
+    """Delete all but the last two; return those, oldest first. For a run whose results keep their own checkpoints."""
+    by_path = {info.path: info for info in known}
+    return prune(by_path.values(), keep=0, mode="min")
+
+
 def discard(path: Path) -> None:
     """Delete a draft, or a checkpoint with its companion; nothing happens where there is none."""
     stores.drop(_companion(path))
