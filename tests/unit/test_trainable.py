@@ -419,6 +419,13 @@ def test_a_metric_that_becomes_nan_ends_the_trial_as_diverged_with_its_report(ma
     assert one.step()[RESULT_KEY]["warm"]
 
 
+def test_a_metric_that_is_nan_at_first_ends_the_trial_before_any_scheduler_is_asked(make: Make) -> None:
+    one = make(astray, {"losses": [NAN, 0.1]}, soft_errors=True, metric="loss")
+    (only,) = [one.step()]
+    assert only["done"] is True
+    assert (only["training_iteration"], only[RESULT_KEY]["error"]["state"]) == (1, "DIVERGED")
+
+
 def test_plain_tune_judges_nan_itself(make: Make) -> None:
     one = make(astray, {"losses": [0.5, NAN, 0.1]}, metric="loss")
     assert ["done" in one.step() for _ in range(4)] == [False, False, False, True]

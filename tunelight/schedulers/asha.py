@@ -51,7 +51,8 @@ class ASHA(Judged, FIFOScheduler):
     first report at or past a rung is filed there, at each rung that it passes, once a trial and rung.
     The trial goes on if it is among the best ``max(1, floor(n / reduction_factor))`` of the ``n`` filed
     at that rung so far, itself included; of equals the earlier wins. From the first rung on a report of
-    NaN or of an infinity of either sign stops the trial at once. A report without the metric (absent,
+    NaN or of an infinity of either sign stops the trial at once (in a sweep of tunelight's it has ended as DIVERGED by
+    then, whatever the scheduler). A report without the metric (absent,
     None, no number) decides nothing and is not filed.
 
     A trial that reaches ``max_t`` is never stopped: it ends by itself, so that its last code runs.
