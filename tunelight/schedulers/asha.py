@@ -28,8 +28,10 @@ from tunelight.schedulers.common import (
     check_judged,
     check_mode,
     check_positive,
+    end_bound,
     is_number,
     number,
+    past_end,
     tell,
     whole,
     write_state,
@@ -55,14 +57,15 @@ class ASHA(Judged, FIFOScheduler):
     then, whatever the scheduler). A report without the metric (absent,
     None, no number) decides nothing and is not filed.
 
-    A trial that reaches ``max_t`` is never stopped: it ends by itself, so that its last code runs.
+    A trial that reaches ``max_t`` is not stopped there: it ends by itself, so that its last code runs. One that does not
+    is stopped at its first report past ``max_t`` (of reports that come more often than once an epoch: past that epoch).
 
     Args:
         metric: reported name to compare; None takes what Tune is told (``TuneConfig(metric=...)``).
         mode: "min" or "max"; None takes what Tune is told.
         time_attr: reported name of the progress, in whose units ``max_t`` and ``grace_period`` are (None: that of
             ``unit``); other than "training_iteration", the gang waits for an answer to each of its reports.
-        max_t: where a trial ends by itself. ("auto" is for ElasticASHA: this form stops for good.)
+        max_t: where a trial ends by itself, or is stopped soon after. ("auto" is for ElasticASHA: this form stops for good.)
         grace_period: no trial is stopped before it (the first rung of bracket 0).
         reduction_factor: of how many trials one goes on, > 1 (eta in the paper).
         brackets: how many brackets share the trials, with later first rungs; Hyperband's weights, dealt in
@@ -119,7 +122,7 @@ class ASHA(Judged, FIFOScheduler):
         """Return how far a new trial may run before its first report needs an answer."""
         if self._time_attr != TRAINING_ITERATION:
             return Continue(until=1)
-        return Continue(until=_bound(self._brackets[0]))
+        return Continue(until=self._bound(self._brackets[0], 0))
 
     # -- Tune's interface ---------------------------------------------------------------------------
 
@@ -134,7 +137,7 @@ class ASHA(Judged, FIFOScheduler):
         """Decide about one report: CONTINUE or STOP, and tell the trial's gang at once."""
         keep = self._judge(trial.trial_id, result)
         if keep:
-            self._tell_bound(trial)
+            self._tell_bound(trial, result)
             return TrialScheduler.CONTINUE
         self._num_stopped += 1
         tell(trial, Stop("asha"))
@@ -194,8 +197,11 @@ class ASHA(Judged, FIFOScheduler):
         """File a report at every rung that it passes first; return whether its trial goes on."""
         time, loss = number(result.get(self._time_attr)), self._loss(result)
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
-        if time is None or loss is None or math.isnan(time) or not rungs:
+        if time is None or math.isnan(time):
             return True
+        going = not past_end(result, time, self._max_t, self._time_attr)
+        if loss is None or not rungs:
+            return going
         keep = loss != WORST or time < rungs[0].milestone
         for rung in rungs:
             if time < rung.milestone:
@@ -203,7 +209,7 @@ class ASHA(Judged, FIFOScheduler):
             if trial_id not in rung.filed:
                 rung.file(trial_id, loss)
                 keep = keep and rung.among_best(trial_id, self._eta, closed=True)
-        return keep or time >= self._max_t
+        return going and (keep or time >= self._max_t)
 
     def _rungs(self, bracket: int) -> list[Rung]:
         """Build the rungs of one bracket, strictly below ``max_t``."""
@@ -227,16 +233,21 @@ class ASHA(Judged, FIFOScheduler):
         self._credit[chosen] -= sum(weights)
         return chosen
 
-    def _tell_bound(self, trial: Trial) -> None:
+    def _tell_bound(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Tell a trial's gang up to which report it need not ask, if that has changed."""
         trial_id = trial.trial_id
         if self._time_attr != TRAINING_ITERATION or trial_id not in self._bracket_of:
             return
         rungs = self._brackets[self._bracket_of[trial_id]]
-        bound = _bound([rung for rung in rungs if trial_id not in rung.filed])
+        at = number(result.get(TRAINING_ITERATION))
+        bound = self._bound([rung for rung in rungs if trial_id not in rung.filed], at or 0)
         if bound != self._bound_of.get(trial_id, self.initial_decision().until):
             self._bound_of[trial_id] = bound
             tell(trial, Continue(until=bound))
+
+    def _bound(self, rungs: list[Rung], at: float) -> int | None:
+        """Return the first whole report at or past the first of these rungs; without one, the first past the end."""
+        return math.ceil(rungs[0].milestone) if rungs else end_bound(at, self._max_t)
 
     def _describe(self, rung: Rung) -> str:
         cutoff = rung.cutoff(self._eta, closed=True)
@@ -255,11 +266,6 @@ class ASHA(Judged, FIFOScheduler):
             "reduction_factor": self._eta,
             "brackets": len(self._brackets),
         }
-
-
-def _bound(rungs: list[Rung]) -> int | None:
-    """Return the first whole report at or past the first of these rungs; None without one."""
-    return math.ceil(rungs[0].milestone) if rungs else None
 
 
 def _counted_by(time_attr: str | None, unit: str | None) -> str:

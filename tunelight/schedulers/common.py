@@ -92,6 +92,22 @@ def loss_of(value: float, mode: str | None) -> float:
     return -value if mode == "max" else value
 
 
+def past_end(result: Mapping[str, Any], at: float, max_t: float, counted_by: str) -> bool:
+    """Tell whether a trial trains on past ``max_t``, ``at`` which it was to end by itself.
+
+    Reports count as epochs. Of a trial that reports several times an epoch, the epoch that it reports tells.
+    """
+    if at <= max_t:
+        return False
+    epoch = number(result.get("epoch")) if counted_by == TRAINING_ITERATION else None
+    return epoch is None or epoch >= max_t
+
+
+def end_bound(at: float, max_t: float) -> int | None:
+    """Return the first report past ``max_t``, which needs an answer; None for one that has come past it, or no end."""
+    return math.floor(max_t) + 1 if math.isfinite(max_t) and at <= max_t else None
+
+
 def places(n: int, eta: float) -> int:
     """Return how many of ``n`` trials are the best 1/eta: floor(n / eta)."""
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10

@@ -28,8 +28,10 @@ from tunelight.schedulers.common import (
     check_judged,
     check_mode,
     check_positive,
+    end_bound,
     is_number,
     number,
+    past_end,
     tell,
     whole,
     write_state,
@@ -52,7 +54,8 @@ class ElasticASHA(Judged, TrialScheduler):
     checkpoint and leaves its gang to others. When there is room, the highest rung's best paused trial that has come to
     be among the best is promoted, before a new trial starts. Where no further trial can come to a rung, at least its
     best goes on, so that the sweep ends with one trained to ``max_t``; then those still paused are ended. NaN or
-    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself.
+    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself; if it does not, it is stopped
+    at its first report past ``max_t``.
 
     Gangs of ``workers=(least, most)`` start with ``least``. While nothing waits for what is free, trials grow, each
     towards its share of the cluster, by doubling; they do if that saves 1.1 times what a resize costs, both learned
@@ -137,7 +140,7 @@ class ElasticASHA(Judged, TrialScheduler):
 
     def initial_decision(self) -> Continue:
         """Return how far a new trial may run before its first report needs an answer."""
-        return Continue(until=self._bound(0))
+        return Continue(until=self._bound(0, 0))
 
     def admits(self) -> bool:
         """Tell whether a trial that starts now has the time to come as far as the front (HyperSched's rule)."""
@@ -161,7 +164,7 @@ class ElasticASHA(Judged, TrialScheduler):
             member.again = True
             self._promotion.leave(member)
         self._some_need = member.need
-        member.told = self._bound(0)
+        member.told = self._bound(0, 0)
         self._members.move(member, State.WAITING)
         self._ending = 1
 
@@ -173,7 +176,7 @@ class ElasticASHA(Judged, TrialScheduler):
         self._going(member)
         target = member.target
         verdict = self._judge(member, result)
-        if verdict == "stop":
+        if verdict == "stop" or past_end(result, member.progress, self._promotion.max_t, TRAINING_ITERATION):
             tell(trial, Stop("elastic_asha"))
             return TrialScheduler.STOP
         if verdict == "pause":
@@ -278,7 +281,7 @@ class ElasticASHA(Judged, TrialScheduler):
     def _start_again(self, member: Member) -> Trial:
         self._members.starts(member)
         self._growth.started(member)
-        member.told = self._bound(0)
+        member.told = self._bound(0, 0)
         trial: Trial = member.trial
         return trial
 
@@ -311,13 +314,13 @@ class ElasticASHA(Judged, TrialScheduler):
         """Tell whether a paused trial can still come to its next rung."""
         return self._in_time(self._promotion.end_of(member.target) - member.progress)
 
-    def _bound(self, rung: int) -> int | None:
-        """Return the first whole report at or past a rung; None past the last one."""
+    def _bound(self, rung: int, at: float) -> int | None:
+        """Return the first whole report at or past a rung; past the last one, the first past the end."""
         rungs = self._promotion.rungs
-        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else None
+        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else end_bound(at, self._promotion.max_t)
 
     def _tell_bound(self, member: Member) -> None:
-        bound = self._bound(member.target)
+        bound = self._bound(member.target, member.progress)
         if bound != member.told:
             member.told = bound
             tell(member.trial, Continue(until=bound))
