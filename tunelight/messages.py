@@ -30,6 +30,8 @@ class CheckpointInfo:
     name: str | None = None
     """What the user calls the file, if anything."""
     size: int = 0
+    seconds: float | None = None
+    """How long the trial had trained at that report (see :class:`Report`); None where nobody counted."""
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -49,6 +51,9 @@ class Report:
     """The checkpoint of this report, if it is finished already; else :class:`Wrote` tells of it later."""
     notes: tuple[str, ...] = ()
     """Warnings for the person who runs the sweep, each said once."""
+    seconds: float = 0.0
+    """How long the trial has trained up to here: rank 0's seconds in the training code, without what it waited for
+    answers. A start from a checkpoint goes on from that one's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
         "done": False,
         "time_total_s": trial.elapsed(line["time"]),
         **{key: line[key] for key in ("training_iteration", "epoch", "timestamp")},
-        RESULT_KEY: {"workers": line.get("workers")},
+        RESULT_KEY: {"workers": line.get("workers"), "seconds": trial.trained},
     }
     flat: dict[str, Any] = flatten_dict({**line["metrics"], **own})
     return flat

@@ -265,6 +265,7 @@ def _start_from(
             trial.history[-1]["training_iteration"] if trial.history else 0,
             past.folder / trial.folder,
             trial.id in paused,
+            trial.trained,
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # all are known before one is chosen
     ]

@@ -294,6 +294,7 @@ class GangTrainable(Trainable):
         trial = self._trial
         return {
             "number": trial.number,
+            "seconds": trial.seconds,
             "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
             "checkpoints": tuple(trial.kept.news()),  # tuples: Tune's TensorBoard logger tries to draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say

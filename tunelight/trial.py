@@ -86,6 +86,8 @@ class Trial:
         self.run: Run | None = None
         """Its run on the gang, once it has started."""
         self.last: Report | None = None
+        self.seconds = 0.0
+        """How long it has trained, up to its last report (see :class:`tunelight.messages.Report`)."""
         self.resume: CheckpointInfo | None = None
         """The checkpoint that it goes on from."""
         self.unable: CheckpointError | None = None
@@ -130,6 +132,7 @@ class Trial:
     def heard(self, report: Report) -> None:
         """Note a report that is about to be passed on."""
         self.number, self.last = report.number, report
+        self.seconds = max(self.seconds, report.seconds)  # after a fault it goes back
         self.decided = self.until is None or report.number < self.until
 
     # -- where it goes on
@@ -179,7 +182,7 @@ class Trial:
         info, warning = found
         if warning is not None:
             self.say(warning)
-        return info
+        return None if info is None else checkpoints.with_seconds(info, self.folder)
 
     # -- its checkpoints
 

@@ -72,6 +72,7 @@ class Run:
         self.gang = gang
         self.seen = task.number
         """The last report that was passed on."""
+        self._seconds = task.resume.seconds if task.resume else None
         self.resume = task.resume
         """The newest checkpoint."""
         self.size = size
@@ -174,6 +175,7 @@ class Run:
         if event.number <= self.seen:
             return False
         self.seen, self._row = event.number, 0
+        self._seconds = max(event.seconds, self._seconds or 0.0)
         return True
 
     def _note(self, event: Event) -> None:
@@ -218,7 +220,7 @@ class Run:
         """Start anew from another trial's checkpoint; from the own one, if that cannot be had after all."""
         self._queue.extend(self.gang.finish(reason="adopt"))  # what it was writing is finished by then
         try:
-            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number)
+            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number, seconds=self._seconds)
         except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"
         if info is None:

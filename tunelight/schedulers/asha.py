@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
 from tunelight.errors import SettingsError, guess
-from tunelight.messages import Continue, Stop
+from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
     WORST,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"epochs": TRAINING_ITERATION, "samples": "samples", "seconds": "time_total_s"}
 """Unit -> the reported name that counts it."""
+_SECONDS: Final = f"{RESULT_KEY}/seconds"
 
 
 class ASHA(Judged, FIFOScheduler):
@@ -57,22 +58,25 @@ class ASHA(Judged, FIFOScheduler):
     then, whatever the scheduler). A report without the metric (absent,
     None, no number) decides nothing and is not filed.
 
-    A trial that reaches ``max_t`` is not stopped there: it ends by itself, so that its last code runs. One that does not
-    is stopped at its first report past ``max_t`` (of reports that come more often than once an epoch: past that epoch).
+    A trial that reaches ``max_t`` is not stopped there: it ends by itself, so that its last code runs. One that does
+    not is stopped at its first report past ``max_t`` (where reports come several times an epoch: past that epoch).
 
     Args:
         metric: reported name to compare; None takes what Tune is told (``TuneConfig(metric=...)``).
         mode: "min" or "max"; None takes what Tune is told.
         time_attr: reported name of the progress, in whose units ``max_t`` and ``grace_period`` are (None: that of
             ``unit``); other than "training_iteration", the gang waits for an answer to each of its reports.
-        max_t: where a trial ends by itself, or is stopped soon after. ("auto" is for ElasticASHA: this form stops for good.)
+        max_t: where a trial ends by itself, or is stopped soon after. ("auto" is for ElasticASHA: this form stops for
+            good.)
         grace_period: no trial is stopped before it (the first rung of bracket 0).
         reduction_factor: of how many trials one goes on, > 1 (eta in the paper).
         brackets: how many brackets share the trials, with later first rungs; Hyperband's weights, dealt in
             a fixed order.
         unit: what progress is counted in: "epochs" (reports: "training_iteration", one at the end of each epoch unless
             the training code reports otherwise), "samples" (those trained on, which the training code reports under
-            that name) or "seconds" (of training, without pauses: "time_total_s"; compares trials at equal cost).
+            that name) or "seconds" (of training: "time_total_s"; compares trials at equal cost). Of a gang those are
+            counted in its workers, from when the training code begins: without pauses, the gang's start, and what the
+            ranks wait for an answer. Without a gang they are Tune's.
 
     Raises: SettingsError, for a value out of range. Runs on: driver.
     """
@@ -195,7 +199,7 @@ class ASHA(Judged, FIFOScheduler):
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """File a report at every rung that it passes first; return whether its trial goes on."""
-        time, loss = number(result.get(self._time_attr)), self._loss(result)
+        time, loss = self._progress(result), self._loss(result)
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
         if time is None or math.isnan(time):
             return True
@@ -210,6 +214,11 @@ class ASHA(Judged, FIFOScheduler):
                 rung.file(trial_id, loss)
                 keep = keep and rung.among_best(trial_id, self._eta, closed=True)
         return going and (keep or time >= self._max_t)
+
+    def _progress(self, result: Mapping[str, Any]) -> float | None:
+        """Return how far a trial has come; its seconds are those that it has trained, where its gang says them."""
+        trained = number(result.get(_SECONDS)) if self._time_attr == UNITS["seconds"] else None
+        return number(result.get(self._time_attr)) if trained is None else trained
 
     def _rungs(self, bracket: int) -> list[Rung]:
         """Build the rungs of one bracket, strictly below ``max_t``."""

@@ -58,6 +58,8 @@ class Again:
     folder: Path
     paused: bool = False
     """It waits until the scheduler chooses it."""
+    trained: float | None = None
+    """How long it had trained at that report, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class SweepSearch(SearchAlgorithm):
 
     def _take_up(self, past: Again) -> Trial:
         """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
-        checkpoints.tell_heard(past.number, past.folder)
+        checkpoints.tell_heard(past.number, past.folder, past.trained)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED

@@ -197,6 +197,7 @@ class RecordCallback(Callback):
             metrics=metrics,
             decision="STOP" if result.get("done") else "CONTINUE",
             workers=own.get("workers"),
+            seconds=own.get("seconds"),
         )
         self._write_metrics(trial_id)
 
@@ -243,7 +244,7 @@ class RecordCallback(Callback):
         known = self.state.trials[trial.trial_id]
         heard = known.history[-1]["training_iteration"] if known.history else 0
         try:
-            checkpoints.tell_heard(heard, self.folder / known.folder)
+            checkpoints.tell_heard(heard, self.folder / known.folder, known.trained)
         except OSError as error:
             self.record.complain(error)
 
