@@ -1,4 +1,4 @@
-"""How long a trial has trained: one number, counted by rank 0, that holds live, in a replay, after a resume, simulated."""
+"""How long a trial has trained: one number of rank 0, that holds live, in a replay, after a resume, simulated."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class ElasticASHA(Judged, TrialScheduler):
     checkpoint and leaves its gang to others. When there is room, the highest rung's best paused trial that has come to
     be among the best is promoted, before a new trial starts. Where no further trial can come to a rung, at least its
     best goes on, so that the sweep ends with one trained to ``max_t``; then those still paused are ended. NaN or
-    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself; if it does not, it is stopped
-    at its first report past ``max_t``.
+    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself; if it does not, it is
+    stopped at its first report past ``max_t``.
 
     Gangs of ``workers=(least, most)`` start with ``least``. While nothing waits for what is free, trials grow, each
     towards its share of the cluster, by doubling; they do if that saves 1.1 times what a resize costs, both learned
