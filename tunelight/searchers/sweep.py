@@ -76,7 +76,9 @@ class Start:
 
 
 class SweepSearch(SearchAlgorithm):
-    """A Ray Tune SearchAlgorithm: ``num_samples`` trials, baselines first, then what ``searcher`` suggests.
+    """A Ray Tune SearchAlgorithm: ``num_samples`` trials, ``baselines`` first, then what ``searcher`` suggests.
+
+    A sweep that goes on is given the baselines that it has not tried yet.
 
     ``admit`` is asked before each new trial: a scheduler may have better use for what it would hold, or know that it
     would come too late. The search is not finished while a trial lives: Tune ends an idle gang as soon as it is, also
@@ -97,7 +99,8 @@ class SweepSearch(SearchAlgorithm):
     ) -> None:
         self.searcher = searcher
         self._num_samples = num_samples
-        self._baselines = [dict(config) for config in baselines][:num_samples]
+        self._baselines = deque(dict(config) for config in baselines)
+        self._untold: set[str] = set()
         self._max_concurrent = max_concurrent
         self._written = written
         self._admit = admit
@@ -161,8 +164,9 @@ class SweepSearch(SearchAlgorithm):
         return trial
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
-        if self._created < len(self._baselines):
-            baseline = self._baselines[self._created]
+        if self._baselines:
+            baseline = self._baselines.popleft()
+            self._untold.add(trial_id)
             if isinstance(self.searcher, Follower):
                 self.searcher.take(trial_id, baseline)
                 self._told.add(trial_id)
@@ -177,6 +181,10 @@ class SweepSearch(SearchAlgorithm):
         self._waiting_since = None
         self._told.add(trial_id)
         return self._written(config)
+
+    def is_baseline(self, trial_id: str) -> bool:
+        """Tell whether a trial of this run was a baseline."""
+        return trial_id in self._untold
 
     def _check_patience(self) -> None:
         now = self._clock()
