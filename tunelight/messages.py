@@ -58,9 +58,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The answer to :class:`Save`: a checkpoint, or None where the training code cannot write one."""
+    """The answer to :class:`Save`: a checkpoint, or None where there is none to be had."""
 
     checkpoint: CheckpointInfo | None
+    refused: bool = False
+    """True where the training code can write one, and the storage did not take it: it may the next time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ class Session:
             if isinstance(decision, Save):
                 info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
                 if self.rank == 0:
-                    self._tell_saved(info)
+                    self._tell_saved(info, refused=info is None and self.writer is not None)
             elif isinstance(decision, Offer | Adopt):
                 metrics = self._exchange(decision, metrics)
             else:
@@ -275,9 +275,9 @@ class Session:
             if leave is not None:
                 return leave
 
-    def _tell_saved(self, info: CheckpointInfo | None) -> None:
+    def _tell_saved(self, info: CheckpointInfo | None, *, refused: bool = False) -> None:
         self._saved = info is not None
-        self._post(Saved(info))
+        self._post(Saved(info, refused))
 
     def _writes_now(self) -> bool:
         """Return whether this report writes a checkpoint: rank 0 decides it for all."""

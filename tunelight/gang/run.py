@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -33,6 +34,7 @@ from tunelight.messages import (
 from tunelight.policies import COOLDOWN_S, FailureDecision, FailurePolicy
 
 Keep = Callable[[CheckpointInfo], object]
+_LONGEST_PAUSE_S = 600.0
 
 
 class Run:
@@ -88,6 +90,7 @@ class Run:
         self._adopted_at = 0
         self._met = -COOLDOWN_S
         self._can_save = True
+        self._save_from, self._save_pause_s = -math.inf, COOLDOWN_S
         self._leaving = self._started = False
         self._leave = leave
         self._why: str | None = None
@@ -159,7 +162,7 @@ class Run:
 
     def _leave_if_drained(self) -> None:
         """Have the ranks write a checkpoint and end at their next boundary, if their nodes are to be taken away."""
-        if self._can_save and not self._leaving and self._error is None and self.gang.running and self._leave:
+        if self._leave is not None and self._may_leave():
             self._why = self._leave()
             if self._why is not None:
                 self._leaving = True
@@ -290,9 +293,14 @@ class Run:
         Call it now and then; waits for nothing. Nothing is lost: at their next boundary the ranks write a checkpoint.
         Training code that cannot write one keeps its workers.
         """
-        if self._can_save and not self._leaving and self._error is None and self.gang.running and self._due():
+        if self._may_leave() and self._due():
             self._leaving = True
             self.gang.answer(Stop("resize", save=True))
+
+    def _may_leave(self) -> bool:
+        """Tell whether the ranks could be asked now to write a checkpoint and end."""
+        able = self._can_save and not self._leaving and self._error is None and self.gang.running
+        return bool(able and self._clock() >= self._save_from)
 
     def _due(self) -> bool:
         gang = self.gang
@@ -304,6 +312,9 @@ class Run:
     def _left(self, saved: Saved) -> None:
         """Go on in another size, now that the ranks leave with a checkpoint; or not, where they could write none."""
         self._leaving = False
+        if saved.checkpoint is None and saved.refused:
+            self._ask_later()
+            return
         if saved.checkpoint is None and self._why is not None:
             self._can_save = False
             self._say(f"stays where it is although {self._why}: its training code writes no checkpoints")
@@ -313,12 +324,21 @@ class Run:
             self._say(f"keeps its {self.gang.size} workers: its training code writes no checkpoints")
             self.gang.want(self.gang.size)
             return
+        self._save_pause_s = COOLDOWN_S
         self._note(saved)
         self._queue.extend(self.gang.finish(reason="resize"))
         if self._why is not None:
             self._error = drained(self._why)
             return
         self.start()
+
+    def _ask_later(self) -> None:
+        """Wait a while until a checkpoint is asked for again, twice as long each time: the storage refused this one."""
+        if self._save_pause_s == COOLDOWN_S:
+            stays = "keeps its size" if self._why is None else f"stays where it is although {self._why}"
+            self._say(f"{stays} for now: its checkpoint could not be written. That is tried again")
+        self._save_from = self._clock() + self._save_pause_s
+        self._save_pause_s = min(2 * self._save_pause_s, _LONGEST_PAUSE_S)
 
 
 def drained(why: str) -> WorkerError:
