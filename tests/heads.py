@@ -34,7 +34,7 @@ class Heads:
 
     def __init__(self, storage: Path) -> None:
         self.storage = storage
-        self.made: list[GangTrainable] = []
+        self.made: list[Any] = []
 
     def folder(self, trial_id: str = "00000") -> Path:
         """Return a trial's folder, which exists."""
@@ -48,9 +48,15 @@ class Heads:
         self.made.append(head)
         return head
 
-    def reset(self, head: GangTrainable, config: dict[str, Any], trial_id: str = "00000") -> None:
+    def reset(self, head: Any, config: dict[str, Any], trial_id: str = "00000") -> None:
         """Give a head another trial."""
         assert head.reset(self._told(config, trial_id), storage=self._storage_of(trial_id)) is True
+
+    @staticmethod
+    def train(head: Any) -> dict[str, Any]:
+        """Return a head's next result, with what Tune adds to it."""
+        result: dict[str, Any] = head.train()
+        return result
 
     @staticmethod
     def restore(head: GangTrainable, pointer: Path, number: int = 1, **metrics: Any) -> None:

@@ -253,7 +253,7 @@ class _Teller:
         if told is not None:
             return bool(told)
         index = line["index"]
-        return index < len(self._baselines) and self._baselines[index] == line["config"]
+        return bool(index < len(self._baselines) and self._baselines[index] == line["config"])
 
     def _suggest(self, trial_id: str, config: Mapping[str, Any] | None) -> bool:
         """Ask for a suggestion again; return whether it is that of the record, else tell that nobody runs it."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.fakes import MemoryControl
 from tunelight import session
@@ -27,7 +27,7 @@ class Counting(pl.LightningModule):
         self.epochs: list[int] = []
 
     def training_step(self, batch: Any, index: int) -> Any:
-        return self.layer(batch).sum()
+        return self.layer(batch[0]).sum()
 
     def on_train_epoch_start(self) -> None:
         self.epochs.append(self.current_epoch)
@@ -45,7 +45,7 @@ def trainer(epochs: int) -> pl.Trainer:
 
 def trained(path: Path, epochs: int) -> Path:
     one = trainer(epochs)
-    one.fit(Counting(), DataLoader(torch.ones(1, 1)))
+    one.fit(Counting(), DataLoader(TensorDataset(torch.ones(1, 1))))
     one.save_checkpoint(path)
     return path
 
@@ -69,7 +69,7 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
             monkeypatch.setattr(here, "note", notes.append)
         one, model = trainer(3), Counting()
         one.strategy._launcher = GangLauncher(here)
-        one.fit(model, DataLoader(torch.ones(1, 1)), ckpt_path=given)
+        one.fit(model, DataLoader(TensorDataset(torch.ones(1, 1))), ckpt_path=given)
         return model.epochs
 
     return run

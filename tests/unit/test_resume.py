@@ -206,8 +206,8 @@ class Driver:
         with contextlib.ExitStack() as stack:
             past = stack.enter_context(taken_up(given)) if given.resume else None
             sweep = sweeps._prepare(space, given, past)
-            search = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
-            search._make = lambda trial_id, config: SimpleNamespace(  # type: ignore[method-assign]
+            search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
+            search._make = lambda trial_id, config: SimpleNamespace(
                 trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()
             )  # Tune's own needs a trainable
             with sweeps._callbacks(sweep, search, None, None) as (record, *_):  # type: ignore[arg-type]

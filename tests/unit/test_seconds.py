@@ -103,7 +103,7 @@ def seconds(result: dict[str, Any]) -> float:
 
 def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause(heads: Heads) -> None:
     one = heads.make(make_trainable(SPEC), {})
-    first = one.train()
+    first = heads.train(one)
     assert 0.1 <= seconds(first) < 0.6
     assert first["time_total_s"] > 1.0  # by Tune's count, which has the start in it
     pointer = heads.folder() / "checkpoint_000000"
@@ -113,7 +113,7 @@ def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause
     time.sleep(0.5)
     again = heads.make(make_trainable(SPEC), {})
     heads.restore(again, pointer)
-    second = again.train()
+    second = heads.train(again)
     assert second["training_iteration"] == 2
     assert seconds(first) + 0.1 <= seconds(second) < seconds(first) + 0.6
 
@@ -121,8 +121,8 @@ def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause
 @pytest.mark.parametrize("known", [True, False], ids=["counted", "written before it was counted"])
 def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(heads: Heads, known: bool) -> None:
     lost = heads.make(make_trainable(SPEC), {})
-    lost.train()
-    before = seconds(lost.train())
+    heads.train(lost)
+    before = seconds(heads.train(lost))
     lost._close_gang()
     if not known:
         for path in (heads.folder() / checkpoints.FOLDER).glob("report-*.json"):
@@ -132,9 +132,9 @@ def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(hea
         before = 40.0  # what the driver makes of its record
     past = Again("00000", {}, 2, heads.folder(), trained=before)
     search = SweepSearch(SimpleNamespace(), 1)  # type: ignore[arg-type]
-    search._make = lambda *_: None  # type: ignore[assignment, method-assign, return-value]
+    search._make = lambda *_: None  # type: ignore[assignment, method-assign]
     search._take_up(past)
-    third = heads.make(make_trainable(SPEC), {}).train()
+    third = heads.train(heads.make(make_trainable(SPEC), {}))
     assert third["training_iteration"] == 3
     assert before + 0.1 <= seconds(third) < before + 0.6
 

@@ -261,12 +261,12 @@ def ahead(config: dict[str, Any]) -> None:
 
 def test_a_head_that_takes_another_trial_ends_the_old_one_in_its_own_folder(make: Make, heads: Heads) -> None:
     one = make(ahead, {"reports": 9}, metric="loss", first=Continue(until=None), real_checkpoints=False)
-    one.train()
+    heads.train(one)
     wait_for_checkpoint(heads.folder(), 8)
     heads.reset(one, {"reports": 1}, "00001")
     kept = [info.number for info in checkpoints.find(heads.folder("00000"))]
     assert kept == [8, 9], "the best one is the last"
-    one.train()
+    heads.train(one)
     assert [info.number for info in checkpoints.find(heads.folder("00001"))] == [1]
 
 
@@ -275,15 +275,15 @@ def test_a_trial_that_was_cut_off_keeps_what_its_driver_heard_on_a_head_that_had
 ) -> None:
     config = {"reports": 6}
     lost = make(ahead, config, first=Continue(until=None), real_checkpoints=False)
-    lost.train()
+    heads.train(lost)
     wait_for_checkpoint(heads.folder(), 6)
     checkpoints.tell_heard(2, heads.folder())  # the gang was ahead when its driver was cut off
     spec = lost.spec
     lost._close_gang()
     one = heads.make(make_trainable(spec), {"reports": 9}, "00001")
-    one.train()
+    heads.train(one)
     heads.reset(one, config)
-    assert one.train()["training_iteration"] == 3
+    assert heads.train(one)["training_iteration"] == 3
 
 
 def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result(make: Make, folder: Path) -> None:
