@@ -193,6 +193,14 @@ def test_a_trial_that_reports_more_often_than_once_an_epoch_is_not_cut_off_befor
     assert told == [CONTINUE] * 8 + [STOP]
 
 
+def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
+    asha = make_asha()
+    assert asha.milestones() == [1, 4, 16, 64]
+    trial = add(asha, "a", FakeHandle())
+    assert {report(asha, trial, t, 0.5) for t in range(1, 300)} == {CONTINUE}
+    assert trial.temporary_state.ray_actor.decisions[-1] == Continue(until=None)
+
+
 @pytest.mark.parametrize(("unit", "name"), [("seconds", "time_total_s"), ("samples", "samples")])
 def test_past_max_t_is_counted_in_the_unit(unit, name):
     asha = make_asha(unit=unit, max_t=60, grace_period=60)

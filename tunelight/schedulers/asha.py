@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"epochs": TRAINING_ITERATION, "samples": "samples", "seconds": "time_total_s"}
 """Unit -> the reported name that counts it."""
+_MAX_T: Final = 100
+"""Below which rungs lie where nobody says how long trials are."""
 _SECONDS: Final = f"{RESULT_KEY}/seconds"
 
 
@@ -66,8 +68,8 @@ class ASHA(Judged, FIFOScheduler):
         mode: "min" or "max"; None takes what Tune is told.
         time_attr: reported name of the progress, in whose units ``max_t`` and ``grace_period`` are (None: that of
             ``unit``); other than "training_iteration", the gang waits for an answer to each of its reports.
-        max_t: where a trial ends by itself, or is stopped soon after. ("auto" is for ElasticASHA: this form stops for
-            good.)
+        max_t: where a trial ends by itself, or is stopped soon after (None: not known; rungs lie below 100, and no
+            trial is stopped for its length). ("auto" is for ElasticASHA: this form stops for good.)
         grace_period: no trial is stopped before it (the first rung of bracket 0).
         reduction_factor: of how many trials one goes on, > 1 (eta in the paper).
         brackets: how many brackets share the trials, with later first rungs; Hyperband's weights, dealt in
@@ -88,7 +90,7 @@ class ASHA(Judged, FIFOScheduler):
         metric: str | None = None,
         mode: str | None = None,
         time_attr: str | None = None,
-        max_t: float = 100,
+        max_t: float | None = None,
         grace_period: float = 1,
         reduction_factor: float = 4,
         brackets: int = 1,
@@ -96,6 +98,8 @@ class ASHA(Judged, FIFOScheduler):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         check_mode(mode, "ASHA")
+        self._end = math.inf if max_t is None else max_t
+        max_t = _MAX_T if max_t is None else max_t
         _check_numbers(max_t, grace_period, reduction_factor, brackets)
         self._metric = metric
         self._mode = mode
@@ -203,7 +207,7 @@ class ASHA(Judged, FIFOScheduler):
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
         if time is None or math.isnan(time):
             return True
-        going = not past_end(result, time, self._max_t, self._time_attr)
+        going = not past_end(result, time, self._end, self._time_attr)
         if loss is None or not rungs:
             return going
         keep = loss != WORST or time < rungs[0].milestone
@@ -256,7 +260,7 @@ class ASHA(Judged, FIFOScheduler):
 
     def _bound(self, rungs: list[Rung], at: float) -> int | None:
         """Return the first whole report at or past the first of these rungs; without one, the first past the end."""
-        return math.ceil(rungs[0].milestone) if rungs else end_bound(at, self._max_t)
+        return math.ceil(rungs[0].milestone) if rungs else end_bound(at, self._end)
 
     def _describe(self, rung: Rung) -> str:
         cutoff = rung.cutoff(self._eta, closed=True)

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
@@ -45,6 +45,9 @@ from tunelight.schedulers.rungs import Rung
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
 
+_MAX_T: Final = 81
+"""Below which rungs lie where nobody says how long trials are."""
+
 
 class ElasticASHA(Judged, TrialScheduler):
     """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
@@ -68,7 +71,8 @@ class ElasticASHA(Judged, TrialScheduler):
         mode: "min" or "max"; None takes what Tune is told.
         reduction_factor: of how many trials one is promoted, > 1 (eta in the paper).
         grace_period: where the first rung lies, in epochs (one report each).
-        max_t: where a trial ends by itself, in epochs. "auto": no further than is needed to tell which trial is best
+        max_t: where a trial ends by itself, in epochs, or is stopped soon after (None: not known; rungs lie below 81,
+            and no trial is stopped for its length). "auto": no further than is needed to tell which trial is best
             (PASHA): two rungs at first, a further one while the order of trials at the two highest still changes by
             more than the measured noise of validation. All trials pause at the highest rung, and none ends by itself
             unless its training does.
@@ -90,7 +94,7 @@ class ElasticASHA(Judged, TrialScheduler):
         mode: str | None = None,
         reduction_factor: float = 3,
         grace_period: float = 1,
-        max_t: float | Literal["auto"] = 81,
+        max_t: float | Literal["auto"] | None = None,
         deadline_s: float | None = None,
         max_workers: int | None = None,
         cooldown: int = 5,
@@ -98,6 +102,8 @@ class ElasticASHA(Judged, TrialScheduler):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         check_mode(mode, "ElasticASHA")
+        self._limit = math.inf if max_t in (None, "auto") else max_t
+        max_t = _MAX_T if max_t is None else max_t
         _check_numbers(
             reduction_factor=reduction_factor,
             grace_period=grace_period,
@@ -176,7 +182,7 @@ class ElasticASHA(Judged, TrialScheduler):
         self._going(member)
         target = member.target
         verdict = self._judge(member, result)
-        if verdict == "stop" or past_end(result, member.progress, self._promotion.max_t, TRAINING_ITERATION):
+        if verdict == "stop" or past_end(result, member.progress, self._limit, TRAINING_ITERATION):
             tell(trial, Stop("elastic_asha"))
             return TrialScheduler.STOP
         if verdict == "pause":
@@ -317,7 +323,7 @@ class ElasticASHA(Judged, TrialScheduler):
     def _bound(self, rung: int, at: float) -> int | None:
         """Return the first whole report at or past a rung; past the last one, the first past the end."""
         rungs = self._promotion.rungs
-        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else end_bound(at, self._promotion.max_t)
+        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else end_bound(at, self._limit)
 
     def _tell_bound(self, member: Member) -> None:
         bound = self._bound(member.target, member.progress)
