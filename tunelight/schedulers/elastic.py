@@ -102,7 +102,7 @@ class ElasticASHA(Judged, TrialScheduler):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         check_mode(mode, "ElasticASHA")
-        self._limit = math.inf if max_t in (None, "auto") else max_t
+        self._limit = math.inf if max_t is None or max_t == "auto" else max_t
         max_t = _MAX_T if max_t is None else max_t
         _check_numbers(
             reduction_factor=reduction_factor,
