@@ -193,6 +193,15 @@ def test_a_trial_that_reports_more_often_than_once_an_epoch_is_not_cut_off_befor
     assert told == [CONTINUE] * 8 + [STOP]
 
 
+def test_a_report_without_an_epoch_after_the_last_one_does_not_cut_off_what_comes_after_fit():
+    asha = make_asha(max_t=3, grace_period=3)
+    trial = add(asha, "a")
+    for t in (1, 2, 3):
+        asha.on_trial_result(TUNE, trial, {"training_iteration": t, "epoch": t - 1, "loss": 0.5})
+    tested = {"training_iteration": 4, "epoch": None, "loss": 0.5, "test_acc": 0.9}
+    assert asha.on_trial_result(TUNE, trial, tested) == CONTINUE
+
+
 def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
     asha = make_asha()
     assert asha.milestones() == [1, 4, 16, 64]

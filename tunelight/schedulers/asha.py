@@ -23,15 +23,14 @@ from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
     WORST,
+    End,
     Judged,
     agreed,
     check_judged,
     check_mode,
     check_positive,
-    end_bound,
     is_number,
     number,
-    past_end,
     tell,
     whole,
     write_state,
@@ -98,12 +97,13 @@ class ASHA(Judged, FIFOScheduler):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         check_mode(mode, "ASHA")
-        self._end = math.inf if max_t is None else max_t
+        end = math.inf if max_t is None else max_t
         max_t = _MAX_T if max_t is None else max_t
         _check_numbers(max_t, grace_period, reduction_factor, brackets)
         self._metric = metric
         self._mode = mode
         self._time_attr = _counted_by(time_attr, unit)
+        self._end = End(end, self._time_attr)
         self._max_t = max_t
         self._grace = grace_period
         self._eta = whole(reduction_factor)
@@ -207,7 +207,7 @@ class ASHA(Judged, FIFOScheduler):
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
         if time is None or math.isnan(time):
             return True
-        going = not past_end(result, time, self._end, self._time_attr)
+        going = not self._end.past(trial_id, result, time)
         if loss is None or not rungs:
             return going
         keep = loss != WORST or time < rungs[0].milestone
@@ -260,7 +260,7 @@ class ASHA(Judged, FIFOScheduler):
 
     def _bound(self, rungs: list[Rung], at: float) -> int | None:
         """Return the first whole report at or past the first of these rungs; without one, the first past the end."""
-        return math.ceil(rungs[0].milestone) if rungs else end_bound(at, self._end)
+        return math.ceil(rungs[0].milestone) if rungs else self._end.bound(at)
 
     def _describe(self, rung: Rung) -> str:
         cutoff = rung.cutoff(self._eta, closed=True)

@@ -92,20 +92,30 @@ def loss_of(value: float, mode: str | None) -> float:
     return -value if mode == "max" else value
 
 
-def past_end(result: Mapping[str, Any], at: float, max_t: float, counted_by: str) -> bool:
-    """Tell whether a trial trains on past ``max_t``, ``at`` which it was to end by itself.
+class End:
+    """Tells which trials train on past ``max_t``, where they were to end by themselves (infinite: nobody knows).
 
-    Reports count as epochs. Of a trial that reports several times an epoch, the epoch that it reports tells.
+    Reports count as epochs. Of a trial whose reports say their epoch, only those do: there may be several an epoch, and
+    one after the last, of what its training code does then.
     """
-    if at <= max_t:
-        return False
-    epoch = number(result.get("epoch")) if counted_by == TRAINING_ITERATION else None
-    return epoch is None or epoch >= max_t
 
+    def __init__(self, max_t: float, counted_by: str = TRAINING_ITERATION) -> None:
+        self._max_t = max_t
+        self._by_reports = counted_by == TRAINING_ITERATION
+        self._say_epochs: set[str] = set()
 
-def end_bound(at: float, max_t: float) -> int | None:
-    """Return the first report past ``max_t``, which needs an answer; None for one that has come past it, or no end."""
-    return math.floor(max_t) + 1 if math.isfinite(max_t) and at <= max_t else None
+    def past(self, trial_id: str, result: Mapping[str, Any], at: float) -> bool:
+        """Tell whether a trial's report, ``at`` this progress, is one past the end."""
+        epoch = number(result.get("epoch")) if self._by_reports else None
+        if epoch is not None:
+            self._say_epochs.add(trial_id)
+        if at <= self._max_t:
+            return False
+        return trial_id not in self._say_epochs if epoch is None else epoch >= self._max_t
+
+    def bound(self, at: float) -> int | None:
+        """Return the first report past the end, which needs an answer; None for a trial that has come past it."""
+        return math.floor(self._max_t) + 1 if math.isfinite(self._max_t) and at <= self._max_t else None
 
 
 def places(n: int, eta: float) -> int:

@@ -23,15 +23,14 @@ from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
+    End,
     Judged,
     agreed,
     check_judged,
     check_mode,
     check_positive,
-    end_bound,
     is_number,
     number,
-    past_end,
     tell,
     whole,
     write_state,
@@ -102,7 +101,7 @@ class ElasticASHA(Judged, TrialScheduler):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         check_mode(mode, "ElasticASHA")
-        self._limit = math.inf if max_t is None or max_t == "auto" else max_t
+        self._finish = End(math.inf if max_t is None or max_t == "auto" else max_t)
         max_t = _MAX_T if max_t is None else max_t
         _check_numbers(
             reduction_factor=reduction_factor,
@@ -182,7 +181,7 @@ class ElasticASHA(Judged, TrialScheduler):
         self._going(member)
         target = member.target
         verdict = self._judge(member, result)
-        if verdict == "stop" or past_end(result, member.progress, self._limit, TRAINING_ITERATION):
+        if verdict == "stop" or self._finish.past(trial.trial_id, result, member.progress):
             tell(trial, Stop("elastic_asha"))
             return TrialScheduler.STOP
         if verdict == "pause":
@@ -323,7 +322,7 @@ class ElasticASHA(Judged, TrialScheduler):
     def _bound(self, rung: int, at: float) -> int | None:
         """Return the first whole report at or past a rung; past the last one, the first past the end."""
         rungs = self._promotion.rungs
-        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else end_bound(at, self._limit)
+        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else self._finish.bound(at)
 
     def _tell_bound(self, member: Member) -> None:
         bound = self._bound(member.target, member.progress)
