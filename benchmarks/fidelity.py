@@ -274,7 +274,7 @@ def same_decisions(live: Live) -> tuple[int, int]:
             result = {
                 **line["metrics"],
                 "training_iteration": line["training_iteration"],
-                "time_total_s": state.trials[line["trial"]].elapsed(line["time"]),
+                "time_total_s": state.trials[line["trial"]].trained,
             }
             trial.run_metadata.last_result = result
             same += scheduler.on_trial_result(others, trial, result) == next(answers)

@@ -163,8 +163,7 @@ DOORS: dict[str, Door] = {
     ),
     # The driver's side: Tune, the trial's head, and what becomes of results.
     "trial": Door(names(FIRST, "gang"), why=HEAD),
-    "exchanging": Door(names(FIRST, "gang"), why=HEAD),
-    "trainable": Door(names(FIRST, "gang trial exchanging"), names("cloudpickle numpy", TUNE), why=HEAD),
+    "trainable": Door(names(FIRST, "gang trial"), names("cloudpickle numpy", TUNE), why=HEAD),
     "settling": Door(names("gang"), names("ray ray.tune.Callback"), why="it waits for heads, as Tune ends a sweep"),
     "tuner": Door(names(FIRST, "trial trainable"), why="it makes trainables; what it is given, it checks and hands on"),
     "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),

@@ -122,7 +122,9 @@ class FakeGang:
         sessions.set_current(session)
         ended = Ended(0)
         try:
-            cloudpickle.loads(task.train)(task.config)
+            train = cloudpickle.loads(task.train)
+            session.begin()
+            train(task.config)
             session.check_finished()
         except TrialStopped:
             ended = Ended(0, stopped=True)

@@ -219,6 +219,12 @@ def prune(
     return [info for info in ordered if info.path in spared]
 
 
+def keep_spares(known: Iterable[CheckpointInfo]) -> list[CheckpointInfo]:
+    """Delete all but the last two; return those, oldest first. For a run whose results keep their own checkpoints."""
+    by_path = {info.path: info for info in known}
+    return prune(by_path.values(), keep=0, mode="min")
+
+
 def discard(path: Path) -> None:
     """Delete a draft, or a checkpoint with its companion; nothing happens where there is none."""
     stores.drop(_companion(path))
@@ -260,11 +266,15 @@ def adopt(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str]) -> 
 
 
 def take_over(
-    folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str], number: int, upto: int | None = None
+    folder: str | os.PathLike[str],
+    trial_dir: str | os.PathLike[str],
+    number: int,
+    upto: int | None = None,
+    seconds: float | None = None,
 ) -> CheckpointInfo | None:
     """Make a whole checkpoint of the trial in ``folder`` that of report ``number`` of another trial.
 
-    The last up to report ``upto``; where that is pruned, the last of all.
+    The last up to report ``upto``; where that is pruned, the last of all. ``seconds``: how long the other has trained.
 
     Returns: None where there is none. It has no value there: what was reported with it was the other trial's.
     """
@@ -274,7 +284,7 @@ def take_over(
     here(info.path)
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
-    taken = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None)
+    taken = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None, seconds=seconds)
     written = draft(taken)
     discard(written)
     copy_into(replace(info, name=written.name), home)
@@ -297,20 +307,40 @@ def forget_after(number: int, trial_dir: str | os.PathLike[str]) -> list[Checkpo
     return earlier
 
 
-def tell_heard(number: int, trial_dir: str | os.PathLike[str]) -> None:
+def tell_heard(number: int, trial_dir: str | os.PathLike[str], seconds: float | None = None) -> None:
     """Tell a trial that starts again which of its reports was the last one that its driver heard of. Runs on: driver.
 
     A gang may have been ahead of that when its head was lost; what it reported then, it has to report again.
+    ``seconds``: how long it had trained then, as the driver knows it.
     """
     Path(trial_dir).mkdir(parents=True, exist_ok=True)
-    write_json(Path(trial_dir, HEARD), number)
+    write_json(Path(trial_dir, HEARD), {"number": number, "seconds": seconds})
 
 
 def heard(trial_dir: str | os.PathLike[str]) -> int | None:
     """Return what :func:`tell_heard` said last; None where nobody said anything, so that all reports count."""
+    return _heard(trial_dir)[0]
+
+
+def _heard(trial_dir: str | os.PathLike[str]) -> tuple[int | None, float | None]:
+    """Return number and seconds of the last report that a driver heard of."""
     with suppress(FileNotFoundError):
-        return int(json.loads(stores.read(Path(trial_dir, HEARD))))
-    return None
+        told = json.loads(stores.read(Path(trial_dir, HEARD)))
+        if isinstance(told, dict):
+            return int(told["number"]), told.get("seconds")
+        return int(told), None  # as it was written before seconds were counted
+    return None, None
+
+
+def with_seconds(info: CheckpointInfo, trial_dir: str | os.PathLike[str]) -> CheckpointInfo:
+    """Return a checkpoint that says how long its trial had trained, also one that was written before that was counted.
+
+    Of such a one: its share, by the number of reports, of what the driver knows of the last report that it heard of.
+    """
+    number, seconds = _heard(trial_dir) if info.seconds is None else (None, None)
+    if not number or seconds is None:
+        return info
+    return replace(info, seconds=seconds * info.number / number)
 
 
 def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> CheckpointError:

@@ -30,6 +30,8 @@ class CheckpointInfo:
     name: str | None = None
     """What the user calls the file, if anything."""
     size: int = 0
+    seconds: float | None = None
+    """How long the trial had trained at that report (see :class:`Report`); None where nobody counted."""
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -49,13 +51,18 @@ class Report:
     """The checkpoint of this report, if it is finished already; else :class:`Wrote` tells of it later."""
     notes: tuple[str, ...] = ()
     """Warnings for the person who runs the sweep, each said once."""
+    seconds: float = 0.0
+    """How long the trial has trained up to here: rank 0's seconds in the training code, without what it waited for
+    answers. A start from a checkpoint goes on from that one's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The answer to :class:`Save`: a checkpoint, or None where the training code cannot write one."""
+    """The answer to :class:`Save`: a checkpoint, or None where there is none to be had."""
 
     checkpoint: CheckpointInfo | None
+    refused: bool = False
+    """True where the training code can write one, and the storage did not take it: it may the next time."""
     answers: int = 0
     """The serial of the decision that this answers, a :class:`Save` or a :class:`Stop`."""
 

@@ -51,10 +51,14 @@ class Past:
         """The seed that its configurations and trials follow from."""
         return self.told.get("seed")
 
-    @property
-    def baselines(self) -> int:
-        """How many of its first trials were baselines."""
-        return len(self.told.get("baselines") or ())
+    def baselines(self, space: SearchSpace) -> list[dict[str, Any]]:
+        """Return the baselines that it was told so far, as trials are recorded with them."""
+        return [plain(space.filled(config)) for config in self.told.get("baselines") or ()]
+
+    def with_new(self, baselines: Sequence[Any]) -> list[Any]:
+        """Return the baselines that it was told so far, and those of ``baselines`` (plain data) that are new."""
+        known = [plain(config) for config in self.told.get("baselines") or ()]
+        return [*known, *(config for config in baselines if plain(config) not in known)]
 
     def again(self, max_epochs: int | None) -> list[TrialState]:
         """Return the trials that are to go on, in order of creation.

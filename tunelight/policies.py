@@ -46,8 +46,8 @@ def classify(error: WorkerError) -> Failure:
 class Divergence:
     """Tell by the sweep's metric when one trial's training has gone astray.
 
-    It has when the metric is NaN or infinite, except in the trial's first report: a metric may have no data yet. And
-    when it is worse than the first finite value by a million times that value (or by a million, for small ones).
+    It has when the metric is NaN or infinite, and when it is worse than the first value by a million times that value
+    (or by a million, for small ones). What is no number, as None where a metric has no data yet, is not judged.
     """
 
     metric: str | None
@@ -59,8 +59,13 @@ class Divergence:
         value = metrics.get(self.metric) if self.metric else None
         if not isinstance(value, int | float):
             return None
+        try:
+            value = float(value)
+        except OverflowError:  # a whole number beyond float
+            value = math.inf if value > 0 else -math.inf
         if not math.isfinite(value):
-            return None if number == 1 else f"{self.metric} is {value} at report {number}"
+            without = " (where it has no value yet, report None)" if number == 1 else ""
+            return f"{self.metric} is {value} at report {number}{without}"
         if self.first is None:
             self.first = value
         worse = value - self.first if self.mode == "min" else self.first - value

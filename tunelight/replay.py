@@ -159,7 +159,7 @@ def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
         "done": False,
         "time_total_s": trial.elapsed(line["time"]),
         **{key: line[key] for key in ("training_iteration", "epoch", "timestamp")},
-        RESULT_KEY: {"workers": line.get("workers")},
+        RESULT_KEY: {"workers": line.get("workers"), "seconds": trial.trained},
     }
     flat: dict[str, Any] = flatten_dict({**line["metrics"], **own})
     return flat
@@ -171,7 +171,7 @@ def replay_searcher(
     space: SearchSpace,
     *,
     foreign: bool,
-    baselines: int = 0,
+    baselines: Sequence[Mapping[str, Any]] = (),
     again: Collection[str] = (),
 ) -> Start:
     """Tell ``searcher`` of the recorded trials, and return what the sweep's search starts from.
@@ -179,7 +179,8 @@ def replay_searcher(
     Args:
         lines: the record.
         foreign: whether it suggests by dotted key, as a Searcher of the user's.
-        baselines: how many of the first trials it did not suggest.
+        baselines: configurations that came first, which it did not suggest; for records that do not say of each trial
+            whether it did.
         again: ids of trials that are to go on; it hears of their ends when they come.
 
     Raises: SettingsError for a searcher that cannot be told so.
@@ -216,7 +217,9 @@ def _is_end(line: Mapping[str, Any]) -> bool:
 class _Teller:
     """Tells a searcher of recorded trials: as its own where it suggests them again, else as whole trials."""
 
-    def __init__(self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: int) -> None:
+    def __init__(
+        self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: Sequence[Mapping[str, Any]]
+    ) -> None:
         self._searcher = searcher
         self._space = space
         self._foreign = foreign
@@ -232,17 +235,25 @@ class _Teller:
         missing_from, self.created = self.created, max(self.created, line["index"] + 1)
         if isinstance(self._searcher, Follower):
             config = revived(self._space, line["config"])
-            self._searcher.take(line["trial"], config, asked=line["index"] >= self._baselines)
+            self._searcher.take(line["trial"], config, asked=not self._is_baseline(line))
             self.told.add(line["trial"])
             return
         for missing in range(missing_from, line["index"]):
-            if missing >= self._baselines:
+            if missing >= len(self._baselines):
                 self._suggest(f"{missing:05d}", None)
-        if line["index"] < self._baselines or self._suggest(line["trial"], line["config"]):
+        if self._is_baseline(line) or self._suggest(line["trial"], line["config"]):
             return
         values = self._space.dotted(revived(self._space, line["config"]))
         if self._takes_points and values.keys() == self._space.domains.keys():
             self.points[line["trial"]] = values
+
+    def _is_baseline(self, line: Mapping[str, Any]) -> bool:
+        """Tell whether nobody suggested a trial. Records of before that was written down had baselines first."""
+        told = line.get("baseline")
+        if told is not None:
+            return bool(told)
+        index = line["index"]
+        return bool(index < len(self._baselines) and self._baselines[index] == line["config"])
 
     def _suggest(self, trial_id: str, config: Mapping[str, Any] | None) -> bool:
         """Ask for a suggestion again; return whether it is that of the record, else tell that nobody runs it."""

@@ -67,6 +67,7 @@ class Session:
         mailbox: Mailbox,
         *,
         store: Store | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.place = place
         self.rank = place.rank
@@ -113,6 +114,10 @@ class Session:
             post=None if passed_on else post,  # such reports go on to Tune, each with its checkpoint
             away=self.node_rank > 0,
         )
+        self.seconds = (task.resume.seconds if task.resume else None) or 0.0
+        """How long the trial had trained at its last report, earlier starts included."""
+        self._clock = clock
+        self._since = clock()
         self._control = control
         self._post = post
         self._mailbox = mailbox
@@ -123,6 +128,10 @@ class Session:
         self._adopted = 0
         self._notes: list[str] = []
         self._said: set[str] = set()
+
+    def begin(self) -> None:
+        """Count the trial's seconds from here: the training code is about to run."""
+        self._since = self._clock()
 
     def note(self, text: str) -> None:
         """Warn the person who runs the sweep, once a trial; it travels with the next report (rank 0's)."""
@@ -161,6 +170,7 @@ class Session:
             raise TrialStopped(self._stopped.reason)
         self.number += 1
         self.reports += 1
+        self._count_seconds()
         self.progress += bool(self.progress)  # what is counted in batches is watched; reports alone may be hours apart
         clean = {str(name): self._plain(str(name), value) for name, value in metrics.items()}
         if taken := _RESERVED & clean.keys():
@@ -174,7 +184,9 @@ class Session:
             info = self._write(checkpoint, clean, epoch, step, filename)
         if self.rank == 0:
             notes, self._notes = tuple(self._notes), []
-            self._post(Report(self.number, clean, epoch=epoch, step=step, checkpoint=info, notes=notes))
+            self._post(
+                Report(self.number, clean, epoch=epoch, step=step, checkpoint=info, notes=notes, seconds=self.seconds)
+            )
         self._obey(clean, epoch, step)
 
     def _plain(self, name: str, value: Any) -> Any:
@@ -195,12 +207,17 @@ class Session:
         self.note(f"The metric {name!r} is no number but a {type(value).__qualname__}: its text is recorded.")
         return repr(value)
 
+    def _count_seconds(self) -> None:
+        now = self._clock()
+        self.seconds, self._since = self.seconds + now - self._since, now
+
     def boundary(self, *, epoch: int, step: int) -> None:
         """Come to a boundary of a job that reports nothing: write a checkpoint if one is due, learn whether to go on.
 
         Call it on every rank. Raises: TrialStopped when the job ends here.
         """
         self.number += 1
+        self._count_seconds()
         if self.writer is not None and self._writes_now():
             info = self._write(self.writer, {}, epoch, step)
             if self.rank == 0 and info is not None:
@@ -217,14 +234,16 @@ class Session:
 
     def _obey(self, metrics: Mapping[str, Any], epoch: int | None, step: int | None) -> None:
         """Learn rank 0's word for this boundary and act on it, the same on every rank."""
+        began = self._clock()
         while True:
             decision = self._agree()
             if isinstance(decision, Continue):
+                self._since += self._clock() - began  # the wait is no training
                 return
             if isinstance(decision, Save):
                 info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
                 if self.rank == 0:
-                    self._tell_saved(info, decision.serial)
+                    self._tell_saved(info, decision.serial, refused=info is None and self.writer is not None)
             elif isinstance(decision, Offer | Adopt):
                 metrics = self._exchange(decision, metrics)
             else:
@@ -278,9 +297,9 @@ class Session:
             if leave is not None:
                 return leave
 
-    def _tell_saved(self, info: CheckpointInfo | None, serial: int) -> None:
+    def _tell_saved(self, info: CheckpointInfo | None, serial: int, *, refused: bool = False) -> None:
         self._saved = info is not None
-        self._post(Saved(info, serial))
+        self._post(Saved(info, refused, serial))
 
     def _writes_now(self) -> bool:
         """Return whether this report writes a checkpoint: rank 0 decides it for all."""
@@ -333,6 +352,7 @@ class Session:
             fit=max(self.fit, 0),
             value=float(value) if isinstance(value, int | float) else None,
             name=filename,
+            seconds=self.seconds,
         )
         return self.writing.write(info, checkpoint, wait=wait)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.cluster import at_once, connected, tune_environment
 from tunelight.datasets.shelf import check_sources, lent
+from tunelight.errors import SettingsError
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import Lent, OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
@@ -25,7 +26,7 @@ from tunelight.runtime import for_workers
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
-from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, mirrored, provenance, write_sweep_file
+from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, mirrored, plain, provenance, write_sweep_file
 from tunelight.stores import drop, for_tune
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
     from tunelight.headwatch import HeadWatch
-    from tunelight.searchers import Start
+    from tunelight.searchers import Start, SweepSearch
 
 _INLINE_BYTES = 100_000
 """A pickled train function up to this size travels with the trial; a larger one lies in the object store."""
@@ -193,6 +194,8 @@ class _Sweep:
     start: Start
     folder: Path
     told: Mapping[str, Any]
+    baselines: Sequence[Mapping[str, Any]]
+    """Those that are still to be tried."""
 
     @property
     def total(self) -> int:
@@ -234,10 +237,34 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
         start = _start_from(past, space, settings, scheduler, searcher)
         folder = past.folder
+        baselines = _untried(past, space, settings)
+        told["baselines"] = past.with_new(told["baselines"])
     else:
         folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
         write_sweep_file(folder, told)
-    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told)
+        baselines = [space.filled(config) for config in settings.baselines]
+    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told, baselines)
+
+
+def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
+    """Return the baselines that no trial was made of yet. Raises: SettingsError where new ones are one too many."""
+    tried = [line["config"] for line in past.lines if line["kind"] == "trial"]
+    made, known = len(tried), past.baselines(space)
+    found, new = [], 0
+    for config in (space.filled(config) for config in settings.baselines):
+        if (as_recorded := plain(config)) in tried:
+            tried.remove(as_recorded)
+        else:
+            found.append(config)
+            new += as_recorded not in known
+    total = settings.num_samples * space.grid_size
+    if new and made + len(found) > total:
+        raise SettingsError(
+            f"baselines= holds {new} that {past.folder} has not tried, and all but {max(total - made, 0)} of its "
+            f"num_samples={settings.num_samples} trials are made. Give num_samples="
+            f"{-(-(made + len(found)) // space.grid_size)} or more, or leave the new baselines out."
+        )
+    return found
 
 
 def _settle(past: Past, sweep: _Sweep) -> None:
@@ -260,7 +287,9 @@ def _start_from(
     again = past.again(settings.max_epochs)
     paused = replay_scheduler(past.lines, scheduler)
     foreign, again_ids = searcher is settings.searcher, [trial.id for trial in again]
-    start = replay_searcher(past.lines, searcher, space, foreign=foreign, baselines=past.baselines, again=again_ids)
+    start = replay_searcher(
+        past.lines, searcher, space, foreign=foreign, baselines=past.baselines(space), again=again_ids
+    )
     taken_up_again = [
         Again(
             trial.id,
@@ -268,6 +297,7 @@ def _start_from(
             trial.history[-1]["training_iteration"] if trial.history else 0,
             past.folder / trial.folder,
             trial.id in paused,
+            trial.trained,
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # all are known before one is chosen
     ]
@@ -332,14 +362,14 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
     search = SweepSearch(
         searcher,
         sweep.total,
-        [space.filled(config) for config in settings.baselines],
+        sweep.baselines,
         at_once(sweep.reservation, settings),
         reservation=sweep.reservation.factory,
         written=space.written if searcher is settings.searcher else dict,  # one of Ray's has dotted keys
         start=sweep.start,
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
-    with tune_environment(settings.verbose), _callbacks(sweep, watch, loan, signals) as callbacks:
+    with tune_environment(settings.verbose), _callbacks(sweep, search, watch, loan, signals) as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
             name=folder.name,
@@ -360,7 +390,9 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
 
 
 @contextlib.contextmanager
-def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSignals) -> Iterator[list[Any]]:
+def _callbacks(
+    sweep: _Sweep, search: SweepSearch, watch: HeadWatch, loan: Lent | None, signals: StopSignals
+) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
     from tunelight.headwatch import HeadCallback  # noqa: PLC0415
     from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
@@ -373,6 +405,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: Stop
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.again},
         seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
+        is_baseline=search.is_baseline,
         **settings.judged_by,
         seed=settings.seed or 0,
         num_samples=total,

@@ -67,7 +67,7 @@ def infeasible(config: dict[str, Any]) -> None:
     import torch.distributed as dist
 
     context = tl.get_context()
-    tl.report({"loss": 1.0})
+    tl.report({"loss": float("nan") if config["bad"] == "nan at once" else 1.0})
     if config["bad"] == "cuda" and context.rank == 1:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB.")
     if config["bad"] == "memory" and context.rank == 0:
@@ -95,16 +95,16 @@ class Told(Searcher):
 
 
 def test_divergence_and_memory_are_infeasible_and_the_sweep_goes_on(ray4: Any, tmp_path: Path) -> None:
-    bads = ["nan", "cuda", "memory", ""]
+    bads = ["nan", "nan at once", "cuda", "memory", ""]
     searcher = Told(bads)
     results = tl.run(
-        {"bad": tl.choice(bads)}, infeasible, metric="loss", num_samples=4, workers=2, seed=3, max_concurrent=1,
+        {"bad": tl.choice(bads)}, infeasible, metric="loss", num_samples=5, workers=2, seed=3, max_concurrent=1,
         scheduler="fifo", searcher=searcher, failures=2, storage=tmp_path, name="i", progress=False,
     )  # fmt: skip
-    assert [trial.state for trial in results.trials] == ["DIVERGED", "OOM", "OOM", "FINISHED"]
-    assert (results.num_diverged, results.num_oom, results.num_errors, results.errors) == (1, 2, 0, [])
-    assert [len(trial.history) for trial in results.trials] == [2, 1, 1, 4]
+    assert [trial.state for trial in results.trials] == ["DIVERGED", "DIVERGED", "OOM", "OOM", "FINISHED"]
+    assert (results.num_diverged, results.num_oom, results.num_errors, results.errors) == (2, 2, 0, [])
+    assert [len(trial.history) for trial in results.trials] == [2, 1, 1, 1, 4]
     assert "loss is nan at report 2" in str(results.trials[0].error)
-    assert "rank 1 " in str(results.trials[1].error)
+    assert "rank 1 " in str(results.trials[2].error)
     assert searcher.ends == [(bad, bool(bad)) for bad in bads]
-    assert results.best.index == 3
+    assert results.best.index == 4

@@ -87,6 +87,7 @@ def test_tune_checkpoints(trials: Any, backend: str) -> None:
         loaded = Boring.load_from_checkpoint(file)
         assert torch.load(file, weights_only=True)["epoch"] == EPOCHS - 1
     assert same(weights(loaded), torch.load(done.folder / f"{backend}.pt"), atol=0)
+    assert not list(Path(done.trial.path, "checkpoints").glob("*"))  # Tune's copies are all that is left
 
 
 @BACKENDS

@@ -70,7 +70,7 @@ def test_the_papers_rule_by_brute_force_on_random_sequences():
                 order = sorted(rungs[m], key=lambda filed: filed[1])  # stable: of equals the earlier first
                 best = order[: max(1, len(order) // eta)]
                 expect = expect and (name, worth) in best
-            expect = expect or at[name] >= max_t
+            expect = (expect or at[name] >= max_t) and at[name] <= max_t
             got = report(asha, trials[name], at[name], value)
             assert got == (CONTINUE if expect else STOP), (seed, name, at[name], value)
             if got == STOP or at[name] >= max_t:
@@ -80,7 +80,7 @@ def test_the_papers_rule_by_brute_force_on_random_sequences():
 def test_a_trial_alone_goes_on_to_its_end():
     asha = make_asha(max_t=16, reduction_factor=2)
     trial = add(asha, "a")
-    assert [report(asha, trial, t, 10.0 + t) for t in range(1, 20)] == [CONTINUE] * 19
+    assert [report(asha, trial, t, 10.0 + t) for t in range(1, 17)] == [CONTINUE] * 16
 
 
 def test_the_second_of_two_must_beat_the_first():
@@ -170,8 +170,55 @@ def test_a_trial_at_max_t_is_never_stopped():
     asha = make_asha(max_t=4, reduction_factor=2)
     report(asha, add(asha, "good"), 3, 0.1)
     assert report(asha, add(asha, "bad"), 4, 0.9) == CONTINUE
-    assert report(asha, add(asha, "nan"), 5, math.nan) == CONTINUE
+    assert report(asha, add(asha, "nan"), 4, math.nan) == CONTINUE
     assert asha.milestones() == [1, 2]
+
+
+@pytest.mark.parametrize("brackets", [1, 2])
+def test_a_trial_that_does_not_end_by_itself_is_stopped_at_its_first_report_past_max_t(brackets):
+    asha, handle = make_asha(max_t=4, reduction_factor=2, brackets=brackets), FakeHandle()
+    trial = add(asha, "a", handle)
+    assert [report(asha, trial, t, 0.5) for t in (1, 2, 3, 4, 5)] == [CONTINUE] * 4 + [STOP]
+    assert handle.decisions[-2:] == [Continue(until=5), Stop("asha")], "its gang runs no further unasked"
+    assert asha.num_stopped == 1
+
+
+def test_a_trial_that_reports_more_often_than_once_an_epoch_is_not_cut_off_before_its_last_epoch():
+    asha = make_asha(max_t=4, grace_period=4)
+    trial = add(asha, "a")
+    told = [
+        asha.on_trial_result(TUNE, trial, {"training_iteration": t, "epoch": (t - 1) // 2, "loss": 0.5})
+        for t in range(1, 10)
+    ]
+    assert told == [CONTINUE] * 8 + [STOP]
+
+
+def test_a_report_without_an_epoch_after_the_last_one_does_not_cut_off_what_comes_after_fit():
+    asha = make_asha(max_t=3, grace_period=3)
+    trial = add(asha, "a")
+    for t in (1, 2, 3):
+        asha.on_trial_result(TUNE, trial, {"training_iteration": t, "epoch": t - 1, "loss": 0.5})
+    tested = {"training_iteration": 4, "epoch": None, "loss": 0.5, "test_acc": 0.9}
+    assert asha.on_trial_result(TUNE, trial, tested) == CONTINUE
+
+
+def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
+    asha = make_asha()
+    assert asha.milestones() == [1, 4, 16, 64]
+    trial = add(asha, "a", FakeHandle())
+    assert {report(asha, trial, t, 0.5) for t in range(1, 300)} == {CONTINUE}
+    assert trial.temporary_state.ray_actor.decisions[-1] == Continue(until=None)
+
+
+@pytest.mark.parametrize(("unit", "name"), [("seconds", "time_total_s"), ("samples", "samples")])
+def test_past_max_t_is_counted_in_the_unit(unit, name):
+    asha = make_asha(unit=unit, max_t=60, grace_period=60)
+    trial = add(asha, "a")
+    told = [
+        asha.on_trial_result(TUNE, trial, {name: at, "training_iteration": n, "epoch": n - 1, "loss": 0.5})
+        for n, at in enumerate((20, 60, 60.5), start=1)
+    ]
+    assert told == [CONTINUE, CONTINUE, STOP]
 
 
 def test_a_fractional_reduction_factor_counts_exactly():
@@ -313,7 +360,7 @@ def test_a_gang_is_told_how_far_it_may_run():
     assert asha.initial_decision() == Continue(until=1)
     for t in range(1, 13):
         report(asha, trial, t, 0.5)
-    assert handle.decisions == [Continue(2), Continue(4), Continue(8), Continue(None)]
+    assert handle.decisions == [Continue(2), Continue(4), Continue(8), Continue(17)]
 
 
 def test_a_gang_is_not_told_what_it_knows_already():

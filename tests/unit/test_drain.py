@@ -13,6 +13,7 @@ from tunelight.errors import TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S, DrainWatch, moved_away
 from tunelight.gang.run import drained
 from tunelight.messages import Ended, Saved, Stop
+from tunelight.policies import COOLDOWN_S
 
 
 def test_only_a_trials_own_nodes_concern_it():
@@ -66,6 +67,21 @@ def test_training_that_writes_no_checkpoint_stays_as_long_as_it_can():
     assert numbers(run) == [1, 2]
     assert said == ["stays where it is although Ray drains host#abcdef: its training code writes no checkpoints"]
     assert len(gang.answers) == 1
+
+
+def test_training_whose_checkpoint_the_storage_refused_tries_again_to_leave():
+    gang = ScriptedGang([report(1), Saved(None, refused=True), report(2, saved=False), Saved(info(3)), report(3)])
+    run, clock, said = play(gang, leave=Notice())
+    run.next_event()
+    run.next_event()
+    clock.sleep(COOLDOWN_S)
+    run.next_event()
+    with pytest.raises(TrialError) as caught:
+        run.next_event()
+    assert caught.value.error.type_name == DRAINED
+    assert gang.answers == [Stop("moved", save=True)] * 2
+    assert run.resume == info(3)
+    assert "could not be written" in said[0]
 
 
 def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():

@@ -251,3 +251,19 @@ def test_a_rung_is_not_closed_while_the_best_of_a_lower_one_is_still_to_go_on():
     assert reported(elastic, first, 3, 0.5) == "PAUSE"
     assert elastic.choose_trial_to_run(nobody()) is better
     assert reported(elastic, better, 3, 0.1) == "CONTINUE"
+
+
+def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
+    cluster = Cluster(ElasticASHA("loss", "min", grace_period=1, reduction_factor=3), max_t=90)
+    cluster.run(curves(2))
+    assert max(cluster.reached(number) for number in range(2)) == 90
+
+
+def test_a_trial_that_does_not_end_by_itself_is_stopped_at_its_first_report_past_max_t():
+    elastic = ElasticASHA("loss", "min", max_t=3, grace_period=1, reduction_factor=3)
+    cluster = Cluster(elastic, max_t=50)
+    cluster.run(curves(5))
+    ends = [entry for entry in cluster.log if len(entry) == 4 and entry[2] == "STOP"]
+    assert ends
+    assert all(at == 4 for at, *_ in ends)
+    assert max(cluster.reached(number) for number in range(5)) == 4

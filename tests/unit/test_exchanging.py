@@ -9,8 +9,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from tests.fakes import FakeGang
-from tunelight import checkpoints, trainable
+from tests.heads import Heads, heads_in
+from tunelight import checkpoints
 from tunelight.messages import RESULT_KEY, Adopt
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
@@ -61,13 +61,13 @@ def training(config: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(trainable, "Gang", FakeGang)
-    monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
-    monkeypatch.setattr(GangTrainable, "_trial_dir", lambda self: self.folder)
-    monkeypatch.setattr(GangTrainable, "trial_id", "00000")
-    made: list[GangTrainable] = []
+def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
+    with heads_in(tmp_path, monkeypatch) as made:
+        yield made
 
+
+@pytest.fixture
+def make(heads: Heads) -> Make:
     def build(name: str, **config: Any) -> GangTrainable:
         spec = TrialSpec(
             cloudpickle.dumps(training),
@@ -77,17 +77,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
             real_checkpoints=False,
             failures=RETRY,
         )
-        cls = make_trainable(spec)
-        head: Any = cls.__new__(cls)
-        head.__dict__.update(_iteration=0, _storage=None, folder=tmp_path / name)
-        head.folder.mkdir()
-        head.setup({"lr": 1.0, "start": 0.0, **config})
-        made.append(head)
-        return head  # type: ignore[no-any-return]
+        return heads.make(make_trainable(spec), {"lr": 1.0, "start": 0.0, **config}, name)
 
-    yield build
-    for head in made:
-        head.cleanup()
+    return build
 
 
 def offered(head: Any) -> Any:
@@ -95,12 +87,12 @@ def offered(head: Any) -> Any:
     return reference
 
 
-def test_what_one_offers_another_adopts_in_place(make: Make) -> None:
+def test_what_one_offers_another_adopts_in_place(make: Make, heads: Heads) -> None:
     parent, child = make("a", start=100.0), make("b")
     parent.step()
     child.step()
     config = {"lr": 2.0, "start": 0.0}
-    child.decide(Adopt(offered(parent), config, "a", str(parent.folder), until=2))  # type: ignore[attr-defined]
+    child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), until=2))
     result = child.step()
     assert result["loss"] == 103.0
     assert result[RESULT_KEY]["adopted"] == "memory"
@@ -120,12 +112,12 @@ def test_who_is_paused_after_adopting_leaves_what_it_became(make: Make, tmp_path
 
 
 @pytest.mark.parametrize("config", [{"odd": 1}, {"lightning": False}])
-def test_what_does_not_fit_comes_by_way_of_the_disk(make: Make, config: dict[str, Any]) -> None:
+def test_what_does_not_fit_comes_by_way_of_the_disk(make: Make, heads: Heads, config: dict[str, Any]) -> None:
     parent, child = make("a", start=100.0), make("b", **config)
     parent.step()
     parent.step()
     child.step()
-    order = Adopt(offered(parent), {"lr": 2.0, "start": 0.0, **config}, "a", str(parent.folder), until=2)  # type: ignore[attr-defined]
+    order = Adopt(offered(parent), {"lr": 2.0, "start": 0.0, **config}, "a", str(heads.folder("a")), until=2)
     child.decide(order)
     result = child.step()
     assert (result["loss"], result["training_iteration"]) == (104.0, 2)
@@ -133,16 +125,16 @@ def test_what_does_not_fit_comes_by_way_of_the_disk(make: Make, config: dict[str
     assert "starts anew from a checkpoint of a" in result[RESULT_KEY]["log"][0]
 
 
-def test_who_is_paused_after_that_leaves_it_too(make: Make, tmp_path: Path) -> None:
+def test_who_is_paused_after_that_leaves_it_too(make: Make, heads: Heads, tmp_path: Path) -> None:
     parent, child = make("a", start=100.0), make("b")
     parent.step()
     child.step()
-    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(parent.folder), until=1))  # type: ignore[attr-defined]
+    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), until=1))
     child.save_checkpoint(str(tmp_path))
     info = checkpoints.read_pointer(tmp_path)
     assert info is not None
     assert Path(info.path).read_text() == "101.0"
-    assert Path(info.path).parents[1] == child.folder  # type: ignore[attr-defined]
+    assert Path(info.path).parents[1] == heads.folder("b")
 
 
 def test_where_nothing_can_be_had_training_goes_on_as_it_was(make: Make) -> None:
@@ -164,15 +156,17 @@ def test_who_is_paused_after_that_says_so_first_and_leaves_what_it_was(make: Mak
     info = checkpoints.read_pointer(tmp_path)
     assert info is not None
     assert (Path(info.path).read_text(), info.number) == ("2.0", 2)
-    assert child._config["lr"] == 1.0
+    assert child._trial.config["lr"] == 1.0
 
 
-def test_a_fault_before_the_next_checkpoint_loses_what_was_adopted_but_not_the_configuration(make: Make) -> None:
+def test_a_fault_before_the_next_checkpoint_loses_what_was_adopted_but_not_the_configuration(
+    make: Make, heads: Heads
+) -> None:
     parent, child = make("a", start=100.0), make("b", fails_after=1)
     parent.step()
     child.step()
     config = {"lr": 2.0, "start": 0.0, "fails_after": 1}
-    child.decide(Adopt(offered(parent), config, "a", str(parent.folder), until=2))  # type: ignore[attr-defined]
+    child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), until=2))
     result = child.step()
     assert result["loss"] == 3.0
     assert "what it adopted after report 1 is in no checkpoint, and lost" in result[RESULT_KEY]["log"]
@@ -185,11 +179,11 @@ def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_
     assert head.offer() == ()
 
 
-def test_a_torn_checkpoint_is_not_adopted(make: Make) -> None:
+def test_a_torn_checkpoint_is_not_adopted(make: Make, heads: Heads) -> None:
     parent, child = make("a", start=100.0), make("b")
     parent.step()
     child.step()
-    for info in checkpoints.find(parent.folder):  # type: ignore[attr-defined]
+    for info in checkpoints.find(heads.folder("a")):
         Path(info.path).write_text("torn")
-    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(parent.folder), until=2))  # type: ignore[attr-defined]
+    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), until=2))
     assert child.step()["loss"] == 2.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ray import tune
 
-from tunelight.errors import SettingsError
+from tunelight.errors import SettingsError, TunelightError
 from tunelight.schedulers import GangPBT
 from tunelight.schedulers.mutation import default_mutations, explore, mutations_of
 
@@ -71,3 +71,49 @@ def test_by_default_the_real_numbers_that_training_can_follow_are_mutated() -> N
         GangPBT("loss", "min").set_space({"layers": tune.randint(1, 3)})
     with pytest.raises(SettingsError, match="Did you mean"):
         GangPBT("loss", "min", hyperparam_mutations={"lrr": [1, 2]}).set_space({"lr": tune.uniform(0, 1)})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": {"lr": [0.1, 0.01]}},
+        {"model": {"lr": (0.1, 0.01), "deep": {"wd": [0.0, 0.5]}}},
+        {"model": {"lr": {"choice": [0.1, 0.01]}}},
+        {"model": {"lr": [0.1, 0.01], "opt": {"choice": ["sgd", "adam"]}}},
+        {"model.lr": [0.1, 0.01]},
+    ],
+    ids=str,
+)
+def test_lists_may_stand_in_a_group_as_in_rays_own(given: dict[str, Any]) -> None:
+    mutations = mutations_of(given)
+    assert mutations["model.lr"].categories == [0.1, 0.01]
+    config: dict[str, Any] = {"model": {"lr": 0.1, "opt": "sgd", "deep": {"wd": 0.0}}}
+    mutated = explore(config, mutations, np.random.RandomState(0), 0.0, (1.2, 0.8))
+    assert mutated["model"]["lr"] == 0.01
+
+
+@pytest.mark.parametrize("described", [{"uniform": [0, 1]}, {"uniform": {"lower": 0, "upper": 1}}, tune.uniform(0, 1)])
+def test_a_domain_may_be_described_as_in_a_space(described: Any) -> None:
+    assert mutations_of({"model": {"lr": described}})["model.lr"].upper == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"opt": "sgd"}, "'opt' is 'sgd'"),
+        ({"lr": 0.1}, "'lr' is 0.1"),
+        ({"model": {"lr": [0.1], "opt": None}}, "'model.opt' is None"),
+        ({"lr": {"fixed": 0.1}}, "'lr'"),
+        ({"lr": range(3)}, "list"),
+        ({"lr": tune.sample_from(lambda spec: 1.0)}, "function without arguments"),
+        ({"lr": lambda spec: 1.0}, "without arguments"),
+        ({"lr": []}, "one value or more"),
+        ({}, "is empty"),
+        ([("lr", [0.1])], "mapping"),
+    ],
+    ids=str,
+)
+def test_what_is_no_choice_of_values_is_refused_before_anything_runs(given: Any, says: str) -> None:
+    """A plain value would have overwritten the trial's own, with nobody having asked for it."""
+    with pytest.raises(TunelightError, match=says):
+        GangPBT("loss", "min", hyperparam_mutations=given)

@@ -67,10 +67,14 @@ def judged(values: list[Any], mode: Any = "min") -> list[str | None]:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_a_metric_that_is_not_finite_has_diverged_but_in_the_first_report(bad: float, mode: str) -> None:
+def test_a_metric_that_is_not_finite_has_diverged_also_in_the_first_report(bad: float, mode: str) -> None:
     assert judged([0.5, bad], mode)[1] == f"loss is {bad} at report 2"
-    assert judged([bad, 0.5, 0.4], mode) == [None, None, None]
-    assert judged([bad, bad], mode)[1] is not None
+    assert judged([bad], mode)[0] is not None
+    assert str(judged([bad], mode)[0]).startswith(f"loss is {bad} at report 1")
+
+
+def test_a_number_beyond_float_is_infinite() -> None:
+    assert "inf at report 1" in str(judged([10**400])[0])
 
 
 def test_a_metric_a_million_times_worse_than_at_first_has_exploded() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +13,12 @@ import ray
 
 import tunelight as tl
 from tests.unit.recording import Sweep
+from tunelight import sweep as sweeps
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
-from tunelight.storage import write_sweep_file
+from tunelight.past import taken_up
+from tunelight.searchers import SweepSearch
+from tunelight.settings import Settings
+from tunelight.storage import RECORD_FILE, Record, read_lines, read_sweep_file, write_sweep_file
 
 
 def train(config: dict[str, Any]) -> None:
@@ -182,3 +188,72 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings):
     write_sweep_file(tmp_path / "s", _told(space, replace(asked, seed=3), reservation, reservation))
     results = tl.resume(tmp_path / "s")
     assert [trial.state for trial in results.trials] == ["FINISHED"]
+
+
+# --- baselines
+
+
+class Driver:
+    """Runs of one sweep up to Ray's start: what its search would suggest, trial by trial, is put into its record."""
+
+    def __init__(self, storage: Path) -> None:
+        self.told: dict[str, Any] = {"train": train, "metric": "loss", "storage": storage, "name": "s", "seed": 1}
+
+    def run(self, trials: int | None = None, **settings: Any) -> list[float]:
+        """Return the values of x of the trials that a run makes; it is cut off after ``trials``."""
+        space = tl.SearchSpace({"x": tl.uniform(0, 1)})
+        given = Settings(**(self.told | settings))
+        with contextlib.ExitStack() as stack:
+            past = stack.enter_context(taken_up(given)) if given.resume else None
+            sweep = sweeps._prepare(space, given, past)
+            search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
+            search._make = lambda trial_id, config: SimpleNamespace(
+                trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()
+            )  # Tune's own needs a trainable
+            with sweeps._callbacks(sweep, search, None, None) as (record, *_):  # type: ignore[arg-type]
+                made: list[Any] = []
+                for _ in sweep.start.again:
+                    search.next_trial()
+                while (trials is None or len(made) < trials) and (trial := search.next_trial()) is not None:
+                    made.append(trial)
+                record.on_step_begin(1, made)
+        return [trial.config["x"] for trial in made]
+
+
+def test_a_baseline_that_is_new_when_a_sweep_goes_on_is_tried_next(tmp_path: Path) -> None:
+    suggested = Driver(tmp_path / "straight").run(num_samples=4)
+    driver = Driver(tmp_path / "resumed")
+    assert driver.run(3, num_samples=5, baselines=[{"x": 0.5}]) == [0.5, *suggested[:2]]
+    assert driver.run(2, num_samples=7, resume=True, baselines=[{"x": 0.5}, {"x": 0.25}]) == [0.25, suggested[2]]
+    told = read_sweep_file(tmp_path / "resumed" / "s")
+    assert told["baselines"] == [{"x": 0.5}, {"x": 0.25}]
+    assert driver.run(num_samples=7, resume=True, baselines=[{"x": 0.75}]) == [0.75, suggested[3]]
+
+
+def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goes_on(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    baselines = [{"x": 0.5}, {"x": 0.5}, {"x": 0.25}]
+    assert driver.run(1, num_samples=3, baselines=baselines) == [0.5]
+    assert driver.run(num_samples=3, resume=True, baselines=baselines) == [0.5, 0.25]
+
+
+def test_a_new_baseline_that_has_no_room_is_an_error_that_says_how_many_trials_it_takes(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.run(num_samples=2, baselines=[{"x": 0.5}])
+    with pytest.raises(SettingsError, match=r"all but 0 of its num_samples=2 trials are made. Give num_samples=3"):
+        driver.run(num_samples=2, resume=True, baselines=[{"x": 0.5}, {"x": 0.25}])
+
+
+def test_a_record_that_does_not_say_which_trials_were_baselines_had_them_first(tmp_path: Path) -> None:
+    suggested = Driver(tmp_path / "straight").run(num_samples=2)
+    driver = Driver(tmp_path / "old")
+    driver.run(2, num_samples=2, baselines=[{"x": 0.5}])
+    record = tmp_path / "old" / "s" / RECORD_FILE
+    lines = list(read_lines(record.parent))
+    record.unlink()
+    old = Record.open(record.parent)
+    for line in lines:
+        kept = {key: value for key, value in line.items() if key not in ("kind", "time", "baseline")}
+        old.append(line["kind"], **kept)
+    old.close()
+    assert driver.run(num_samples=3, resume=True, baselines=[{"x": 0.5}]) == [suggested[1]]

@@ -237,6 +237,31 @@ def test_training_that_writes_no_checkpoint_keeps_its_workers() -> None:
     assert "writes no checkpoints" in said[0]
 
 
+def test_a_checkpoint_that_the_storage_refused_is_asked_for_again_after_a_while() -> None:
+    """A disk may be full for a minute; a gang that keeps its size for that would keep it to the trial's end."""
+    refused = [report(number, saved=False) for number in (2, 3, 4)]
+    gang = ScriptedGang(
+        [report(1), Saved(None, refused=True), refused[0], Saved(None, refused=True), refused[1], Saved(info(4)),
+         refused[2]],
+        [report(5), Ended(0)], size=1, wanted=2,
+    )  # fmt: skip
+    run, clock, said = play(gang)
+    gang.arrived = 1
+    asked = []
+    seen = []
+    for wait_s in (COOLDOWN_S, 1.0, COOLDOWN_S, 2 * COOLDOWN_S, 0.0):
+        clock.sleep(wait_s)
+        run.resize_if_due()
+        asked.append(len(gang.answers))
+        event = run.next_event()
+        assert isinstance(event, Report)
+        seen.append(event.number)
+    assert asked == [1, 1, 2, 3, 3], "at once, then not within the pause, then after it, then after twice that"
+    assert seen == [1, 2, 3, 4, 5]
+    assert gang.size == 2
+    assert len([text for text in said if "could not be written" in text]) == 1
+
+
 def test_a_smaller_size_is_taken_at_once() -> None:
     gang = ScriptedGang([Saved(info(1), 1)], [report(2), Ended(0)])
     run, *_ = play(gang)

@@ -99,6 +99,23 @@ def test_a_save_writes_a_checkpoint_on_all_ranks_and_waits_on(tmp_path: Path) ->
     assert checkpoints.find(tmp_path) == [saved.checkpoint]
 
 
+@pytest.mark.parametrize(("writes", "refused"), [(True, True), (False, False)])
+def test_a_save_says_whether_the_storage_refused_it_or_training_cannot_write(
+    tmp_path: Path, writes: bool, refused: bool
+) -> None:
+    def full(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    ranks = Ranks(tmp_path)
+    for one in ranks.sessions:
+        one.writer = full if writes else None
+    ranks.mailboxes[0].put(Stop("resize", save=True))
+    ranks.mailboxes[0].put(Continue(None))
+    assert ranks.report({"loss": 0.25}) == [None, None], "training goes on"
+    (saved,) = [event for event in ranks.events if isinstance(event, Saved)]
+    assert (saved.checkpoint, saved.refused) == (None, refused)
+
+
 class Waited:
     """Writes as a strategy does, in the background, and counts on how many ranks it was called."""
 

@@ -166,20 +166,46 @@ def test_a_lost_node_costs_its_gangs_their_epoch_and_a_new_start_and_no_report_t
     assert "ERROR" in {trial.state for trial in given_up.trials}
 
 
+class Astray:
+    """Trials of given losses, one after another."""
+
+    metric, mode, epochs, size, note = "loss", "min", 4, 8, "made up"
+
+    def __init__(self, *losses: list[float]) -> None:
+        self.losses = losses
+
+    def config(self, number: int, seed: int) -> dict[str, Any]:
+        return {"number": number, "x": 0.5}
+
+    def curve(self, config: Any) -> Curve:
+        return Curve({"loss": self.losses[config["number"] % len(self.losses)]}, 1.0, 4)
+
+
 def test_a_trial_that_diverges_ends_as_live_ones_do():
-    values = [1.0, 0.9, math.nan, math.nan]
-
-    class Astray:
-        metric, mode, epochs, size, note = "loss", "min", 4, 1, "made up"
-
-        def config(self, number: int, seed: int) -> dict[str, Any]:
-            return {}
-
-        def curve(self, config: Any) -> Curve:
-            return Curve({"loss": values}, 1.0, 4)
-
-    (trial,) = simulate(Astray(), scheduler="fifo", num_samples=1).trials
+    (trial,) = simulate(Astray([1.0, 0.9, math.nan, math.nan]), scheduler="fifo", num_samples=1).trials
     assert (trial.state, trial.reports, trial.best) == ("DIVERGED", 3, 0.9)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        "fifo",
+        {"name": "asha", "grace_period": 1},
+        {"name": "elastic_asha", "grace_period": 1, "reduction_factor": 2},
+        {"name": "gang_pbt", "perturbation_interval": 1, "max_lead": 1, "hyperparam_mutations": {"x": [0.5, 1.0]}},
+        "async_hyperband",
+        "hyperband",
+        {"name": "medianstopping", "grace_period": 1, "min_samples_required": 1},
+    ],
+    ids=str,
+)
+def test_nan_at_the_first_report_is_divergence_under_every_scheduler(scheduler):
+    """Also where the scheduler would stop the trial, or pause it, or have it adopt another."""
+    source = Astray([0.9, 0.8, 0.7, 0.6], [math.nan] * 4, [1.0, 0.9, 0.8, 0.7])
+    run = simulate(source, scheduler=scheduler, num_samples=6, workers=1, cluster="1x2")
+    assert [trial.state for trial in run.trials if int(trial.id) % 3 == 1] == ["DIVERGED"] * 2
+    assert all(trial.reports == 1 for trial in run.trials if trial.state == "DIVERGED")
+    assert {trial.state for trial in run.trials if int(trial.id) % 3 != 1} <= {"FINISHED", "STOPPED"}
 
 
 def test_the_time_budget_ends_a_sweep_in_virtual_time():

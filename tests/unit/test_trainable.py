@@ -13,7 +13,8 @@ import pytest
 from ray.tune.result import RESULT_DUPLICATE
 
 from tests.fakes import FakeGang
-from tunelight import checkpoints, trainable
+from tests.heads import Heads, heads_in
+from tunelight import checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.policies import FailurePolicy
@@ -77,25 +78,25 @@ def background(config: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    made: list[GangTrainable] = []
-    monkeypatch.setattr(trainable, "Gang", FakeGang)
-    monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
-    monkeypatch.setattr(GangTrainable, "_trial_dir", lambda self: tmp_path)
-    monkeypatch.setattr(GangTrainable, "trial_id", "00000")
+def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
+    with heads_in(tmp_path, monkeypatch) as made:
+        yield made
 
+
+@pytest.fixture
+def folder(heads: Heads) -> Path:
+    """Return the folder of trial 00000, which ``make`` makes."""
+    return heads.folder()
+
+
+@pytest.fixture
+def make(heads: Heads) -> Make:
     def build(train: Callable[..., Any], config: dict[str, Any] | None = None, **spec: Any) -> GangTrainable:
         spec.setdefault("reservation", reserve(workers=1))
         cls = make_trainable(TrialSpec(cloudpickle.dumps(train), **spec))
-        one: GangTrainable = cls.__new__(cls)
-        one.__dict__.update(_iteration=0, _storage=None)
-        one.setup(config or {"lr": 0.1})
-        made.append(one)
-        return one
+        return heads.make(cls, config or {"lr": 0.1})
 
-    yield build
-    for one in made:
-        one.cleanup()
+    return build
 
 
 def test_each_step_is_one_report_and_the_last_is_the_end(make: Make) -> None:
@@ -114,22 +115,22 @@ def test_no_gang_starts_before_the_first_step(make: Make) -> None:
     assert FakeGang.formed == before + 1
 
 
-def test_the_next_trial_finds_the_gang_warm_also_after_a_stop(make: Make) -> None:
+def test_the_next_trial_finds_the_gang_warm_also_after_a_stop(make: Make, heads: Heads) -> None:
     one = make(three)
     before = FakeGang.formed
     first = one.step()
-    assert one.reset_config({"lr": 0.2}) is True
+    heads.reset(one, {"lr": 0.2})
     second = one.step()
     assert FakeGang.formed == before + 1
     assert (first[RESULT_KEY]["warm"], second[RESULT_KEY]["warm"]) == (False, True)
     assert second["training_iteration"] == 1
 
 
-def test_the_first_report_of_each_trial_tells_on_whom_it_trains(make: Make) -> None:
+def test_the_first_report_of_each_trial_tells_on_whom_it_trains(make: Make, heads: Heads) -> None:
     one = make(three)
     began = time.time()
     told = [one.step()[RESULT_KEY]["gang"] for _ in range(2)]
-    one.reset_config({"lr": 0.2})
+    heads.reset(one, {"lr": 0.2})
     told.append(one.step()[RESULT_KEY]["gang"])
     assert told[1] is None
     assert [(gang["nodes"], gang["warm"]) for gang in (told[0], told[2])] == [
@@ -147,10 +148,10 @@ def test_a_result_holds_no_list_which_tune_s_tensorboard_logger_would_try_to_dra
     assert not any(lists(one.step()) for _ in range(3))
 
 
-def test_a_worker_that_is_replaced_is_told_and_not_called_warm(make: Make) -> None:
+def test_a_worker_that_is_replaced_is_told_and_not_called_warm(make: Make, heads: Heads) -> None:
     one = make(three)
     one.step()
-    one.reset_config({})
+    heads.reset(one, {})
     gang: Any = one._gang
     gang.unfit = "rank 0 left a thread"
     result = one.step()
@@ -165,18 +166,20 @@ def test_a_failure_raises_for_plain_tune(make: Make) -> None:
         one.step()
 
 
-def test_a_soft_failure_is_a_result_without_metrics(make: Make) -> None:
+def test_a_soft_failure_is_a_result_without_metrics(make: Make, heads: Heads) -> None:
     one = make(failing, soft_errors=True)
     one.step()
     last = one.step()
     assert last["done"] is True
     assert "loss" not in last
     assert last[RESULT_KEY]["error"]["type_name"] == "ValueError"
-    one.reset_config({})
+    heads.reset(one, {})
     assert one.step()["training_iteration"] == 1
 
 
-def test_a_gang_that_can_never_be_had_ends_the_trial_alone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
+    make: Make, heads: Heads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def blocked(self: Any, size: int | None = None) -> None:
         self.met = False
         raise GangError("no answer, as of a port that a firewall blocks", "exception")
@@ -185,7 +188,7 @@ def test_a_gang_that_can_never_be_had_ends_the_trial_alone(make: Make, monkeypat
     with monkeypatch.context() as now:
         now.setattr(FakeGang, "heal", blocked)
         assert "firewall" in one.step()[RESULT_KEY]["error"]["message"]
-    one.reset_config({})
+    heads.reset(one, {})
     assert one.step()["training_iteration"] == 1  # on another gang
 
 
@@ -211,70 +214,108 @@ def test_a_stop_through_the_door_ends_the_trial_before_tune_says_so(make: Make) 
     assert one.step() == {RESULT_DUPLICATE: True, "done": True}
 
 
-def test_a_pause_writes_a_checkpoint_and_a_resume_finds_it(make: Make, tmp_path: Path) -> None:
+def test_a_pause_writes_a_checkpoint_and_a_resume_finds_it(make: Make, heads: Heads, folder: Path) -> None:
     one = make(saving, real_checkpoints=False)
     one.step()
-    pointer = tmp_path / "checkpoint_000000"
+    pointer = folder / "checkpoint_000000"
     pointer.mkdir()
     one.save_checkpoint(str(pointer))
     assert json.loads((pointer / checkpoints.POINTER).read_text())["number"] == 1
-    one.reset_config({})
-    one._iteration = 1
-    one.load_checkpoint(str(pointer))
+    heads.reset(one, {})
+    heads.restore(one, pointer)
     result = one.step()
     assert result["training_iteration"] == 2
     assert result["resumed"].endswith("report-000001.ckpt")
 
 
-def test_a_pause_without_a_way_to_write_a_checkpoint_is_an_error_on_resume(make: Make, tmp_path: Path) -> None:
+def test_a_pause_without_a_way_to_write_a_checkpoint_is_an_error_on_resume(
+    make: Make, heads: Heads, folder: Path
+) -> None:
     one = make(three)
     one.step()
-    one.save_checkpoint(str(tmp_path))
-    one.reset_config({})
-    one._iteration = 1
+    one.save_checkpoint(str(folder))
+    heads.reset(one, {})
     with pytest.raises(CheckpointError, match="TuneReportCheckpointCallback"):
-        one.load_checkpoint(str(tmp_path))
+        heads.restore(one, folder)
 
 
-def test_plain_tune_gets_the_real_file(make: Make, tmp_path: Path) -> None:
+def test_plain_tune_gets_the_real_file(make: Make, folder: Path) -> None:
     one = make(saving)
     one.step()
-    target = tmp_path / "tune"
+    target = folder / "tune"
     target.mkdir()
     one.save_checkpoint(str(target))
     assert (target / "report-000001.ckpt").read_text() == "weights"
 
 
-def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result(make: Make, tmp_path: Path) -> None:
+def ahead(config: dict[str, Any]) -> None:
+    """Write a checkpoint at each of many reports, the best one last."""
+    from pathlib import Path
+
+    import tunelight as tl
+
+    context = tl.get_context()
+    while context.number < config["reports"]:
+        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=lambda path: Path(path).write_text("weights"))
+
+
+def test_a_head_that_takes_another_trial_ends_the_old_one_in_its_own_folder(make: Make, heads: Heads) -> None:
+    one = make(ahead, {"reports": 9}, metric="loss", first=Continue(until=None), real_checkpoints=False)
+    heads.train(one)
+    wait_for_checkpoint(heads.folder(), 8)
+    heads.reset(one, {"reports": 1}, "00001")
+    kept = [info.number for info in checkpoints.find(heads.folder("00000"))]
+    assert kept == [8, 9], "the best one is the last"
+    heads.train(one)
+    assert [info.number for info in checkpoints.find(heads.folder("00001"))] == [1]
+
+
+def test_a_trial_that_was_cut_off_keeps_what_its_driver_heard_on_a_head_that_had_another(
+    make: Make, heads: Heads
+) -> None:
+    config = {"reports": 6}
+    lost = make(ahead, config, first=Continue(until=None), real_checkpoints=False)
+    heads.train(lost)
+    wait_for_checkpoint(heads.folder(), 6)
+    checkpoints.tell_heard(2, heads.folder())  # the gang was ahead when its driver was cut off
+    spec = lost.spec
+    lost._close_gang()
+    one = heads.make(make_trainable(spec), {"reports": 9}, "00001")
+    heads.train(one)
+    heads.reset(one, config)
+    assert heads.train(one)["training_iteration"] == 3
+
+
+def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result(make: Make, folder: Path) -> None:
     one = make(background, real_checkpoints=False, metric="loss")
     numbers = []
     for _ in range(3):
         numbers += [info["number"] for info in one.step()[RESULT_KEY]["checkpoints"]]
     assert one.step() == {RESULT_DUPLICATE: True, "done": True}
     assert numbers in ([1, 2], [1])  # the last is on disk, and stands in no result
-    assert [info.number for info in checkpoints.find(tmp_path)] == [2, 3]
+    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
 
 
-def test_the_best_checkpoint_is_kept_beside_the_last_two_whenever_it_was_finished(make: Make, tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_kept_beside_the_last_two_whenever_it_was_finished(make: Make, folder: Path) -> None:
     one = make(background, real_checkpoints=False, metric="loss", mode="max")  # the first is the best
     for _ in range(4):
         one.step()
-    assert [info.number for info in checkpoints.find(tmp_path)] == [1, 2, 3]
+    assert [info.number for info in checkpoints.find(folder)] == [1, 2, 3]
 
 
-def test_a_stop_waits_for_the_checkpoint_that_is_being_written(make: Make, tmp_path: Path) -> None:
+def test_a_stop_waits_for_the_checkpoint_that_is_being_written(make: Make, heads: Heads, folder: Path) -> None:
     one = make(background, real_checkpoints=False)
     for _ in range(3):
         one.step()
-    one.reset_config({})
-    assert [info.number for info in checkpoints.find(tmp_path)] == [2, 3]
+    heads.reset(one, {})
+    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
 
 
-def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: Make, tmp_path: Path) -> None:
+def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: Make, folder: Path) -> None:
     one = make(background)
     for _ in range(3):
         one.step()
-    target = tmp_path / "tune"
+    target = folder / "tune"
     target.mkdir()
     one.save_checkpoint(str(target))
     assert (target / "report-000003.ckpt").read_text() == "weights"
@@ -288,13 +329,13 @@ def wait_for_checkpoint(trial_dir: Path, number: int) -> None:
         time.sleep(0.005)
 
 
-def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, tmp_path: Path) -> None:
+def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, folder: Path) -> None:
     config = {"fail_at": 2, "error": ValueError("no")}
     one = make(background, config, soft_errors=True, real_checkpoints=False, failures=RETRY)
     one.step()
     one.step()
-    wait_for_checkpoint(tmp_path, 2)
-    (tmp_path / checkpoints.FOLDER / "report-000002.ckpt").write_text("weig")
+    wait_for_checkpoint(folder, 2)
+    (folder / checkpoints.FOLDER / "report-000002.ckpt").write_text("weig")
     again = one.step()
     assert again["resumed"].endswith("report-000001.ckpt")
     assert again["training_iteration"] == 3  # report 2 came again, and Tune has it
@@ -302,53 +343,55 @@ def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, tmp_pa
     assert any("report-000002.ckpt is torn" in text and "report-000001.ckpt is used instead" in text for text in log)
 
 
-def test_a_torn_checkpoint_that_tune_hands_in_is_passed_over(make: Make, tmp_path: Path) -> None:
+def test_a_torn_checkpoint_that_tune_hands_in_is_passed_over(make: Make, heads: Heads, folder: Path) -> None:
     one = make(background, real_checkpoints=False)
     one.step()
     one.step()
-    pointer = tmp_path / "checkpoint_000000"
+    pointer = folder / "checkpoint_000000"
     pointer.mkdir()
     one.save_checkpoint(str(pointer))
-    one.reset_config({})
-    (tmp_path / checkpoints.FOLDER / "report-000002.ckpt").write_text("weig")
-    one.load_checkpoint(str(pointer))
+    heads.reset(one, {})
+    (folder / checkpoints.FOLDER / "report-000002.ckpt").write_text("weig")
+    heads.restore(one, pointer)
     result = one.step()
     assert result["training_iteration"] == 2
     assert result["resumed"].endswith("report-000001.ckpt")
     assert "report-000002.ckpt is torn" in result[RESULT_KEY]["log"][0]
 
 
-def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(make: Make, tmp_path: Path) -> None:
+def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(make: Make, folder: Path) -> None:
     lost = make(background, real_checkpoints=False)
     lost.step()
     lost.step()
-    wait_for_checkpoint(tmp_path, 2)
-    checkpoints.tell_heard(1, tmp_path)  # report 2 was on its way
+    wait_for_checkpoint(folder, 2)
+    checkpoints.tell_heard(1, folder)  # report 2 was on its way
     result = make(background, real_checkpoints=False).step()
     assert result["training_iteration"] == 2
     assert result["resumed"].endswith("report-000001.ckpt")
 
 
-def test_a_trial_whose_head_was_lost_before_its_first_report_was_heard_starts_anew(make: Make, tmp_path: Path) -> None:
+def test_a_trial_whose_head_was_lost_before_its_first_report_was_heard_starts_anew(make: Make, folder: Path) -> None:
     lost = make(background, real_checkpoints=False)
     lost.step()
-    wait_for_checkpoint(tmp_path, 1)
-    checkpoints.tell_heard(0, tmp_path)
+    wait_for_checkpoint(folder, 1)
+    checkpoints.tell_heard(0, folder)
     result = make(background, real_checkpoints=False).step()
     assert (result["training_iteration"], result["resumed"]) == (1, "")
 
 
-def test_a_trial_whose_head_was_lost_after_a_pause_goes_on_from_what_came_after_it(make: Make, tmp_path: Path) -> None:
+def test_a_trial_whose_head_was_lost_after_a_pause_goes_on_from_what_came_after_it(
+    make: Make, heads: Heads, folder: Path
+) -> None:
     one = make(background, real_checkpoints=False)
     one.step()
-    pointer = tmp_path / "checkpoint_000000"
+    pointer = folder / "checkpoint_000000"
     pointer.mkdir()
     one.save_checkpoint(str(pointer))
     one.step()
-    wait_for_checkpoint(tmp_path, 2)
-    checkpoints.tell_heard(2, tmp_path)
+    wait_for_checkpoint(folder, 2)
+    checkpoints.tell_heard(2, folder)
     again = make(background, real_checkpoints=False)
-    again.load_checkpoint(str(pointer))
+    heads.restore(again, pointer)
     result = again.step()
     assert result["training_iteration"] == 3
     assert result["resumed"].endswith("report-000002.ckpt")
@@ -364,7 +407,7 @@ def astray(config: dict[str, Any]) -> None:
 NAN = float("nan")
 
 
-def test_a_metric_that_becomes_nan_ends_the_trial_as_diverged_with_its_report(make: Make) -> None:
+def test_a_metric_that_becomes_nan_ends_the_trial_as_diverged_with_its_report(make: Make, heads: Heads) -> None:
     one = make(astray, {"losses": [0.5, NAN, 0.1]}, soft_errors=True, metric="loss")
     assert "done" not in one.step()
     last = one.step()
@@ -372,8 +415,15 @@ def test_a_metric_that_becomes_nan_ends_the_trial_as_diverged_with_its_report(ma
     assert last["loss"] != last["loss"]
     assert last[RESULT_KEY]["error"]["state"] == "DIVERGED"
     assert last[RESULT_KEY]["error"]["message"] == "loss is nan at report 2"
-    one.reset_config({"losses": [0.5]})
+    heads.reset(one, {"losses": [0.5]})
     assert one.step()[RESULT_KEY]["warm"]
+
+
+def test_a_metric_that_is_nan_at_first_ends_the_trial_before_any_scheduler_is_asked(make: Make) -> None:
+    one = make(astray, {"losses": [NAN, 0.1]}, soft_errors=True, metric="loss")
+    (only,) = [one.step()]
+    assert only["done"] is True
+    assert (only["training_iteration"], only[RESULT_KEY]["error"]["state"]) == (1, "DIVERGED")
 
 
 def test_plain_tune_judges_nan_itself(make: Make) -> None:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_trainable import Make, background, make, saving, three
+from tests.heads import Heads
+from tests.unit.test_trainable import Make, background, folder, heads, make, saving, three
 from tunelight import checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.resources import reserve
 from tunelight.trainable import GangTrainable
 
-__all__ = ["make"]
+__all__ = ["folder", "heads", "make"]
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def grown(one: GangTrainable, size: int = 4) -> Any:
     return gang
 
 
-def save(one: GangTrainable, tmp_path: Path) -> Path:
-    target = tmp_path / "checkpoint_000000"
+def save(one: GangTrainable, folder: Path) -> Path:
+    target = folder / "checkpoint_000000"
     target.mkdir()
     one.save_checkpoint(str(target))
     return target
@@ -64,11 +65,11 @@ def test_a_gang_that_is_not_elastic_is_not_resized(make: Make) -> None:
     assert gang.wanted is None
 
 
-def test_the_next_trial_starts_at_the_starting_size_again(resized: Any) -> None:
+def test_the_next_trial_starts_at_the_starting_size_again(resized: Any, heads: Heads) -> None:
     one = resized(three)
     one.step()
     one.decide(Resize(8))
-    one.reset_config({})
+    heads.reset(one, {})
     assert one._gang.wanted == 2
     one.step()
     assert one._gang.wanted == 2
@@ -95,12 +96,12 @@ def test_a_stop_ends_a_grown_trial_at_once_for_others_want_what_it_holds(resized
     assert one.step()["done"]
 
 
-def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any, tmp_path: Path) -> None:
+def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any, folder: Path) -> None:
     one = resized(saving)
     one.step()
     one.decide(Resize(4))
     gang = grown(one)
-    pointer = save(one, tmp_path)
+    pointer = save(one, folder)
     found = checkpoints.read_pointer(pointer)
     assert found is not None
     assert found.number == 1
@@ -111,29 +112,31 @@ def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any
     assert again["resumed"].endswith("report-000001.ckpt")
 
 
-def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(resized: Any, tmp_path: Path) -> None:
+def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(
+    resized: Any, heads: Heads, folder: Path
+) -> None:
     one = resized(background)
     one.step()
-    pointer = save(one, tmp_path)
-    one.reset_config({})
-    for left in (tmp_path / checkpoints.FOLDER).iterdir():
+    pointer = save(one, folder)
+    heads.reset(one, {})
+    for left in (folder / checkpoints.FOLDER).iterdir():
         left.unlink()
-    one.load_checkpoint(str(pointer))
+    heads.restore(one, pointer)
     last = one.step()
     assert last["done"]
     assert last["training_iteration"] == 1
     assert last[RESULT_KEY]["error"]["type_name"] == "CheckpointError"
     assert "00000 was paused at report 1, but the checkpoint" in last[RESULT_KEY]["error"]["message"]
-    one.reset_config({})
+    heads.reset(one, {})
     assert one.step()[RESULT_KEY]["warm"]
 
 
-def test_plain_tune_is_told_of_a_lost_checkpoint_by_an_exception(make: Make, tmp_path: Path) -> None:
+def test_plain_tune_is_told_of_a_lost_checkpoint_by_an_exception(make: Make, heads: Heads, folder: Path) -> None:
     one = make(background, real_checkpoints=False)
     one.step()
-    pointer = save(one, tmp_path)
-    one.reset_config({})
-    for left in (tmp_path / checkpoints.FOLDER).iterdir():
+    pointer = save(one, folder)
+    heads.reset(one, {})
+    for left in (folder / checkpoints.FOLDER).iterdir():
         left.unlink()
     with pytest.raises(CheckpointError, match="torn or gone"):
-        one.load_checkpoint(str(pointer))
+        heads.restore(one, pointer)

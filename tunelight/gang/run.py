@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -34,6 +35,7 @@ from tunelight.messages import (
 from tunelight.policies import COOLDOWN_S, FailureDecision, FailurePolicy
 
 Keep = Callable[[CheckpointInfo], object]
+_LONGEST_PAUSE_S = 600.0
 
 
 class Run:
@@ -73,6 +75,7 @@ class Run:
         self.gang = gang
         self.seen = task.number
         """The last report that was passed on."""
+        self._seconds = task.resume.seconds if task.resume else None
         self.resume = task.resume
         """The newest checkpoint."""
         self.size = size
@@ -90,6 +93,7 @@ class Run:
         self._adopted_at = 0
         self._met = -COOLDOWN_S
         self._can_save = True
+        self._save_from, self._save_pause_s = -math.inf, COOLDOWN_S
         self._leaving: int | None = None
         """The serial of the order to leave that the ranks have and have not answered."""
         self._started = False
@@ -165,7 +169,7 @@ class Run:
 
     def _leave_if_drained(self) -> None:
         """Have the ranks write a checkpoint and end at their next boundary, if their nodes are to be taken away."""
-        if self._can_save and self._leaving is None and self._error is None and self.gang.running and self._leave:
+        if self._leave is not None and self._may_leave():
             self._why = self._leave()
             if self._why is not None:
                 self._leaving = self.gang.answer(Stop("moved", save=True))
@@ -176,6 +180,7 @@ class Run:
             if event.number <= self.seen:
                 return False
             self.seen, self._row = event.number, 0
+            self._seconds = max(event.seconds, self._seconds or 0.0)
             return True
         return isinstance(event, Text | Ended)
 
@@ -239,7 +244,7 @@ class Run:
         """Start anew from another trial's checkpoint; from the own one, if that cannot be had after all."""
         self.finish("adopt")  # what it was writing is finished by then
         try:
-            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number)
+            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number, seconds=self._seconds)
         except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"
         if info is None:
@@ -306,8 +311,13 @@ class Run:
         Call it now and then; waits for nothing. Nothing is lost: at their next boundary the ranks write a checkpoint.
         Training code that cannot write one keeps its workers.
         """
-        if self._can_save and self._leaving is None and self._error is None and self.gang.running and self._due():
+        if self._may_leave() and self._due():
             self._leaving = self.gang.answer(Stop("resize", save=True))
+
+    def _may_leave(self) -> bool:
+        """Tell whether the ranks could be asked now to write a checkpoint and end."""
+        able = self._can_save and self._leaving is None and self._error is None and self.gang.running
+        return bool(able and self._clock() >= self._save_from)
 
     def _due(self) -> bool:
         gang = self.gang
@@ -319,6 +329,9 @@ class Run:
     def _left(self, saved: Saved) -> None:
         """Go on in another size, now that the ranks leave with a checkpoint; or not, where they could write none."""
         self._leaving = None
+        if saved.checkpoint is None and saved.refused:
+            self._ask_later()
+            return
         if saved.checkpoint is None and self._why is not None:
             self._can_save = False
             self._say(f"stays where it is although {self._why}: its training code writes no checkpoints")
@@ -328,11 +341,20 @@ class Run:
             self._say(f"keeps its {self.gang.size} workers: its training code writes no checkpoints")
             self.gang.want(self.gang.size)
             return
+        self._save_pause_s = COOLDOWN_S
         self.finish("resize")
         if self._why is not None:
             self._error = drained(self._why)
             return
         self.start()
+
+    def _ask_later(self) -> None:
+        """Wait a while until a checkpoint is asked for again, twice as long each time: the storage refused this one."""
+        if self._save_pause_s == COOLDOWN_S:
+            stays = "keeps its size" if self._why is None else f"stays where it is although {self._why}"
+            self._say(f"{stays} for now: its checkpoint could not be written. That is tried again")
+        self._save_from = self._clock() + self._save_pause_s
+        self._save_pause_s = min(2 * self._save_pause_s, _LONGEST_PAUSE_S)
 
 
 def drained(why: str) -> WorkerError:

@@ -271,7 +271,9 @@ class GangWorker:
             _add_paths(task.sys_path)
             sessions.set_current(session)
             self._session = session
-            _load(task.train)(task.config)
+            train = _load(task.train)
+            session.begin()
+            train(task.config)
             session.check_finished()
         except TrialStopped:
             return Ended(self._rank, stopped=True)

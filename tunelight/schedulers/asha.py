@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
 from tunelight.errors import SettingsError, guess
-from tunelight.messages import Continue, Stop
+from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
     WORST,
+    End,
     Judged,
     agreed,
     check_judged,
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"epochs": TRAINING_ITERATION, "samples": "samples", "seconds": "time_total_s"}
 """Unit -> the reported name that counts it."""
+_MAX_T: Final = 100
+"""Below which rungs lie where nobody says how long trials are."""
+_SECONDS: Final = f"{RESULT_KEY}/seconds"
 
 
 class ASHA(Judged, FIFOScheduler):
@@ -51,24 +55,29 @@ class ASHA(Judged, FIFOScheduler):
     first report at or past a rung is filed there, at each rung that it passes, once a trial and rung.
     The trial goes on if it is among the best ``max(1, floor(n / reduction_factor))`` of the ``n`` filed
     at that rung so far, itself included; of equals the earlier wins. From the first rung on a report of
-    NaN or of an infinity of either sign stops the trial at once. A report without the metric (absent,
+    NaN or of an infinity of either sign stops the trial at once (in a sweep of tunelight's it has ended as DIVERGED by
+    then, whatever the scheduler). A report without the metric (absent,
     None, no number) decides nothing and is not filed.
 
-    A trial that reaches ``max_t`` is never stopped: it ends by itself, so that its last code runs.
+    A trial that reaches ``max_t`` is not stopped there: it ends by itself, so that its last code runs. One that does
+    not is stopped at its first report past ``max_t`` (where reports come several times an epoch: past that epoch).
 
     Args:
         metric: reported name to compare; None takes what Tune is told (``TuneConfig(metric=...)``).
         mode: "min" or "max"; None takes what Tune is told.
         time_attr: reported name of the progress, in whose units ``max_t`` and ``grace_period`` are (None: that of
             ``unit``); other than "training_iteration", the gang waits for an answer to each of its reports.
-        max_t: where a trial ends by itself. ("auto" is for ElasticASHA: this form stops for good.)
+        max_t: where a trial ends by itself, or is stopped soon after (None: not known; rungs lie below 100, and no
+            trial is stopped for its length). ("auto" is for ElasticASHA: this form stops for good.)
         grace_period: no trial is stopped before it (the first rung of bracket 0).
         reduction_factor: of how many trials one goes on, > 1 (eta in the paper).
         brackets: how many brackets share the trials, with later first rungs; Hyperband's weights, dealt in
             a fixed order.
         unit: what progress is counted in: "epochs" (reports: "training_iteration", one at the end of each epoch unless
             the training code reports otherwise), "samples" (those trained on, which the training code reports under
-            that name) or "seconds" (of training, without pauses: "time_total_s"; compares trials at equal cost).
+            that name) or "seconds" (of training: "time_total_s"; compares trials at equal cost). Of a gang those are
+            counted in its workers, from when the training code begins: without pauses, the gang's start, and what the
+            ranks wait for an answer. Without a gang they are Tune's.
 
     Raises: SettingsError, for a value out of range. Runs on: driver.
     """
@@ -80,7 +89,7 @@ class ASHA(Judged, FIFOScheduler):
         metric: str | None = None,
         mode: str | None = None,
         time_attr: str | None = None,
-        max_t: float = 100,
+        max_t: float | None = None,
         grace_period: float = 1,
         reduction_factor: float = 4,
         brackets: int = 1,
@@ -88,10 +97,13 @@ class ASHA(Judged, FIFOScheduler):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         check_mode(mode, "ASHA")
+        end = math.inf if max_t is None else max_t
+        max_t = _MAX_T if max_t is None else max_t
         _check_numbers(max_t, grace_period, reduction_factor, brackets)
         self._metric = metric
         self._mode = mode
         self._time_attr = _counted_by(time_attr, unit)
+        self._end = End(end, self._time_attr)
         self._max_t = max_t
         self._grace = grace_period
         self._eta = whole(reduction_factor)
@@ -118,7 +130,7 @@ class ASHA(Judged, FIFOScheduler):
         """Return how far a new trial may run before its first report needs an answer."""
         if self._time_attr != TRAINING_ITERATION:
             return Continue(until=1)
-        return Continue(until=_bound(self._brackets[0]))
+        return Continue(until=self._bound(self._brackets[0], 0))
 
     # -- Tune's interface ---------------------------------------------------------------------------
 
@@ -133,7 +145,7 @@ class ASHA(Judged, FIFOScheduler):
         """Decide about one report: CONTINUE or STOP, and tell the trial's gang at once."""
         keep = self._judge(trial.trial_id, result)
         if keep:
-            self._tell_bound(trial)
+            self._tell_bound(trial, result)
             return TrialScheduler.CONTINUE
         self._num_stopped += 1
         tell(trial, Stop("asha"))
@@ -191,10 +203,13 @@ class ASHA(Judged, FIFOScheduler):
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """File a report at every rung that it passes first; return whether its trial goes on."""
-        time, loss = number(result.get(self._time_attr)), self._loss(result)
+        time, loss = self._progress(result), self._loss(result)
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
-        if time is None or loss is None or math.isnan(time) or not rungs:
+        if time is None or math.isnan(time):
             return True
+        going = not self._end.past(trial_id, result, time)
+        if loss is None or not rungs:
+            return going
         keep = loss != WORST or time < rungs[0].milestone
         for rung in rungs:
             if time < rung.milestone:
@@ -202,7 +217,12 @@ class ASHA(Judged, FIFOScheduler):
             if trial_id not in rung.filed:
                 rung.file(trial_id, loss)
                 keep = keep and rung.among_best(trial_id, self._eta, closed=True)
-        return keep or time >= self._max_t
+        return going and (keep or time >= self._max_t)
+
+    def _progress(self, result: Mapping[str, Any]) -> float | None:
+        """Return how far a trial has come; its seconds are those that it has trained, where its gang says them."""
+        trained = number(result.get(_SECONDS)) if self._time_attr == UNITS["seconds"] else None
+        return number(result.get(self._time_attr)) if trained is None else trained
 
     def _rungs(self, bracket: int) -> list[Rung]:
         """Build the rungs of one bracket, strictly below ``max_t``."""
@@ -226,16 +246,21 @@ class ASHA(Judged, FIFOScheduler):
         self._credit[chosen] -= sum(weights)
         return chosen
 
-    def _tell_bound(self, trial: Trial) -> None:
+    def _tell_bound(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Tell a trial's gang up to which report it need not ask, if that has changed."""
         trial_id = trial.trial_id
         if self._time_attr != TRAINING_ITERATION or trial_id not in self._bracket_of:
             return
         rungs = self._brackets[self._bracket_of[trial_id]]
-        bound = _bound([rung for rung in rungs if trial_id not in rung.filed])
+        at = number(result.get(TRAINING_ITERATION))
+        bound = self._bound([rung for rung in rungs if trial_id not in rung.filed], at or 0)
         if bound != self._bound_of.get(trial_id, self.initial_decision().until):
             self._bound_of[trial_id] = bound
             tell(trial, Continue(until=bound))
+
+    def _bound(self, rungs: list[Rung], at: float) -> int | None:
+        """Return the first whole report at or past the first of these rungs; without one, the first past the end."""
+        return math.ceil(rungs[0].milestone) if rungs else self._end.bound(at)
 
     def _describe(self, rung: Rung) -> str:
         cutoff = rung.cutoff(self._eta, closed=True)
@@ -254,11 +279,6 @@ class ASHA(Judged, FIFOScheduler):
             "reduction_factor": self._eta,
             "brackets": len(self._brackets),
         }
-
-
-def _bound(rungs: list[Rung]) -> int | None:
-    """Return the first whole report at or past the first of these rungs; None without one."""
-    return math.ceil(rungs[0].milestone) if rungs else None
 
 
 def _counted_by(time_attr: str | None, unit: str | None) -> str:

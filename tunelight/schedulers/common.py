@@ -92,6 +92,32 @@ def loss_of(value: float, mode: str | None) -> float:
     return -value if mode == "max" else value
 
 
+class End:
+    """Tells which trials train on past ``max_t``, where they were to end by themselves (infinite: nobody knows).
+
+    Reports count as epochs. Of a trial whose reports say their epoch, only those do: there may be several an epoch, and
+    one after the last, of what its training code does then.
+    """
+
+    def __init__(self, max_t: float, counted_by: str = TRAINING_ITERATION) -> None:
+        self._max_t = max_t
+        self._by_reports = counted_by == TRAINING_ITERATION
+        self._say_epochs: set[str] = set()
+
+    def past(self, trial_id: str, result: Mapping[str, Any], at: float) -> bool:
+        """Tell whether a trial's report, ``at`` this progress, is one past the end."""
+        epoch = number(result.get("epoch")) if self._by_reports else None
+        if epoch is not None:
+            self._say_epochs.add(trial_id)
+        if at <= self._max_t:
+            return False
+        return trial_id not in self._say_epochs if epoch is None else epoch >= self._max_t
+
+    def bound(self, at: float) -> int | None:
+        """Return the first report past the end, which needs an answer; None for a trial that has come past it."""
+        return math.floor(self._max_t) + 1 if math.isfinite(self._max_t) and at <= self._max_t else None
+
+
 def places(n: int, eta: float) -> int:
     """Return how many of ``n`` trials are the best 1/eta: floor(n / eta)."""
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10

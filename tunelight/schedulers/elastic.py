@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
@@ -23,6 +23,7 @@ from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
+    End,
     Judged,
     agreed,
     check_judged,
@@ -43,6 +44,9 @@ from tunelight.schedulers.rungs import Rung
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
 
+_MAX_T: Final = 81
+"""Below which rungs lie where nobody says how long trials are."""
+
 
 class ElasticASHA(Judged, TrialScheduler):
     """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
@@ -52,7 +56,8 @@ class ElasticASHA(Judged, TrialScheduler):
     checkpoint and leaves its gang to others. When there is room, the highest rung's best paused trial that has come to
     be among the best is promoted, before a new trial starts. Where no further trial can come to a rung, at least its
     best goes on, so that the sweep ends with one trained to ``max_t``; then those still paused are ended. NaN or
-    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself.
+    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself; if it does not, it is
+    stopped at its first report past ``max_t``.
 
     Gangs of ``workers=(least, most)`` start with ``least``. While nothing waits for what is free, trials grow, each
     towards its share of the cluster, by doubling; they do if that saves 1.1 times what a resize costs, both learned
@@ -65,7 +70,8 @@ class ElasticASHA(Judged, TrialScheduler):
         mode: "min" or "max"; None takes what Tune is told.
         reduction_factor: of how many trials one is promoted, > 1 (eta in the paper).
         grace_period: where the first rung lies, in epochs (one report each).
-        max_t: where a trial ends by itself, in epochs. "auto": no further than is needed to tell which trial is best
+        max_t: where a trial ends by itself, in epochs, or is stopped soon after (None: not known; rungs lie below 81,
+            and no trial is stopped for its length). "auto": no further than is needed to tell which trial is best
             (PASHA): two rungs at first, a further one while the order of trials at the two highest still changes by
             more than the measured noise of validation. All trials pause at the highest rung, and none ends by itself
             unless its training does.
@@ -87,7 +93,7 @@ class ElasticASHA(Judged, TrialScheduler):
         mode: str | None = None,
         reduction_factor: float = 3,
         grace_period: float = 1,
-        max_t: float | Literal["auto"] = 81,
+        max_t: float | Literal["auto"] | None = None,
         deadline_s: float | None = None,
         max_workers: int | None = None,
         cooldown: int = 5,
@@ -95,6 +101,8 @@ class ElasticASHA(Judged, TrialScheduler):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         check_mode(mode, "ElasticASHA")
+        self._finish = End(math.inf if max_t is None or max_t == "auto" else max_t)
+        max_t = _MAX_T if max_t is None else max_t
         _check_numbers(
             reduction_factor=reduction_factor,
             grace_period=grace_period,
@@ -137,7 +145,7 @@ class ElasticASHA(Judged, TrialScheduler):
 
     def initial_decision(self) -> Continue:
         """Return how far a new trial may run before its first report needs an answer."""
-        return Continue(until=self._bound(0))
+        return Continue(until=self._bound(0, 0))
 
     def admits(self) -> bool:
         """Tell whether a trial that starts now has the time to come as far as the front (HyperSched's rule)."""
@@ -161,7 +169,7 @@ class ElasticASHA(Judged, TrialScheduler):
             member.again = True
             self._promotion.leave(member)
         self._some_need = member.need
-        member.told = self._bound(0)
+        member.told = self._bound(0, 0)
         self._members.move(member, State.WAITING)
         self._ending = 1
 
@@ -173,7 +181,7 @@ class ElasticASHA(Judged, TrialScheduler):
         self._going(member)
         target = member.target
         verdict = self._judge(member, result)
-        if verdict == "stop":
+        if verdict == "stop" or self._finish.past(trial.trial_id, result, member.progress):
             tell(trial, Stop("elastic_asha"))
             return TrialScheduler.STOP
         if verdict == "pause":
@@ -278,7 +286,7 @@ class ElasticASHA(Judged, TrialScheduler):
     def _start_again(self, member: Member) -> Trial:
         self._members.starts(member)
         self._growth.started(member)
-        member.told = self._bound(0)
+        member.told = self._bound(0, 0)
         trial: Trial = member.trial
         return trial
 
@@ -311,13 +319,13 @@ class ElasticASHA(Judged, TrialScheduler):
         """Tell whether a paused trial can still come to its next rung."""
         return self._in_time(self._promotion.end_of(member.target) - member.progress)
 
-    def _bound(self, rung: int) -> int | None:
-        """Return the first whole report at or past a rung; None past the last one."""
+    def _bound(self, rung: int, at: float) -> int | None:
+        """Return the first whole report at or past a rung; past the last one, the first past the end."""
         rungs = self._promotion.rungs
-        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else None
+        return math.ceil(rungs[rung].milestone) if rung < len(rungs) else self._finish.bound(at)
 
     def _tell_bound(self, member: Member) -> None:
-        bound = self._bound(member.target)
+        bound = self._bound(member.target, member.progress)
         if bound != member.told:
             member.told = bound
             tell(member.trial, Continue(until=bound))

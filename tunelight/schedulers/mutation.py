@@ -7,25 +7,40 @@ a value is drawn anew from its domain, or multiplied by one of two factors. Boun
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from ray import tune
-from ray.tune.search.sample import Categorical, Float, Integer, Quantized
+from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer, Quantized
 
 from tunelight.errors import SettingsError, guess
 from tunelight.space import SearchSpace
-from tunelight.space.domains import whole_bounds
+from tunelight.space.domains import ARGUMENTS, MODIFIERS, whole_bounds
+from tunelight.space.own import Fixed
 
 _BUILT_ONCE = ("data", "trainer")
 """Parts of a model= sweep's space that no running training can exchange."""
 _NOTHING = object()
+_HOW = "For example {'lr': tune.loguniform(1e-4, 1), 'model.dropout': [0.0, 0.1, 0.2]}."
 
 
 def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return domains by dotted key from what a user wrote: domains, lists of values, or functions without arguments."""
-    return dict(SearchSpace(_as_domains(given)).domains)
+    """Return domains by dotted key from what a user wrote: domains, lists of values, or functions without arguments.
+
+    Groups may be nested. Raises: SettingsError, SpaceError for what gives no values to choose from: a plain value would
+    overwrite the trial's own.
+    """
+    if not isinstance(given, Mapping):
+        raise SettingsError(f"GangPBT's hyperparam_mutations must be a mapping, not {given!r}. {_HOW}")
+    if not given:
+        raise SettingsError(f"GangPBT's hyperparam_mutations is empty: there is nothing to mutate. {_HOW}")
+    domains = dict(SearchSpace(_as_domains(given)).domains)
+    for key, domain in domains.items():
+        if isinstance(domain, Fixed):
+            raise _no_choice(key, domain.categories[0])
+    return domains
 
 
 def default_mutations(domains: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,18 +131,49 @@ def stepped(value: float, domain: Any) -> float:
     return round(value / sampler.q) * sampler.q if isinstance(sampler, Quantized) else value
 
 
-def _as_domains(given: Mapping[str, Any]) -> dict[str, Any]:
+def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, value in given.items():
+        where = f"{way}{key}"
         if isinstance(value, list | tuple):
-            made[key] = tune.choice(list(value))
+            made[key] = tune.choice(list(value)) if value else {"choice": []}  # which is refused with its place
         elif isinstance(value, Mapping):
-            made[key] = (
-                _as_domains(value) if any(not isinstance(one, list | tuple) for one in value.values()) else value
+            made[key] = value if _describes_a_domain(value) else _as_domains(value, f"{where}.")
+        elif isinstance(value, Function) or (callable(value) and not _takes_nothing(value)):
+            raise SettingsError(
+                f"GangPBT's hyperparam_mutations: {where!r} is {value!r}, which needs the rest of the configuration. "
+                "Give a function without arguments, a domain, or a list of values."
             )
+        elif callable(value):
+            made[key] = tune.sample_from(_called(value))
+        elif isinstance(value, Domain):
+            made[key] = value
         else:
-            made[key] = tune.sample_from(_called(value)) if callable(value) else value
+            raise _no_choice(where, value)
     return made
+
+
+def _describes_a_domain(value: Mapping[str, Any]) -> bool:
+    """Tell whether a mapping is one domain, as in {"uniform": [0, 1]}, and no group of hyperparameters."""
+    names = [key for key in value if key not in MODIFIERS]
+    return len(names) == 1 and names[0] in ARGUMENTS
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # one that does not say what it takes
+        return True
+    return True
+
+
+def _no_choice(key: str, value: Any) -> SettingsError:
+    return SettingsError(
+        f"GangPBT's hyperparam_mutations: {key!r} is {value!r}, which leaves nothing to choose. Leave {key!r} out to "
+        f"keep each trial's own value, or give a list of values. {_HOW}"
+    )
 
 
 def _called(function: Callable[[], Any]) -> Callable[[Any], Any]:

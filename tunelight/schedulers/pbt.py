@@ -318,11 +318,20 @@ class GangPBT(Judged, FIFOScheduler):
 
         Who has not reported yet takes a place among the worst, so that the first to report are not judged by so few.
         """
-        alive = {key: one for key, one in self._members.items() if not one.ended}
+        alive = self._alive()
         order = sorted(alive, key=lambda key: (alive[key].loss is None, _of(alive[key]), alive[key].index))
         count = min(math.ceil(len(order) * self._quantile), len(order) // 2)
         best = [key for key in order[: max(1, count)] if math.isfinite(_of(alive[key]))]
         return set(order[len(order) - count :]), best
+
+    def _alive(self) -> dict[str, _Member]:
+        """Return the members that are to report again; Tune adds ended trials, too, when it restores a sweep."""
+        trials = self._trials
+        return {
+            key: one
+            for key, one in self._members.items()
+            if not one.ended and not (key in trials and trials[key].is_finished())
+        }
 
     def _leave(self, trial: Trial) -> None:
         if (member := self._members.get(trial.trial_id)) is not None:
@@ -333,7 +342,7 @@ class GangPBT(Judged, FIFOScheduler):
 
     def _ahead(self, member: _Member) -> bool:
         """Tell whether a member is to wait for the slowest."""
-        slowest = min((one.reports for one in self._members.values() if not one.ended), default=member.reports)
+        slowest = min((one.reports for one in self._alive().values()), default=member.reports)
         return member.reports - slowest > self._lead
 
     def _reports(self, trial: Any) -> tuple[int, int]:

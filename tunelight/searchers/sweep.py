@@ -59,6 +59,8 @@ class Again:
     folder: Path
     paused: bool = False
     """It waits until the scheduler chooses it."""
+    trained: float | None = None
+    """How long it had trained at that report, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ class SweepTrial(Trial):  # type: ignore[misc,unused-ignore]
 
 
 class SweepSearch(SearchAlgorithm):
-    """A Ray Tune SearchAlgorithm: ``num_samples`` trials, baselines first, then what ``searcher`` suggests.
+    """A Ray Tune SearchAlgorithm: ``num_samples`` trials, ``baselines`` first, then what ``searcher`` suggests.
+
+    A sweep that goes on is given the baselines that it has not tried yet.
 
     ``admit`` is asked before each new trial: a scheduler may have better use for what it would hold, or know that it
     would come too late. ``reservation`` is what each trial reserves (None: Tune asks the trainable). The search is not
@@ -127,7 +131,8 @@ class SweepSearch(SearchAlgorithm):
     ) -> None:
         self.searcher = searcher
         self._num_samples = num_samples
-        self._baselines = [dict(config) for config in baselines][:num_samples]
+        self._baselines = deque(dict(config) for config in baselines)
+        self._untold: set[str] = set()
         self._max_concurrent = max_concurrent
         self._reservation = reservation
         self._written = written
@@ -184,7 +189,7 @@ class SweepSearch(SearchAlgorithm):
 
     def _take_up(self, past: Again) -> SweepTrial:
         """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
-        checkpoints.tell_heard(past.number, past.folder)
+        checkpoints.tell_heard(past.number, past.folder, past.trained)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED
@@ -192,8 +197,9 @@ class SweepSearch(SearchAlgorithm):
         return trial
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
-        if self._created < len(self._baselines):
-            baseline = self._baselines[self._created]
+        if self._baselines:
+            baseline = self._baselines.popleft()
+            self._untold.add(trial_id)
             if isinstance(self.searcher, Follower):
                 self.searcher.take(trial_id, baseline)
                 self._told.add(trial_id)
@@ -208,6 +214,10 @@ class SweepSearch(SearchAlgorithm):
         self._waiting_since = None
         self._told.add(trial_id)
         return self._written(config)
+
+    def is_baseline(self, trial_id: str) -> bool:
+        """Tell whether a trial of this run was a baseline."""
+        return trial_id in self._untold
 
     def _check_patience(self) -> None:
         now = self._clock()

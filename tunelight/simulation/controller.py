@@ -49,6 +49,9 @@ class StubTrial(_Trial):  # type: ignore[misc]
         self.gang: SimGang | None = None
         self.reported = 0
         self.trained_s = 0.0
+        """Seconds that it has held a gang, by Tune's count: starts and resizes too."""
+        self.seconds = 0.0
+        """Seconds of training alone."""
         self.ended_s: float | None = None
         self._curves = curves
         self.curve = curves.curve(self.config)

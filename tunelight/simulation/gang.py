@@ -141,10 +141,11 @@ class SimGang:
         seconds += self._resize()
         draw = uniform(world.seed, self.trial.order_of_birth, number) if costs.noise else 0.5
         nodes = len(self.nodes())
-        seconds += costs.epoch_s(curve.seconds, self.size, max(world.most, self.size), nodes, draw)
-        return seconds, self._report(number, seconds)
+        epoch_s = costs.epoch_s(curve.seconds, self.size, max(world.most, self.size), nodes, draw)
+        seconds += epoch_s
+        return seconds, self._report(number, seconds, epoch_s)
 
-    def _report(self, number: int, seconds: float) -> dict[str, Any]:
+    def _report(self, number: int, seconds: float, epoch_s: float) -> dict[str, Any]:
         metrics = self.trial.curve.at(number)
         now = self.world.clock.now + seconds
         result: dict[str, Any] = {
@@ -155,6 +156,7 @@ class SimGang:
             "time_this_iter_s": seconds,
             "time_total_s": self.trial.trained_s + seconds,
             f"{RESULT_KEY}/workers": self.size,
+            f"{RESULT_KEY}/seconds": self.trial.seconds + epoch_s,
         }
         if self._divergence.judge(number, metrics) is not None:
             self._training = False
@@ -168,6 +170,7 @@ class SimGang:
             number = value[TRAINING_ITERATION]
             self.number = self.trial.reported = number
             self.trial.trained_s = value["time_total_s"]
+            self.trial.seconds = value[f"{RESULT_KEY}/seconds"]
             self._asked = self._until is not None and number >= self._until
             if self._asked and self._until is not None:
                 self._until = number + 1

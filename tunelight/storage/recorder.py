@@ -45,6 +45,7 @@ class RecordCallback(Callback):
     Args:
         folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
         seed_of: a trial's seed by its id, for the record; by default it holds none.
+        is_baseline: whether a trial, by its id, was a baseline and not suggested.
         again: ids of recorded trials that go on now, and whether they are paused yet; the sweep's last run ended
             when its record did.
         scheduler: whose rungs are to be in the record, if it has any.
@@ -60,6 +61,7 @@ class RecordCallback(Callback):
         folder: str | os.PathLike[str],
         *,
         seed_of: Callable[[str], int] | None = None,
+        is_baseline: Callable[[str], bool] = lambda _: False,
         again: Mapping[str, bool] | None = None,
         scheduler: Any = None,
         budget_s: float | None = None,
@@ -72,6 +74,7 @@ class RecordCallback(Callback):
         self._budget_end = None if budget_s is None else clock() + budget_s
         self._clock = clock
         self._seed_of = seed_of
+        self._is_baseline = is_baseline
         self._met = 0
         self._running: dict[str, Any] = {}
         self._metrics: dict[str, Lines] = {}
@@ -125,6 +128,7 @@ class RecordCallback(Callback):
                 index=len(self.state.trials),
                 config=trial.config,
                 seed=self._seed_of(trial.trial_id) if self._seed_of else None,
+                baseline=self._is_baseline(trial.trial_id),
                 folder=self._relative(trial.path or f"trial_{trial.trial_id}"),
             )
 
@@ -197,6 +201,7 @@ class RecordCallback(Callback):
             metrics=metrics,
             decision="STOP" if result.get("done") else "CONTINUE",
             workers=own.get("workers"),
+            seconds=own.get("seconds"),
         )
         self._write_metrics(trial_id)
 
@@ -243,7 +248,7 @@ class RecordCallback(Callback):
         known = self.state.trials[trial.trial_id]
         heard = known.history[-1]["training_iteration"] if known.history else 0
         try:
-            checkpoints.tell_heard(heard, self.folder / known.folder)
+            checkpoints.tell_heard(heard, self.folder / known.folder, known.trained)
         except OSError as error:
             self.record.complain(error)
 

@@ -54,6 +54,8 @@ class TrialState:
     """How long it was RUNNING, up to ``since``."""
     since: float | None = None
     """When it was last set to RUNNING; None while it is not."""
+    trained: float = 0.0
+    """How long it had trained at its last report; in a record that does not say so, how long it had been RUNNING."""
     moves: list[tuple[float, str]] = field(default_factory=list)
     """(time, state), each time it came to another one."""
     gangs: list[dict[str, Any]] = field(default_factory=list)
@@ -161,6 +163,8 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     trial.history.append(
         {**line["metrics"], "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]}
     )
+    seconds = line.get("seconds")
+    trial.trained = trial.elapsed(line["time"]) if seconds is None else seconds
     trial.decision = line["decision"]
     trial.workers = line.get("workers") or trial.workers
     value = metric_value(line["metrics"], state.sweep.get("metric"))

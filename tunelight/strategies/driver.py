@@ -199,6 +199,7 @@ class DriverLauncher(_Launcher):
                 task,
                 self._strategy.workers.failures,
                 say=lambda text: _say(f"tunelight: {text}"),
+                keep=_Spares() if reporter is None else lambda _: None,  # else it keeps what it has not passed on
                 newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
                 fresh=lambda task: task if run is None else _with_run(task, run),
                 leave=None if reporter or run is None else reason_to_leave(gang, with_head=False),
@@ -228,11 +229,14 @@ class DriverLauncher(_Launcher):
         except BaseException as error:  # Ctrl-C, a stop by Tune: nobody waits for the ranks' next boundary
             if isinstance(error, SystemExit) and reporter is not None:
                 gang.finish(reason="stopped")
+                reporter.close()
                 pool.give_back(held, self._strategy.workers.idle_timeout_s)
             else:
                 pool.close(held)
             raise
         _forget(folder)
+        if reporter is not None:
+            reporter.close()
         self._trained = (held, gang.trials)  # what is asked of it later does not disturb what it keeps
         pool.give_back(held, self._strategy.workers.idle_timeout_s)
         return handed_in
@@ -286,6 +290,16 @@ class DriverLauncher(_Launcher):
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
         self._lease = self._held.lease
         return self._held
+
+
+class _Spares:
+    """Keeps the last two of the checkpoints that a run writes for its own safety."""
+
+    def __init__(self) -> None:
+        self._left: list[CheckpointInfo] = []
+
+    def __call__(self, info: CheckpointInfo) -> None:
+        self._left = checkpoints.keep_spares([*self._left, info])
 
 
 def _with_run(task: Task, run: Packed) -> Task:

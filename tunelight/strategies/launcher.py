@@ -64,16 +64,23 @@ class GangLauncher(_Launcher):
     def _resumed(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Put the trial's own checkpoint where ``fit`` was given none."""
+        """Give ``fit`` the trial's own checkpoint, once it has one; the user's ``ckpt_path`` is for the first start."""
         path = self._session.checkpoint_for_fit()
         if path is None:
             return args, kwargs
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        if "ckpt_path" in bound.arguments and (bound.arguments["ckpt_path"] is None or self._session.job):
-            bound.arguments["ckpt_path"] = path
-            if bound.arguments.get("weights_only") is None and "weights_only" in bound.arguments:
-                bound.arguments["weights_only"] = False  # tunelight wrote it: it holds hyperparameters too
+        if "ckpt_path" not in bound.arguments:
+            return args, kwargs
+        given = bound.arguments["ckpt_path"]
+        if given is not None and str(given) != path and not self._session.job:  # a job says itself where it goes on
+            self._session.note(
+                f"fit(ckpt_path={str(given)!r}) is for the trial's first start: it has trained since, and goes on from "
+                f"its own checkpoint of report {self._session.number}."
+            )
+        bound.arguments["ckpt_path"] = path
+        if bound.arguments.get("weights_only") is None and "weights_only" in bound.arguments:
+            bound.arguments["weights_only"] = False  # tunelight wrote it: it holds hyperparameters too
         return bound.args, bound.kwargs
 
     def kill(self, signum: int) -> None:

@@ -1,0 +1,82 @@
+"""The driver's launcher over a gang that is a thread: what a run's own checkpoints leave on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeGang
+from tunelight import checkpoints
+from tunelight.gang.spec import GangSpec
+from tunelight.policies import FailurePolicy
+from tunelight.strategies import driver
+from tunelight.strategies.tune import TrialReporter
+
+
+def reports(config: dict[str, Any]) -> None:
+    """Report with a checkpoint each time, as a Trainer's callback does inside a Tune function trainable."""
+    from pathlib import Path
+
+    import tunelight as tl
+
+    context = tl.get_context()
+    for number in range(1, 9):
+        context.report({"loss": 1.0 / number}, checkpoint=lambda path: Path(path).write_text("weights"))
+
+
+def saves(config: dict[str, Any]) -> None:
+    """Come to boundaries, as a fit on a driver does, and write a checkpoint at each."""
+    from pathlib import Path
+
+    import tunelight as tl
+
+    context = tl.get_context()
+    context.writer = lambda path: Path(path).write_text("weights")
+    for number in range(1, 9):
+        context.boundary(epoch=number, step=number)
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> driver.DriverLauncher:
+    workers = SimpleNamespace(failures=FailurePolicy(), idle_timeout_s=1.0)
+    one = driver.DriverLauncher(SimpleNamespace(workers=workers), None)  # type: ignore[arg-type]
+    held = SimpleNamespace(gang=FakeGang(GangSpec(workers=1)))
+    monkeypatch.setattr(one, "_take", lambda: held)
+    monkeypatch.setattr(driver, "pool", SimpleNamespace(give_back=lambda *_: None, close=lambda *_: None))
+    return one
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / checkpoints.FOLDER
+
+
+def test_a_trainer_in_a_tune_trial_leaves_no_checkpoints_beside_those_of_tune(
+    launcher: driver.DriverLauncher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path
+) -> None:
+    told: list[str] = []
+    there: list[int] = []
+
+    def report(metrics: dict[str, Any], checkpoint: Any) -> None:
+        """Stand in for Tune, which copies what it is handed before it returns."""
+        (file,) = Path(checkpoint.path).iterdir()
+        told.append(f"{file.name}: {file.read_text()}")
+        there.append(len(list(folder.glob("report-*.ckpt"))))
+
+    monkeypatch.setattr("ray.tune.report", report)
+    monkeypatch.setattr(driver, "_reporter", lambda: TrialReporter(str(tmp_path)))
+    launcher._run(reports)
+    assert told == [f"report-{number:06d}.ckpt: weights" for number in range(1, 9)]
+    assert max(there) == checkpoints.SPARES + 1  # and the one that is being passed on
+    assert sorted(folder.iterdir()) == []
+
+
+def test_a_fit_on_a_driver_keeps_the_last_two_checkpoints_of_its_own_while_it_runs(
+    launcher: driver.DriverLauncher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path
+) -> None:
+    monkeypatch.setattr(driver, "SAFE_EVERY_S", 0.0)
+    launcher._run(saves, folder=tmp_path)
+    assert sorted(path.name for path in folder.glob("*.ckpt")) == ["report-000007.ckpt", "report-000008.ckpt"]

@@ -1,0 +1,213 @@
+"""How long a trial has trained: one number of rank 0, that holds live, in a replay, after a resume, simulated."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import pytest
+from ray.tune.schedulers.trial_scheduler import TrialScheduler
+
+from tests.fakes import FakeGang, MemoryControl
+from tests.heads import Heads, heads_in
+from tests.unit.recording import Sweep
+from tunelight import checkpoints, session
+from tunelight.control import Mailbox
+from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place, Task
+from tunelight.replay import replay_scheduler
+from tunelight.resources import reserve
+from tunelight.schedulers import ASHA
+from tunelight.searchers import Again, SweepSearch
+from tunelight.simulation import Costs, Curve, simulate
+from tunelight.storage import create_sweep_folder, read_lines, read_record
+from tunelight.trainable import GangTrainable, make_trainable
+from tunelight.trial import TrialSpec
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Answers(Mailbox):
+    """Answers each report after a while."""
+
+    def __init__(self, clock: Clock, after_s: float) -> None:
+        super().__init__(1)
+        self.clock, self.after_s = clock, after_s
+
+    def take(self, number: int, limit_s: float) -> Any:
+        self.clock.now += self.after_s
+        return Continue(None)
+
+
+def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:
+    clock, events = Clock(), list[Any]()
+    resume = CheckpointInfo("x.ckpt", number=2, seconds=7.0)
+    task = Task("00000", str(tmp_path), {}, b"", 1, ".", resume=resume, number=2)
+    one = session.Session(
+        task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, Answers(clock, 50.0), clock=clock
+    )
+    clock.now += 30.0  # the train function is fetched and unpickled
+    one.begin()
+    for _ in range(2):
+        clock.now += 2.0
+        one.report({"loss": 1.0}, checkpoint=lambda path: Path(path).write_text("weights"))
+    assert [event.seconds for event in events] == [9.0, 11.0]
+    assert [info.seconds for info in checkpoints.find(tmp_path)] == [9.0, 11.0]
+
+
+def timed(config: dict[str, Any]) -> None:
+    """Train for a tenth of a second before each report."""
+    import time
+    from pathlib import Path
+
+    import tunelight as tl
+
+    context = tl.get_context()
+    context.writer = lambda path: Path(path).write_text("weights")
+    while context.number < 6:
+        time.sleep(0.1)
+        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=context.writer)
+
+
+Make = Callable[..., GangTrainable]
+SPEC = TrialSpec(cloudpickle.dumps(timed), reserve(workers=1), metric="loss", soft_errors=True, real_checkpoints=False)
+
+
+@pytest.fixture
+def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
+    """Make heads whose gangs take a second to start."""
+    heal = FakeGang.heal
+
+    def slowly(self: FakeGang, size: int | None = None) -> None:
+        time.sleep(1.0 if self.size == 0 else 0.0)
+        heal(self, size)
+
+    monkeypatch.setattr(FakeGang, "heal", slowly)
+    with heads_in(tmp_path, monkeypatch) as made:
+        yield made
+
+
+def seconds(result: dict[str, Any]) -> float:
+    return float(result[RESULT_KEY]["seconds"])
+
+
+def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause(heads: Heads) -> None:
+    one = heads.make(make_trainable(SPEC), {})
+    first = heads.train(one)
+    assert 0.1 <= seconds(first) < 0.6
+    assert first["time_total_s"] > 1.0  # by Tune's count, which has the start in it
+    pointer = heads.folder() / "checkpoint_000000"
+    pointer.mkdir()
+    one.save_checkpoint(str(pointer))
+    heads.reset(one, {}, "00001")
+    time.sleep(0.5)
+    again = heads.make(make_trainable(SPEC), {})
+    heads.restore(again, pointer)
+    second = heads.train(again)
+    assert second["training_iteration"] == 2
+    assert seconds(first) + 0.1 <= seconds(second) < seconds(first) + 0.6
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["counted", "written before it was counted"])
+def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(heads: Heads, known: bool) -> None:
+    lost = heads.make(make_trainable(SPEC), {})
+    heads.train(lost)
+    before = seconds(heads.train(lost))
+    lost._close_gang()
+    if not known:
+        for path in (heads.folder() / checkpoints.FOLDER).glob("report-*.json"):
+            told = json.loads(path.read_text())
+            del told["seconds"]
+            path.write_text(json.dumps(told))
+        before = 40.0  # what the driver makes of its record
+    past = Again("00000", {}, 2, heads.folder(), trained=before)
+    search = SweepSearch(SimpleNamespace(), 1)  # type: ignore[arg-type]
+    search._make = lambda *_: None  # type: ignore[assignment, method-assign]
+    search._take_up(past)
+    third = heads.train(heads.make(make_trainable(SPEC), {}))
+    assert third["training_iteration"] == 3
+    assert before + 0.1 <= seconds(third) < before + 0.6
+
+
+def test_what_the_driver_heard_before_seconds_were_counted_is_still_read(tmp_path: Path) -> None:
+    (tmp_path / checkpoints.HEARD).write_text("3")
+    assert checkpoints.heard(tmp_path) == 3
+    info = CheckpointInfo("x", number=2)
+    assert checkpoints.with_seconds(info, tmp_path) == info
+
+
+REPORTS = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 10.5, 0.5), ("b", 2, 21.0, 0.4)]
+"""Trial, report, seconds of training, loss: b trains slowly; the record's clock says something else again."""
+
+
+def asha() -> ASHA:
+    return ASHA("loss", "min", unit="seconds", max_t=100, grace_period=10, reduction_factor=2)
+
+
+def state_of(scheduler: ASHA, tmp_path: Path) -> Any:
+    scheduler.save(str(tmp_path / "state.json"))
+    return json.loads((tmp_path / "state.json").read_text())
+
+
+def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path) -> None:
+    live, trials, decisions = asha(), dict[str, Any](), list[str]()
+    sweep = Sweep(create_sweep_folder(tmp_path, "sweep"))
+    for name in "ab":
+        trials[name] = sweep.add(lr=0.1)
+        sweep.start(trials[name])
+        live.on_trial_add(None, trials[name])  # type: ignore[arg-type]
+    for name, number, trained, loss in REPORTS:
+        sweep.clock.now += 60.0  # starts, pauses, and the other trial's reports
+        sweep.report(trials[name], number, loss, own={"seconds": trained})
+        flat = {"training_iteration": number, "loss": loss, "time_total_s": 60.0 * number}
+        trials[name].temporary_state = SimpleNamespace(ray_actor=None)
+        decisions.append(live.on_trial_result(None, trials[name], {**flat, f"{RESULT_KEY}/seconds": trained}))  # type: ignore[arg-type]
+    assert decisions == [TrialScheduler.CONTINUE] * 5
+    sweep.callback.record.close()
+    replayed = asha()
+    replay_scheduler(read_lines(sweep.folder), replayed)
+    assert state_of(replayed, tmp_path) == state_of(live, tmp_path)
+    assert state_of(live, tmp_path)["brackets"][0][0]["losses"] == {"00000": 0.5, "00001": 0.4}
+    assert [trial.trained for trial in read_record(sweep.folder).trials.values()] == [10.5, 21.0]
+
+
+def test_a_record_without_seconds_is_replayed_by_how_long_trials_ran(tmp_path: Path) -> None:
+    sweep = Sweep(create_sweep_folder(tmp_path, "sweep"))
+    trial = sweep.add(lr=0.1)
+    sweep.start(trial)
+    for number in (1, 2, 3):
+        sweep.clock.now += 6.0
+        sweep.report(trial, number, 0.5)
+    sweep.callback.record.close()
+    replayed = asha()
+    replay_scheduler(read_lines(sweep.folder), replayed)
+    assert state_of(replayed, tmp_path)["brackets"][0][0]["losses"] == {"00000": 0.5}
+    assert read_record(sweep.folder).trials["00000"].trained == 18.0
+
+
+def test_a_simulated_gang_s_start_is_no_training_either() -> None:
+    class Steady:
+        metric, mode, epochs, size, note = "loss", "min", 12, 4, "made up"
+
+        def config(self, number: int, seed: int) -> dict[str, Any]:
+            return {"number": number}
+
+        def curve(self, config: Any) -> Curve:
+            return Curve({"loss": [0.5 + 0.1 * config["number"]] * 12}, 1.0, 12)
+
+    costs = Costs(start_cold_s=100.0, start_warm_s=50.0, report_s=0.0)
+    run = simulate(
+        Steady(), scheduler=ASHA(unit="seconds", max_t=12, grace_period=4, reduction_factor=2), num_samples=4,
+        workers=1, cluster="1x1", costs=costs,
+    )  # fmt: skip
+    assert [trial.reports for trial in run.trials] == [12, 4, 4, 4]
