@@ -61,10 +61,10 @@ class Saved:
     """The answer to :class:`Save`: a checkpoint, or None where there is none to be had."""
 
     checkpoint: CheckpointInfo | None
-    refused: bool = False
-    """True where the training code can write one, and the storage did not take it: it may the next time."""
     answers: int = 0
     """The serial of the decision that this answers, a :class:`Save` or a :class:`Stop`."""
+    refused: bool = False
+    """True where the training code can write one, and the storage did not take it: it may the next time."""
 
 
 @dataclass(frozen=True, slots=True)

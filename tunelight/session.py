@@ -299,7 +299,7 @@ class Session:
 
     def _tell_saved(self, info: CheckpointInfo | None, serial: int, *, refused: bool = False) -> None:
         self._saved = info is not None
-        self._post(Saved(info, refused, serial))
+        self._post(Saved(info, serial, refused))
 
     def _writes_now(self) -> bool:
         """Return whether this report writes a checkpoint: rank 0 decides it for all."""

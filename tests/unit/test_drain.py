@@ -70,7 +70,7 @@ def test_training_that_writes_no_checkpoint_stays_as_long_as_it_can():
 
 
 def test_training_whose_checkpoint_the_storage_refused_tries_again_to_leave():
-    gang = ScriptedGang([report(1), Saved(None, refused=True), report(2, saved=False), Saved(info(3)), report(3)])
+    gang = ScriptedGang([report(1), Saved(None, 1, refused=True), report(2, saved=False), Saved(info(3), 2), report(3)])
     run, clock, said = play(gang, leave=Notice())
     run.next_event()
     run.next_event()
