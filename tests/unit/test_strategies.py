@@ -12,6 +12,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import tunelight as tl
 from tests.fakes import MemoryControl
@@ -27,6 +28,7 @@ from tunelight.messages import Place, Task
 from tunelight.resources import Reservation, check_fits
 from tunelight.strategies.base import check_lightning
 from tunelight.strategies.driver import _first_bundle
+from tunelight.strategies.launcher import GangLauncher
 from tunelight.strategies.sharded import blocks
 
 needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
@@ -176,6 +178,33 @@ def test_a_strategy_from_a_driver_becomes_a_rank_s(join: Any) -> None:
     assert type(strategy.accelerator).__name__ == "CUDAAccelerator"
     strategy.join(join())
     assert type(strategy.accelerator).__name__ == "CPUAccelerator"
+
+
+class Refusing(pl.LightningModule):
+    """Raises before its first step, where Lightning has begun to fetch batches already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def on_validation_start(self) -> None:
+        raise AssertionError("mine")
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+    test_step = predict_step = validation_step
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_an_error_of_a_start_hook_is_not_masked_while_cleaning_up(stage: str, join: Any) -> None:
+    one = pl.Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[]
+    )
+    one.strategy._launcher = GangLauncher(join(size=1, rank=0))
+    with pytest.raises(AssertionError, match="mine"):
+        getattr(one, stage)(Refusing(), DataLoader(torch.zeros(4, 2)))  # type: ignore[arg-type]  # a sized sequence
 
 
 # --- places -------------------------------------------------------------------------------------------------

@@ -87,15 +87,15 @@ class DriverLauncher(_Launcher):
             self.trainer = trainer
             for logger in trainer.loggers:
                 _ = logger.version  # which folder it will be is settled here, once
-            run = job.pack_run(trainer, function.__name__, args, kwargs)
+            sent = job.pack_run(trainer, function.__name__, args, kwargs)
             needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
-            handed_in = self._run(job.run_on_rank, run=run, files=needed, folder=_safe_folder(trainer))
+            handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=_safe_folder(trainer))
         except BaseException:
             self._strategy.hold_callbacks(trainer)
             raise
         finally:
             self._busy.release()
-        return job.recover(trainer, handed_in, (*args, *kwargs.values()), self._fetch)
+        return job.recover(trainer, sent, handed_in, (*args, *kwargs.values()), self._fetch)
 
     def kill(self, signum: int) -> None:
         """End the workers."""
