@@ -84,19 +84,24 @@ class Noting(pl.Callback):
     """Counts the exceptions that it hears of."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.heard: list[BaseException] = []
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self.heard.append(type(exception).__name__)
+        self.heard.append(exception)
 
 
-def test_a_worker_s_exception_is_not_told_to_the_driver_s_callbacks_again() -> None:
-    noting = Noting()
-    one = trainer(callbacks=[noting])
-    with pytest.raises(errors.WorkerFailedError):
+class NotingCheckpoint(Noting, pl.callbacks.Checkpoint):
+    """As a callback that writes a checkpoint at an exception."""
+
+
+def test_a_worker_s_exception_is_heard_on_the_driver_but_by_checkpoint_callbacks() -> None:
+    noting, kept = Noting(), NotingCheckpoint()
+    one = trainer(callbacks=[noting, kept], enable_checkpointing=True)
+    with pytest.raises(ZeroDivisionError) as caught:
         one.fit(Small(fail_on=0), data())
-    assert noting.heard == []
-    assert noting in one.callbacks  # type: ignore[attr-defined]  # Lightning sets it where mypy does not look
+    assert noting.heard == [caught.value]
+    assert kept.heard == []
+    assert one.callbacks[:2] == [noting, kept]  # type: ignore[attr-defined]  # Lightning sets it where mypy does not look
 
 
 @BACKENDS
@@ -319,9 +324,6 @@ class Sharing(Small):
         self.layer.bias.requires_grad_(False)
         self.hparams["lr"] = self.lr = 0.25
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("test_loss", self.layer(batch[0]).square().mean(), sync_dist=True)
-
 
 class Holding(pl.Callback):
     """Holds parts of the model."""
@@ -358,7 +360,11 @@ def test_model_and_callbacks_and_what_they_share_come_back_as_one_graph() -> Non
 
 
 def test_pruning_goes_on_in_a_second_run() -> None:
-    model = Sharing()
+    class Tested(Small):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("test_loss", self.layer(batch[0]).square().mean(), sync_dist=True)
+
+    model = Tested()
     pruning = pl.callbacks.ModelPruning("l1_unstructured", parameters_to_prune=[(model.layer, "weight")], amount=0.5)
     one = trainer(callbacks=[pruning])
     one.fit(model, data())
@@ -366,15 +372,47 @@ def test_pruning_goes_on_in_a_second_run() -> None:
     one.test(model, data())
 
 
-class Tunable(pl.LightningDataModule):
-    """Data whose batch size can be searched."""
+class Loading(pl.LightningDataModule):
+    """Data that is made where it is used."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_size: int = 2) -> None:
         super().__init__()
-        self.batch_size = 2
+        self.save_hyperparameters()
+        self.classes: list[str] = []
+        self.points: Any = None
+
+    def setup(self, stage: str) -> None:
+        self.points = data(16).dataset
+        self.classes.append("one")
+        self.hparams["batch_size"] = self.size = 8
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return data(32, self.batch_size)
+        return DataLoader(self.points, self.hparams["batch_size"])
+
+
+def test_plain_attributes_of_data_come_back_and_what_it_loaded_does_not() -> None:
+    numbers = Loading()
+    trainer().fit(Small(), datamodule=numbers)
+    assert (numbers.classes, numbers.hparams["batch_size"], numbers.size) == (["one"], 8, 8)
+    assert numbers.points is None
+
+
+class Replacing(Small):
+    """Brings callbacks of its own, one of them in the place of the Trainer's."""
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        return [pl.callbacks.EarlyStopping("loss", patience=7), Noting()]
+
+
+def test_callbacks_of_the_model_take_the_places_that_they_take_in_one_process() -> None:
+    timer, stopping = pl.callbacks.Timer(), pl.callbacks.EarlyStopping("loss")
+    one, alone = (trainer(kind, callbacks=[stopping, timer]) for kind in (None, "auto"))
+    alone.fit(Replacing(), data())
+    one.fit(Replacing(), data())
+    ours, theirs = one.callbacks, alone.callbacks  # type: ignore[attr-defined]  # Lightning's
+    assert [type(callback) for callback in ours] == [type(callback) for callback in theirs]
+    assert ours[0] is timer
+    assert ours[1].patience == 7
 
 
 def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
@@ -385,15 +423,15 @@ def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=self.lr)
 
-    model, numbers = Learning(), Tunable()
+    model, numbers = Learning(), Loading()
     one = trainer(default_root_dir=tmp_path, max_epochs=9, callbacks=[pl.callbacks.Timer()])
     tuner = pl.tuner.tuning.Tuner(one)
     found = tuner.lr_find(model, data(64, 4), num_training=30)
     assert found is not None
     assert model.lr == found.suggestion() != 0.5
     assert model.hparams["lr"] == model.lr
-    size = tuner.scale_batch_size(model, datamodule=numbers, max_trials=2)
-    assert numbers.batch_size == size == 8
+    with pytest.raises(ValueError, match="not supported with distributed strategies"):
+        tuner.scale_batch_size(model, datamodule=numbers)
     assert [type(callback).__name__ for callback in one.callbacks] == ["Timer"]  # type: ignore[attr-defined]  # Lightning's
 
 

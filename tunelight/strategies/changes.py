@@ -15,7 +15,7 @@ import zlib
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ class Parts:
         for slot in self._apart:
             if isinstance(value := self._at(slot), torch.Tensor):
                 tensor = value.detach()
-                yield slot, tensor, _mark(tensor, {}, {}, most=None)
+                yield slot, tensor, _mark(tensor, {}, {}, limited=False)
 
     def _tell_state(self, number: int, made: Changes) -> bool:
         """Send a callback's own ``state_dict`` where an attribute of it cannot be; False if it has none."""
@@ -248,6 +248,8 @@ def _contents(part: Any) -> Iterator[tuple[str, Any]]:
 def _is_its_attributes(value: Any) -> bool:
     """Tell whether pickle makes an object anew from its attributes and from nothing else."""
     kind = type(value)
+    if kind is SimpleNamespace:
+        return True
     reduced_as_usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     return (
         reduced_as_usual
@@ -281,7 +283,8 @@ def _is_simple(value: Any) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], most: int | None = _MOST_BYTES) -> Any:
+def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], limited: bool = True) -> Any:
+    """Return what is equal for equal values: of what cannot be sent, an `_Unsent`."""
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
@@ -291,7 +294,7 @@ def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], mos
         packed = pack_state(value, known)
     except Exception as error:  # noqa: BLE001 - whatever pickling it raises, it cannot be sent
         return _Unsent(id(value), f"{type(error).__name__}: {error}")
-    if most is not None and packed.nbytes > most:
+    if limited and packed.nbytes > _MOST_BYTES:
         return _Unsent(id(value), f"it is {packed.nbytes / 2**20:.0f} MB")
     checksum = 0
     for memory in (*packed.storages, *packed.buffers):

@@ -24,6 +24,7 @@ from pytorch_lightning.strategies.launchers.launcher import _Launcher
 from tunelight import checkpoints
 from tunelight.cluster import check_cluster, use_ray
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError
+from tunelight.gang.causes import as_cause
 from tunelight.gang.drain import DRAINED, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
@@ -72,8 +73,9 @@ class DriverLauncher(_Launcher):
     def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
         """Run ``function``, one of the Trainer's own, on the gang; return what it returns there.
 
-        Raises: WorkerFailedError when a rank failed; StrategyError, ResourceError, TrainFunctionError or
-            SettingsError before any worker starts; GangError when they do not start.
+        Raises: WorkerFailedError when a rank failed, as an instance of what was raised there too; StrategyError,
+            ResourceError, TrainFunctionError or SettingsError before any worker starts; GangError when they do not
+            start.
         """
         if trainer is None:
             return function(*args, **kwargs)
@@ -85,13 +87,16 @@ class DriverLauncher(_Launcher):
             )
         try:
             self.trainer = trainer
+            self._strategy.give_callbacks_back()
             for logger in trainer.loggers:
                 _ = logger.version  # which folder it will be is settled here, once
             sent = job.pack_run(trainer, function.__name__, args, kwargs)
             needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
             handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=_safe_folder(trainer))
-        except BaseException:
+        except BaseException as error:
             self._strategy.hold_callbacks(trainer)
+            if isinstance(error, WorkerFailedError):
+                raise as_cause(error) from None
             raise
         finally:
             self._busy.release()
