@@ -152,6 +152,15 @@ def test_what_cannot_come_back_is_said_and_the_rest_comes(here: Side, monkeypatc
     assert (here.model.table.sum(), here.model.own.lines) == (0, ["changed"])
 
 
+def test_what_torch_and_lightning_put_into_a_module_stays_on_its_side(here: Side) -> None:
+    there = here.sent()
+    there.model.forward = lambda *_: None  # type: ignore[method-assign]  # as FSDP does with a method it registers
+    vars(there.model)["__composable_api_state_key_1"] = threading.Lock()
+    there.model._device = torch.device("meta")
+    found = here.take(there)
+    assert (found.contents, found.lost, "forward" in vars(here.model)) == ({}, {}, False)
+
+
 class Telling(pl.Callback):
     """Has a word of its own for what cannot be pickled."""
 

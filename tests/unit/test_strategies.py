@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.precision import DoublePrecision, HalfPrecision, Precision
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -23,6 +24,7 @@ from tunelight.gang.horovod import environment
 from tunelight.gang.placement import arrange, layout, visible_gpus
 from tunelight.gang.rendezvous import Meeting
 from tunelight.gang.spec import GangSpec
+from tunelight.gang.torch_group import COLLECTIVE_LIMIT_S, TorchGroup
 from tunelight.gang.worker import Location
 from tunelight.messages import Place, Task
 from tunelight.resources import Reservation, check_fits
@@ -178,6 +180,40 @@ def test_a_strategy_from_a_driver_becomes_a_rank_s(join: Any) -> None:
     assert type(strategy.accelerator).__name__ == "CUDAAccelerator"
     strategy.join(join())
     assert type(strategy.accelerator).__name__ == "CPUAccelerator"
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [(Precision(), torch.float32), (DoublePrecision(), torch.float64), (HalfPrecision("bf16-true"), torch.bfloat16)],
+)
+def test_a_model_is_made_with_the_trainer_s_precision(precision: Any, dtype: torch.dtype, join: Any) -> None:
+    join()
+    strategy = tl.RayStrategy()
+    strategy.precision_plugin = precision
+    with strategy.tensor_init_context():
+        made = nn.Linear(2, 2)
+    assert (made.weight.dtype, made.weight.device.type) == (dtype, "cpu")
+
+
+def test_a_rank_s_launcher_calls_the_function_once_and_starts_nothing(join: Any) -> None:
+    called: list[int] = []
+    assert GangLauncher(join()).launch(called.append, 3) is None
+    assert called == [3]
+
+
+@pytest.mark.parametrize("seconds", [30.0, None])
+def test_a_collective_s_limit_reaches_the_process_group(seconds: float | None) -> None:
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = TorchGroup()
+    group.join(
+        Meeting("127.0.0.1", store.port, "gloo", (1,), timeout_s=seconds), Place(0, 1, 0, 1, 0, "127.0.0.1"), store
+    )
+    try:
+        world: Any = torch.distributed.group.WORLD
+        limit = world._get_backend(torch.device("cpu")).options._timeout
+    finally:
+        group.leave()
+    assert limit.total_seconds() == (seconds or COLLECTIVE_LIMIT_S)
 
 
 class Refusing(pl.LightningModule):

@@ -268,8 +268,10 @@ def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
     own = dict(vars(owner))
     sent: Any = own if type(owner).__getstate__ is object.__getstate__ else owner.__getstate__()
     for name, value in own.items():
-        if isinstance(owner, nn.Module) and name in _OF_EACH_SIDE:
-            continue
+        if isinstance(owner, nn.Module) and (name in _OF_EACH_SIDE or name.startswith("__")):
+            continue  # torch's own: with two underscores, what FSDP keeps of a module
+        if callable(getattr(type(owner), name, None)):
+            continue  # a method that somebody stands before, such as FSDP or Lightning, for one side's sake
         if isinstance(owner, pl.LightningDataModule) and not _is_simple(value):
             continue  # what it has loaded stays where it was loaded
         if isinstance(sent, Mapping) and sent.get(name, _ABSENT) is value:
