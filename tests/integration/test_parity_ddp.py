@@ -75,7 +75,7 @@ def test_a_model_is_wrapped_to_train_and_not_to_evaluate() -> None:
     assert model.tied.weight is model.layer.weight
     evaluated = trainer("ddp", sync_batchnorm=True)  # a CPU has no synchronised form: to train with it is refused
     for run in (evaluated.validate, evaluated.test, evaluated.predict):
-        run(model, loader())  # type: ignore[operator]  # three signatures
+        run(model, loader())
         assert model.found == {**here, "wrapper": "Looking", "ignored": []}
 
 

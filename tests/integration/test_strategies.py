@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.tuner import Tuner
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -320,7 +321,7 @@ class Sharing(Small):
         self.recorder.lines.append(f"epoch {self.current_epoch}")
         self.table += 1
         self.made_there = {"layer": self.layer}
-        self.file = (x for x in ())
+        self.file = (line for line in self.recorder.lines)
         self.layer.bias.requires_grad_(False)
         self.hparams["lr"] = self.lr = 0.25
 
@@ -425,7 +426,7 @@ def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
 
     model, numbers = Learning(), Loading()
     one = trainer(default_root_dir=tmp_path, max_epochs=9, callbacks=[pl.callbacks.Timer()])
-    tuner = pl.tuner.tuning.Tuner(one)
+    tuner = Tuner(one)
     found = tuner.lr_find(model, data(64, 4), num_training=30)
     assert found is not None
     assert model.lr == found.suggestion() != 0.5

@@ -134,6 +134,7 @@ class Gap:
 
 def copied(value: Any) -> Any:
     """Return a copy of a dict, list, deque or set and of those in it; anything else as it is."""
+    made: Any
     if isinstance(value, dict):
         made = copy.copy(value)
         made.update({key: copied(item) for key, item in value.items()})

@@ -16,7 +16,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytorch_lightning as pl
@@ -28,6 +28,7 @@ from pytorch_lightning.loops.loop import _Loop
 from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.strategies import Strategy
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from tunelight.strategies.borrowed import LIGHTNINGS_OWN
 from tunelight.strategies.transfer import copy_tensor, pack_state
@@ -88,10 +89,10 @@ class Parts:
             (number, kind, name)
             for number, module in modules
             for kind in ("_parameters", "_buffers", "_modules")
-            for name, value in vars(module)[kind].items()
+            for name, value in vars(module).get(kind, {}).items()
             if value is not None
         ]
-        weights = set() if model is None else {id(value) for value in model.state_dict(keep_vars=True).values()}
+        weights = set() if model is None else _weights(model)
         self._apart = [slot for slot in self._slots if slot[1] != "_modules" and id(self._at(slot)) not in weights]
         """Tensors that do not come back with the model's weights: those of other modules, and some buffers."""
         self._marks: dict[Place, Any] = {}
@@ -140,7 +141,7 @@ class Parts:
             for name, value in _contents(part):
                 yield (number, "", name), value, _mark(value, names, known)
         for slot in self._apart:
-            if isinstance(value := self._at(slot), torch.Tensor):
+            if isinstance(value := self._at(slot), torch.Tensor) and not is_lazy(value):
                 tensor = value.detach()
                 yield slot, tensor, _mark(tensor, {}, {}, limited=False)
 
@@ -226,6 +227,15 @@ def _walk(roots: list[Any]) -> list[Any]:
     return list(found.values())
 
 
+def _weights(model: nn.Module) -> set[int]:
+    """Return the ids of what comes back with the model's weights: parameters, and buffers that are kept."""
+    found = {id(value) for value in model.parameters()}
+    for module in model.modules():
+        passing = module._non_persistent_buffers_set
+        found |= {id(value) for name, value in module._buffers.items() if name not in passing}
+    return found
+
+
 def _inside(part: Any) -> list[Any]:
     if type(part) in _CONTAINERS:
         items = part.values() if isinstance(part, dict) else part
@@ -241,13 +251,15 @@ def _contents(part: Any) -> Iterator[tuple[str, Any]]:
         yield "", dict(part) if isinstance(part, dict) else set(part) if kind is set else list(part)
     elif isinstance(part, nn.Module) or _is_its_attributes(part):
         yield from _attributes(part)
-    elif len(reduced := part.__reduce_ex__(2)) > 2 and hasattr(part, "__setstate__"):
-        yield "", reduced[2]
+    elif hasattr(part, "__setstate__"):
+        reduced = part.__reduce_ex__(2)
+        if isinstance(reduced, tuple) and len(reduced) > 2:
+            yield "", reduced[2]
 
 
 def _is_its_attributes(value: Any) -> bool:
     """Tell whether pickle makes an object anew from its attributes and from nothing else."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind is SimpleNamespace:
         return True
     reduced_as_usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
@@ -265,12 +277,12 @@ def _is_its_attributes(value: Any) -> bool:
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield the attributes that are sent as they are; a ``__getstate__`` may leave some out. Of data: plain ones."""
-    own = dict(vars(owner))
-    sent: Any = own if type(owner).__getstate__ is object.__getstate__ else owner.__getstate__()
+    own, kind = dict(vars(owner)), cast("Any", type(owner))
+    sent: Any = own if kind.__getstate__ is object.__getstate__ else owner.__getstate__()
     for name, value in own.items():
         if isinstance(owner, nn.Module) and (name in _OF_EACH_SIDE or name.startswith("__")):
             continue  # torch's own: with two underscores, what FSDP keeps of a module
-        if callable(getattr(type(owner), name, None)):
+        if callable(getattr(kind, name, None)):
             continue  # a method that somebody stands before, such as FSDP or Lightning, for one side's sake
         if isinstance(owner, pl.LightningDataModule) and not _is_simple(value):
             continue  # what it has loaded stays where it was loaded
@@ -300,5 +312,5 @@ def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], lim
         return _Unsent(id(value), f"it is {packed.nbytes / 2**20:.0f} MB")
     checksum = 0
     for memory in (*packed.storages, *packed.buffers):
-        checksum = zlib.crc32(memory, checksum)
+        checksum = zlib.crc32(memory.data, checksum)
     return hashlib.sha256(packed.data).digest(), packed.nbytes, checksum
