@@ -75,8 +75,8 @@ class ExactEvaluation(ParallelStrategy):
     borrowing = False
     """True while this rank's step is on a borrowed batch, and in the hooks at the end of an evaluation of which this
     rank had no batch at all: what is logged or reduced then is left out."""
-    _owned = True
-    """Whether this rank had a batch of its own in the evaluation that runs."""
+    _owned: bool | None = None
+    """Whether this rank had a batch of its own in the evaluation that runs; None before its first step."""
     _gaps: Sequence[tuple[Any, str, Any]] = ()
     """What its borrowed steps put into attributes that had nothing: each with its owner and its name."""
 
@@ -201,7 +201,7 @@ class ExactEvaluation(ParallelStrategy):
     def _begin_evaluation(self) -> None:
         """Make all ranks evaluate rank 0's model, and stand between the loop and its steps."""
         self.sync_buffers()
-        self._owned, self._gaps = False, []
+        self._owned, self._gaps = None, []
         loop = self._leave_loop()  # of an evaluation that ended in an exception
         step, epoch_end = _hooked(loop)
         setattr(loop, step, functools.partial(self._step, loop, getattr(loop, step)))
@@ -262,7 +262,7 @@ class ExactEvaluation(ParallelStrategy):
             self._owned = True
             original(*step)
             return
-        self.borrowing = True
+        self.borrowing, self._owned = True, bool(self._owned)
         try:
             with self._without_trace(loop, fill=turn == 0):  # who borrows in turn 0 has none of this loader
                 original(*step)
@@ -274,7 +274,7 @@ class ExactEvaluation(ParallelStrategy):
         for owner, name, gap in self._gaps:
             vars(owner)[name] = fill(vars(owner).get(name), gap)
         self._gaps = []
-        self.borrowing = not self._owned
+        self.borrowing = self._owned is False
         try:
             return original()
         finally:
