@@ -136,6 +136,7 @@ def test_an_exit_on_a_worker_is_an_error_and_not_the_driver_s_end() -> None:
     assert not isinstance(caught.value, SystemExit)
 
 
-def test_a_backend_that_torch_does_not_have_is_an_error_that_names_it() -> None:
-    with pytest.raises(errors.TunelightError, match="undefined"):
-        trainer(strategy("ddp", process_group_backend="undefined")).fit(Boring(), loader())
+@pytest.mark.parametrize("backend", ["glo", "cpu:glo,cuda:nccl"])
+def test_a_backend_that_torch_does_not_have_is_refused_before_workers_start(backend: str) -> None:
+    with pytest.raises(errors.StrategyError, match=r"no process_group_backend='glo'.* Did you mean 'gloo'\?"):
+        trainer(strategy("ddp", process_group_backend=backend)).fit(Boring(), loader())

@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from ray.exceptions import RayTaskError
 
 from tunelight.errors import StrategyError, TrialError, WorkerFailedError
 from tunelight.gang.causes import as_cause, carried
@@ -111,6 +112,14 @@ def test_a_class_that_is_not_here_or_lets_nobody_inherit_leaves_tunelight_s_own(
 def test_what_would_end_the_driver_stays_an_error(error: BaseException) -> None:
     here = arrived(error)
     assert type(here) is TrialError
+
+
+def test_ray_can_make_an_error_of_its_own_of_it() -> None:
+    mine = arrived(OddError(7, hint="mine"))
+    task: Any = RayTaskError("train", "the traceback", mine).as_instanceof_cause()
+    assert isinstance(task, RayTaskError)
+    assert isinstance(task, TrialError)
+    assert isinstance(task, OddError)
 
 
 def test_notes_are_kept_once() -> None:

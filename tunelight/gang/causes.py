@@ -30,6 +30,7 @@ def as_cause(error: WorkerFailedError) -> WorkerFailedError:
         "__str__": base.__str__,
         "__repr__": base.__repr__,
         "__reduce__": _reduced,
+        "_plain": base,
     }
     try:
         both: Any = type(f"{base.__name__}({kind.__name__})", (base, kind), members)
@@ -49,8 +50,8 @@ def as_cause(error: WorkerFailedError) -> WorkerFailedError:
     return made.with_traceback(error.__traceback__)
 
 
-def _reduced(error: WorkerFailedError) -> tuple[Any, ...]:
-    return _remade, (type(error).__bases__[0], error.error, list(getattr(error, "__notes__", ())))
+def _reduced(error: Any) -> tuple[Any, ...]:
+    return _remade, (error._plain, error.error, list(getattr(error, "__notes__", ())))
 
 
 def _remade(plain: type[WorkerFailedError], error: WorkerError, notes: list[str]) -> WorkerFailedError:

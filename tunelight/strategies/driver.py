@@ -23,7 +23,7 @@ from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
 from tunelight import checkpoints
 from tunelight.cluster import check_cluster, use_ray
-from tunelight.errors import ResourceError, StrategyError, WorkerFailedError
+from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
 from tunelight.gang.drain import DRAINED, reason_to_leave
 from tunelight.gang.gang import Gang
@@ -146,6 +146,7 @@ class DriverLauncher(_Launcher):
                 f"This {name} has been given to another Trainer since: a strategy belongs to one Trainer. Make one "
                 "for each; they share warm workers all the same."
             )
+        _check_group(getattr(strategy, "_process_group_backend", None))
         connector = trainer._accelerator_connector
         flag = connector._devices_flag
         devices = len(flag) if isinstance(flag, list | tuple) else int(flag)
@@ -289,6 +290,18 @@ class DriverLauncher(_Launcher):
         )
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
         return self._held
+
+
+def _check_group(backend: str | None) -> None:
+    """Refuse a ``process_group_backend`` that torch does not have, before workers start. Raises: StrategyError."""
+    known = torch.distributed.Backend.backend_list if torch.distributed.is_available() else []
+    for name in [] if backend is None or not known else [part.split(":")[-1] for part in backend.split(",")]:
+        if name.lower() not in known:
+            raise StrategyError(
+                f"torch.distributed has no process_group_backend={name!r}, only {', '.join(known)}."
+                f"{guess(name, known)} Leave it out (nccl for GPUs, else gloo), or import the module that registers it "
+                "here too."
+            )
 
 
 def _with_run(task: Task, run: Packed) -> Task:
