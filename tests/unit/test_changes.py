@@ -149,9 +149,24 @@ def test_what_cannot_come_back_is_said_and_the_rest_comes(here: Side, monkeypatc
     monkeypatch.setattr(changes, "_MOST_BYTES", 2**20)
     there = here.sent()
     there.model.lock, there.model.table, there.model.own.lines[0] = threading.Lock(), torch.ones(2**19), "changed"
-    with pytest.warns(UserWarning, match=r"model\.table \(it is 2 MB\), model\.lock \(TypeError: cannot pickle"):
+    there.model.last.append(threading.Lock())
+    there.callbacks[0].table = torch.ones(2**19)  # of callbacks what is large comes too: averaged weights, say
+    with pytest.warns(UserWarning) as said:
         here.take(there)
+    for text in (r"model.table (it is 2 MB)", "model.lock (TypeError: cannot pickle", "model.last (TypeError: cannot"):
+        assert text in str(said[0].message)
     assert (here.model.table.sum(), here.model.own.lines) == (0, ["changed"])
+    assert here.callbacks[0].table.sum() == 2**19
+
+
+def test_a_lazy_layer_of_a_callback_s_own_is_made() -> None:
+    here = Side(Net(), [Averaging(Net())])
+    here.callbacks[0].lazy = nn.LazyLinear(2)
+    here = Side(here.model, here.callbacks)
+    there = here.sent()
+    there.callbacks[0].lazy(torch.zeros(1, 3))
+    here.take(there)
+    assert torch.equal(here.callbacks[0].lazy.weight, there.callbacks[0].lazy.weight)
 
 
 def test_what_torch_and_lightning_put_into_a_module_stays_on_its_side(here: Side) -> None:

@@ -46,7 +46,7 @@ _OF_EACH_SIDE = LIGHTNINGS_OWN - {"training", "_automatic_optimization", "_stric
 _MOST_ITEMS = 1000
 """Containers with more items than this are not looked into for parts, and come back whole."""
 _MOST_BYTES = 64 * 2**20
-"""An attribute that is bigger stays on the workers, but for modules' tensors."""
+"""What is bigger and belongs to the model stays on the workers, but for modules' tensors."""
 _MOST_NAMED = 5
 """How many attributes a warning names."""
 _ABSENT = object()
@@ -83,7 +83,10 @@ class Parts:
     """
 
     def __init__(self, model: nn.Module | None, callbacks: Iterable[object], data: Iterable[object]) -> None:
-        self.all = _walk([*([] if model is None else [model]), *callbacks, *data])
+        models = [] if model is None else [model]
+        self.all = _walk([*models, *callbacks, *data])
+        self._of_model = len(_walk(models))
+        """So many of them, the first ones, are the model's."""
         modules = [(number, part) for number, part in enumerate(self.all) if isinstance(part, nn.Module)]
         self._slots: list[Place] = [
             (number, kind, name)
@@ -127,7 +130,9 @@ class Parts:
             elif not self._tell_state(place[0], made):
                 made.lost[self._called(place)] = mark.why
         made.gone.extend(place for place in self._marks if place not in seen and self._is_gone(place))
-        made.frozen.update({slot: wanted for slot, wanted in self._wanting().items() if wanted != self._grads[slot]})
+        made.frozen.update(
+            {slot: wanted for slot, wanted in self._wanting().items() if wanted != self._grads.get(slot, wanted)}
+        )
         return made
 
     def _wanting(self) -> dict[Place, bool]:
@@ -139,7 +144,7 @@ class Parts:
         names = {id(value): name for name, value in known.items()}
         for number, part in enumerate(self.all):
             for name, value in _contents(part):
-                yield (number, "", name), value, _mark(value, names, known)
+                yield (number, "", name), value, _mark(value, names, known, limited=number < self._of_model)
         for slot in self._apart:
             if isinstance(value := self._at(slot), torch.Tensor) and not is_lazy(value):
                 tensor = value.detach()
@@ -161,11 +166,16 @@ class Parts:
         return not kind and bool(name) and name not in vars(self.all[number])
 
     def _called(self, place: Place) -> str:
-        """Return how a reader knows an attribute."""
+        """Return how a reader knows an attribute, or the one that a container is in."""
         number, _, name = place
         part = self.all[number]
-        owner = "model" if isinstance(part, pl.LightningModule) else type(part).__name__
-        return f"{owner}.{name}" if name else f"a {owner}"
+        if not name:
+            holders = (
+                (number, at) for number, one in enumerate(self.all) for at, value in _contents(one) if value is part
+            )
+            number, name = next(holders, (number, "content"))
+            part = self.all[number]
+        return f"{'model' if isinstance(part, pl.LightningModule) else type(part).__name__}.{name}"
 
     # -- on the driver
 

@@ -310,6 +310,8 @@ def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
 def copy_tensor(own: torch.Tensor, came: torch.Tensor) -> None:
     """Copy a tensor that came back into one of the driver's, which takes on its shape."""
     with torch.no_grad():
+        if is_lazy(own):
+            own.materialize(came.shape)
         if own.shape != came.shape:
             own.data, own.grad = own.new_empty(came.shape), None
         own.copy_(came)
