@@ -107,6 +107,11 @@ def test_a_class_that_is_not_here_or_lets_nobody_inherit_leaves_tunelight_s_own(
     assert as_cause(plain) is plain
     assert type(arrived(FinalError("mine"))) is TrialError
 
+    class StuckError(Exception):
+        lock = threading.Lock()  # so that the class cannot be pickled
+
+    assert type(arrived(StuckError("mine"))) is TrialError
+
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), RuntimeError("mine")])
 def test_what_would_end_the_driver_stays_an_error(error: BaseException) -> None:
