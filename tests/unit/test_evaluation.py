@@ -17,7 +17,7 @@ from pytorch_lightning.trainer.connectors.logger_connector.result import _Result
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from tunelight.strategies.borrowed import copied, fill, gaps, remember, remember_attributes, remember_logged
-from tunelight.strategies.evaluation import _neutral
+from tunelight.strategies.evaluation import ExactEvaluation, _neutral
 from tunelight.strategies.shares import (
     BatchShare,
     Share,
@@ -316,3 +316,21 @@ def test_an_empty_sequence_has_no_turns() -> None:
     share = Share(2, 1)
     assert list(share.deal(empty)) == []
     assert share.length(0) == 0
+
+
+@pytest.mark.parametrize(("owned", "borrowing"), [(None, False), (True, False), (False, True)])
+def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
+    owned: bool | None, borrowing: bool
+) -> None:
+    strategy: Any = object.__new__(ExactEvaluation)
+    module = torch.nn.Module()
+    module.kept, strategy._owned, strategy._gaps = [], owned, [(module, "kept", gaps([], [1]))]  # type: ignore[assignment]  # a list
+    during: list[Any] = []
+
+    def hooks() -> str:
+        during.append((strategy.borrowing, list(module.kept)))  # type: ignore[arg-type]  # as above
+        return "result"
+
+    assert strategy._epoch_end(hooks) == "result"
+    assert during == [(borrowing, [1])]
+    assert (strategy.borrowing, strategy._gaps) == (False, [])
