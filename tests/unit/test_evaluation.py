@@ -17,7 +17,8 @@ from pytorch_lightning.trainer.connectors.logger_connector.result import _Result
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from tunelight.strategies.borrowed import copied, fill, gaps, remember, remember_attributes, remember_logged
-from tunelight.strategies.evaluation import ExactEvaluation, _neutral
+from tunelight.strategies.ddp import RayStrategy
+from tunelight.strategies.evaluation import _neutral
 from tunelight.strategies.shares import (
     BatchShare,
     Share,
@@ -322,13 +323,13 @@ def test_an_empty_sequence_has_no_turns() -> None:
 def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
     owned: bool | None, borrowing: bool
 ) -> None:
-    strategy: Any = object.__new__(ExactEvaluation)
-    module = torch.nn.Module()
-    module.kept, strategy._owned, strategy._gaps = [], owned, [(module, "kept", gaps([], [1]))]  # type: ignore[assignment]  # a list
+    strategy: Any = RayStrategy(num_workers=2)
+    module: Any = torch.nn.Module()
+    module.kept, strategy._owned, strategy._gaps = [], owned, [(module, "kept", gaps([], [1]))]
     during: list[Any] = []
 
     def hooks() -> str:
-        during.append((strategy.borrowing, list(module.kept)))  # type: ignore[arg-type]  # as above
+        during.append((strategy.borrowing, list(module.kept)))
         return "result"
 
     assert strategy._epoch_end(hooks) == "result"
