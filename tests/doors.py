@@ -105,6 +105,7 @@ DOORS: dict[str, Door] = {
     ),
     "strategies.transfer": Door(names("settings.code"), names("cloudpickle numpy torch")),
     "strategies.generators": Door(libraries=names("numpy torch")),
+    "strategies.changes": Door(libraries=names("numpy", LIGHTNING)),
     "strategies.files": Door(names("errors"), names("numpy")),
     "strategies.job": Door(
         names("messages errors session settings.code gang"),

@@ -177,6 +177,8 @@ class WorkerError:
     cause: Literal["exception", "died", "preempted", "unresponsive"] = "exception"
     secondary: bool = False
     """True for a rank that failed because another one had failed before it."""
+    exception: bytes | None = field(default=None, repr=False, compare=False)
+    """What was raised, for a driver to raise it as its own (``gang.causes``); in no record."""
 
     def __str__(self) -> str:
         head = f"rank {self.rank} on {self.node}: {self.type_name}: {self.message}"
@@ -184,7 +186,9 @@ class WorkerError:
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return asdict(self)
+        told = asdict(self)
+        del told["exception"]
+        return told
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,8 +116,7 @@ class Session:
         )
         self.seconds = (task.resume.seconds if task.resume else None) or 0.0
         """How long the trial had trained at its last report, earlier starts included."""
-        self._clock = clock
-        self._since = clock()
+        self._clock, self._since = clock, clock()
         self._control = control
         self._post = post
         self._mailbox = mailbox

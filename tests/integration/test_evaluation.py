@@ -280,9 +280,9 @@ class Stream(IterableDataset[Any]):
         return (whole[n] for n in range(7))
 
 
-def predicted(trainer: pl.Trainer, loaders: Any) -> Any:
+def predicted(trainer: pl.Trainer, loaders: Any, model: pl.LightningModule | None = None) -> Any:
     """Predict; on ranks, gather what each returned as the driver would."""
-    outputs = trainer.predict(Model(), loaders)
+    outputs = trainer.predict(model or Model(), loaders)
     if not isinstance(trainer.strategy, ExactEvaluation):
         return outputs
     gathered: list[Any] = [None] * trainer.world_size
@@ -338,6 +338,62 @@ def indices_for_writers(make: Callable[..., pl.Trainer]) -> Any:
         found = [[] for _ in range(torch.distributed.get_world_size())]
         torch.distributed.all_gather_object(found, writer.batches)
     return sorted((batch for rank in found for batch in rank), key=lambda batch: batch[0])
+
+
+class Usual(pl.LightningModule):
+    """Keeps what its steps return, and makes one number of it at the end, as most models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(4, 2)
+        generator = torch.Generator().manual_seed(3)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator)
+        self.kept: dict[str, list[torch.Tensor]] = {"loss": []}
+        self.by_loader: dict[int, list[torch.Tensor]] = {}
+        self.right = self.total = 0
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        logits = self.net(batch[0])
+        self.kept["loss"].append(torch.nn.functional.cross_entropy(logits, batch[1]))
+        self.by_loader.setdefault(dataloader_idx, []).append(logits)
+        self.right += int((logits.argmax(1) == batch[1]).sum())
+        self.total += len(logits)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("kept", torch.stack(self.kept["loss"]).sum(), reduce_fx="sum", sync_dist=True)
+        self.log("worst", torch.stack(self.kept["loss"]).max(), reduce_fx="max", sync_dist=True)
+        if len(self.by_loader) == 1:  # a list of a loader that the rank had nothing of holds the borrowed batch's
+            self.log("rows", float(torch.cat(self.by_loader[0]).shape[0]), reduce_fx="sum", sync_dist=True)
+        self.log("right", self.right / self.total * self.total, reduce_fx="sum", sync_dist=True)
+        self.log("share", self.trainer.strategy.reduce(torch.tensor(1.0), reduce_op="mean"))
+        for outputs in self.by_loader.values():
+            assert torch.cat(outputs).isfinite().all()
+        self.kept["loss"].clear()
+        self.by_loader.clear()
+        self.right = self.total = 0
+
+    test_step = validation_step
+    on_test_epoch_end = on_validation_epoch_end
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        self.kept["loss"].append(self.net(batch[0]))
+        return self.kept["loss"][-1]
+
+    def on_predict_epoch_end(self) -> None:
+        assert torch.cat(self.kept["loss"]).shape[1] == 2
+        self.kept["loss"].clear()
+
+
+@case
+def fewer_batches_than_ranks(make: Callable[..., pl.Trainer]) -> Any:
+    model, trainer = Usual(), make()
+    found: list[Any] = [
+        [numbers(run(model, data, verbose=False)[n]) for n in range(len(data))]
+        for run in (trainer.validate, trainer.test)
+        for data in ([loader(1)], [loader(3)], [loader(2), loader(5)])
+    ]
+    return found, predicted(trainer, loader(2), model)
 
 
 # --- running them -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.tuner import Tuner
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -87,19 +88,24 @@ class Noting(pl.Callback):
     """Counts the exceptions that it hears of."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.heard: list[BaseException] = []
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self.heard.append(type(exception).__name__)
+        self.heard.append(exception)
 
 
-def test_a_worker_s_exception_is_not_told_to_the_driver_s_callbacks_again() -> None:
-    noting = Noting()
-    one = trainer(callbacks=[noting])
-    with pytest.raises(errors.WorkerFailedError):
+class NotingCheckpoint(Noting, pl.callbacks.Checkpoint):
+    """As a callback that writes a checkpoint at an exception."""
+
+
+def test_a_worker_s_exception_is_heard_on_the_driver_but_by_checkpoint_callbacks() -> None:
+    noting, kept = Noting(), NotingCheckpoint()
+    one = trainer(callbacks=[noting, kept], enable_checkpointing=True)
+    with pytest.raises(ZeroDivisionError) as caught:
         one.fit(Small(fail_on=0), data())
-    assert noting.heard == []
-    assert noting in one.callbacks  # type: ignore[attr-defined]  # Lightning sets it where mypy does not look
+    assert noting.heard == [caught.value]
+    assert kept.heard == []
+    assert one.callbacks[:2] == [noting, kept]  # type: ignore[attr-defined]  # Lightning sets it where mypy does not look
 
 
 @BACKENDS
@@ -311,3 +317,185 @@ def test_a_run_in_the_driver_s_own_process_would_have_left_the_same(kind: Any, t
     assert torch.allclose(ours.callback_metrics["loss"], alone.callback_metrics["loss"], atol=1e-6)
     names = [Path(one.checkpoint_callback.best_model_path).name for one in (ours, alone)]  # type: ignore[union-attr]  # ModelCheckpoint's
     assert names[0] == names[1]
+
+
+# --- as a run in the driver's own process ---------------------------------------------------------------------
+
+
+class Recorder:
+    """A user's own object, which model and callback share."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+
+class Sharing(Small):
+    """A model whose attributes change while it trains."""
+
+    def __init__(self, lr: float = 0.5) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.lr = lr
+        self.recorder = Recorder()
+        self.epochs: list[int] = []
+        self.table = torch.arange(3.0)
+        self.untouched = [torch.zeros(3)]
+        self.file: Any = None
+
+    def on_train_epoch_end(self) -> None:
+        self.epochs.append(self.current_epoch)
+        self.recorder.lines.append(f"epoch {self.current_epoch}")
+        self.table += 1
+        self.made_there = {"layer": self.layer}
+        self.file = (line for line in self.recorder.lines)
+        self.layer.bias.requires_grad_(False)
+        self.hparams["lr"] = self.lr = 0.25
+
+
+class Holding(pl.Callback):
+    """Holds parts of the model."""
+
+    def __init__(self, model: Sharing) -> None:
+        self.layer, self.weight = model.layer, model.layer.weight
+        self.recorder, self.epochs = model.recorder, model.epochs
+        self.later: Any = None
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.later = {"module": pl_module, "layer": pl_module.layer, "recorder": self.recorder}
+
+
+def test_model_and_callbacks_and_what_they_share_come_back_as_one_graph() -> None:
+    model = Sharing()
+    holding = Holding(model)
+    recorder, lines, epochs, untouched, hparams = (
+        model.recorder, model.recorder.lines, model.epochs, model.untouched, model.hparams,
+    )  # fmt: skip
+    one = trainer(callbacks=[holding])
+    with pytest.warns(UserWarning, match=r"model\.file .*cannot pickle 'generator' object"):
+        one.fit(model, data())
+    assert holding.layer is model.layer
+    assert holding.weight is model.layer.weight
+    assert holding.later == {"module": model, "layer": model.layer, "recorder": recorder}
+    assert model.made_there["layer"] is model.layer
+    assert model.recorder is holding.recorder is recorder
+    assert recorder.lines is lines == ["epoch 0"]
+    assert model.epochs is holding.epochs is epochs == [0]
+    assert model.untouched is untouched
+    assert model.table.tolist() == [1, 2, 3]
+    assert (model.lr, model.hparams is hparams, hparams["lr"]) == (0.25, True, 0.25)
+    assert [value.requires_grad for value in model.layer.parameters()] == [True, False]
+
+
+def test_pruning_goes_on_in_a_second_run() -> None:
+    class Tested(Small):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("test_loss", self.layer(batch[0]).square().mean(), sync_dist=True)
+
+    model = Tested()
+    pruning = pl.callbacks.ModelPruning("l1_unstructured", parameters_to_prune=[(model.layer, "weight")], amount=0.5)
+    one = trainer(callbacks=[pruning])
+    one.fit(model, data())
+    assert int((model.layer.weight == 0).sum()) == 4
+    one.test(model, data())
+
+
+class Loading(pl.LightningDataModule):
+    """Data that is made where it is used."""
+
+    def __init__(self, batch_size: int = 2) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.classes: list[str] = []
+        self.points: Any = None
+
+    def setup(self, stage: str) -> None:
+        self.points = data(16).dataset
+        self.classes.append("one")
+        self.hparams["batch_size"] = self.size = 8
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.points, self.hparams["batch_size"])
+
+
+def test_plain_attributes_of_data_come_back_and_what_it_loaded_does_not() -> None:
+    numbers = Loading()
+    trainer().fit(Small(), datamodule=numbers)
+    assert (numbers.classes, numbers.hparams["batch_size"], numbers.size) == (["one"], 8, 8)
+    assert numbers.points is None
+
+
+class Replacing(Small):
+    """Brings callbacks of its own, one of them in the place of the Trainer's."""
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        return [pl.callbacks.EarlyStopping("loss", patience=7), Noting()]
+
+
+def test_callbacks_of_the_model_take_the_places_that_they_take_in_one_process() -> None:
+    timer, stopping = pl.callbacks.Timer(), pl.callbacks.EarlyStopping("loss")
+    one, alone = (trainer(kind, callbacks=[stopping, timer]) for kind in (None, "auto"))
+    alone.fit(Replacing(), data())
+    one.fit(Replacing(), data())
+    ours, theirs = one.callbacks, alone.callbacks  # type: ignore[attr-defined]  # Lightning's
+    assert [type(callback) for callback in ours] == [type(callback) for callback in theirs]
+    assert ours[0] is timer
+    assert ours[1].patience == 7
+
+
+def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
+    class Learning(Sharing):
+        def on_train_epoch_end(self) -> None:
+            """Leave everything as it is."""
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+    model, numbers = Learning(), Loading()
+    one = trainer(default_root_dir=tmp_path, max_epochs=9, callbacks=[pl.callbacks.Timer()])
+    tuner = Tuner(one)
+    found = tuner.lr_find(model, data(64, 4), num_training=30)
+    assert found is not None
+    assert model.lr == found.suggestion() != 0.5
+    assert model.hparams["lr"] == model.lr
+    with pytest.raises(ValueError, match="not supported with distributed strategies"):
+        tuner.scale_batch_size(model, datamodule=numbers)
+    assert [type(callback).__name__ for callback in one.callbacks] == ["Timer"]  # type: ignore[attr-defined]  # Lightning's
+
+
+class OwnError(ValueError):
+    """An error with a constructor that pickle does not know how to call."""
+
+    def __init__(self, code: int, *, hint: str) -> None:
+        super().__init__(f"code {code}")
+        self.code, self.hint = code, hint
+
+
+def test_a_worker_s_exception_is_an_instance_of_its_own_class_and_heard_by_the_driver_s_callbacks() -> None:
+    class Raising(Small):
+        def on_train_start(self) -> None:
+            raise OwnError(7, hint="mine")
+
+    noting = Noting()
+    one = trainer(callbacks=[noting])
+    with pytest.raises(ValueError, match=r"rank [01] on .*: OwnError: code 7") as caught:
+        one.fit(Raising(), data())
+    assert isinstance(caught.value, OwnError)
+    assert isinstance(caught.value, errors.TrialError)
+    assert (caught.value.code, caught.value.hint) == (7, "mine")
+    assert noting.heard == [caught.value]
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_an_error_of_a_start_hook_is_not_masked(stage: str) -> None:
+    class Raising(Small):
+        def on_validation_start(self) -> None:
+            raise AssertionError("mine")
+
+        on_test_start = on_predict_start = on_validation_start
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+        test_step = validation_step
+
+    with pytest.raises(AssertionError, match="AssertionError: mine"):
+        getattr(trainer(), stage)(Raising(), data())

@@ -16,7 +16,9 @@ from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from tunelight.strategies.evaluation import _neutral, remember, remember_attributes, remember_logged
+from tunelight.strategies.borrowed import copied, fill, gaps, remember, remember_attributes, remember_logged
+from tunelight.strategies.ddp import RayStrategy
+from tunelight.strategies.evaluation import _neutral
 from tunelight.strategies.shares import (
     BatchShare,
     Share,
@@ -206,6 +208,60 @@ def test_a_metric_is_put_back_and_gathers_with_the_others_shape() -> None:
     assert [rows.shape for rows in cat.value] == [(0,)]
 
 
+def test_what_would_be_empty_without_a_borrowed_step_is_filled_in_at_the_end() -> None:
+    value: dict[str, Any] = {
+        "list": [],
+        "by_loader": [[1], []],
+        "by_name": {"own": [1]},
+        "cached": {"id": 1},
+        "count": 0,
+        "own": 3,
+        "total": None,
+        "cleared": [1],
+    }
+    lists = value["list"], value["by_loader"][1]
+    back = remember(value)
+    value["list"].append(2)
+    value["by_loader"][0].append(2)
+    value["by_loader"][1].append(2)
+    value["by_name"].update(other=[2])
+    value["cached"]["other"] = 2
+    value.update(count=2, own=5, total=torch.tensor(2.0))
+    value["cleared"].append(2)
+    borrowed = copied(value)
+    back()
+    assert value == {
+        "list": [], "by_loader": [[1], []], "by_name": {"own": [1]}, "cached": {"id": 1},
+        "count": 0, "own": 3, "total": None, "cleared": [1],
+    }  # fmt: skip
+    gap = gaps(value, borrowed)
+    value["count"] = 7  # of a later step, on a batch of the rank's own
+    value["cleared"].clear()
+    fill(value, gap)
+    assert (value["list"], value["by_loader"]) == ([2], [[1], [2]])
+    assert (value["list"] is lists[0], value["by_loader"][1] is lists[1]) == (True, True)
+    assert value["by_name"] == {"own": [1], "other": [2]}
+    assert value["cached"] == {"id": 1}
+    assert (value["count"], value["own"], value["total"], value["cleared"]) == (7, 3, 2, [])
+
+
+@pytest.mark.parametrize("nothing", [{}, [], set(), 0, 0.0, None, {"list": [1], "count": 1}])
+def test_a_step_that_adds_nothing_leaves_no_gap(nothing: Any) -> None:
+    assert gaps(nothing, copied(nothing)) is None
+
+
+def test_each_loader_s_results_are_filled_in_by_their_key() -> None:
+    gap = gaps({}, {0: [1], "id": 1})
+    assert fill({1: [2]}, gap) == {0: [1], 1: [2]}
+    assert fill({}, gap) == {0: [1], "id": 1}
+
+
+def test_what_is_another_thing_by_then_is_left_alone() -> None:
+    gap = gaps({"list": [], "outer": {"inner": []}}, {"list": [1], "outer": {"inner": [1]}})
+    assert fill({"list": "new", "outer": 3}, gap) == {"list": "new", "outer": 3}
+    assert fill([5], gaps([[], []], [[], [1]])) == [5]
+
+
 def logged(results: _ResultCollection, name: str, value: float, fx: Any = torch.mean, sync: bool = True) -> None:
     results.log(
         "validation_step", name, torch.tensor(value), reduce_fx=fx, sync_dist=sync, sync_dist_fn=plain, batch_size=2
@@ -261,3 +317,21 @@ def test_an_empty_sequence_has_no_turns() -> None:
     share = Share(2, 1)
     assert list(share.deal(empty)) == []
     assert share.length(0) == 0
+
+
+@pytest.mark.parametrize(("owned", "borrowing"), [(None, False), (True, False), (False, True)])
+def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
+    owned: bool | None, borrowing: bool
+) -> None:
+    strategy: Any = RayStrategy(num_workers=2)
+    module: Any = torch.nn.Module()
+    module.kept, strategy._owned, strategy._gaps = [], owned, [(module, "kept", gaps([], [1]))]
+    during: list[Any] = []
+
+    def hooks() -> str:
+        during.append((strategy.borrowing, list(module.kept)))
+        return "result"
+
+    assert strategy._epoch_end(hooks) == "result"
+    assert during == [(borrowing, [1])]
+    assert (strategy.borrowing, strategy._gaps) == (False, [])

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.precision import DoublePrecision, HalfPrecision, Precision
 from torch import nn
+from torch.utils.data import DataLoader
 
 import tunelight as tl
 from tests.fakes import MemoryControl
@@ -23,11 +25,13 @@ from tunelight.gang.horovod import environment
 from tunelight.gang.placement import arrange, layout
 from tunelight.gang.rendezvous import Meeting
 from tunelight.gang.spec import GangSpec
+from tunelight.gang.torch_group import COLLECTIVE_LIMIT_S, TorchGroup
 from tunelight.gang.worker import Location
 from tunelight.messages import Place, Task
 from tunelight.resources import Reservation, check_fits
 from tunelight.strategies.base import check_lightning
 from tunelight.strategies.driver import _first_bundle
+from tunelight.strategies.launcher import GangLauncher
 from tunelight.strategies.sharded import blocks
 
 needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
@@ -141,6 +145,20 @@ def test_a_lightning_that_is_too_old_or_too_new_is_an_error(version: str) -> Non
         check_lightning(version)
 
 
+def test_a_driver_s_checkpoint_callbacks_do_not_hear_of_an_exception_and_all_are_given_back() -> None:
+    strategy = tl.RayStrategy(num_workers=2)
+    others, kept = pl.Callback(), pl.callbacks.ModelCheckpoint()
+    trainer = pl.Trainer(strategy=strategy, accelerator="cpu", callbacks=[kept, others], enable_progress_bar=False)
+    before: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
+    strategy.hold_callbacks(trainer)
+    held: Any = trainer.callbacks  # type: ignore[attr-defined]  # as above
+    assert others in held
+    assert kept not in held
+    for _ in range(2):  # the second time there is nothing to give back
+        strategy.on_exception(RuntimeError("mine"))
+        assert trainer.callbacks is before  # type: ignore[attr-defined]  # as above
+
+
 # --- in a gang ----------------------------------------------------------------------------------------------
 
 
@@ -177,6 +195,67 @@ def test_a_strategy_from_a_driver_becomes_a_rank_s(join: Any) -> None:
     assert type(strategy.accelerator).__name__ == "CUDAAccelerator"
     strategy.join(join())
     assert type(strategy.accelerator).__name__ == "CPUAccelerator"
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [(Precision(), torch.float32), (DoublePrecision(), torch.float64), (HalfPrecision("bf16-true"), torch.bfloat16)],
+)
+def test_a_model_is_made_with_the_trainer_s_precision(precision: Any, dtype: torch.dtype, join: Any) -> None:
+    join()
+    strategy = tl.RayStrategy()
+    strategy.precision_plugin = precision
+    with strategy.tensor_init_context():
+        made = nn.Linear(2, 2)
+    assert (made.weight.dtype, made.weight.device.type) == (dtype, "cpu")
+
+
+def test_a_rank_s_launcher_calls_the_function_once_and_starts_nothing(join: Any) -> None:
+    called: list[int] = []
+    assert GangLauncher(join()).launch(called.append, 3) is None
+    assert called == [3]
+
+
+@pytest.mark.parametrize("seconds", [30.0, None])
+def test_a_collective_s_limit_reaches_the_process_group(seconds: float | None) -> None:
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = TorchGroup()
+    group.join(
+        Meeting("127.0.0.1", store.port, "gloo", (1,), timeout_s=seconds), Place(0, 1, 0, 1, 0, "127.0.0.1"), store
+    )
+    try:
+        world: Any = torch.distributed.group.WORLD
+        limit = world._get_backend(torch.device("cpu")).options._timeout
+    finally:
+        group.leave()
+    assert limit.total_seconds() == (seconds or COLLECTIVE_LIMIT_S)
+
+
+class Refusing(pl.LightningModule):
+    """Raises before its first step, where Lightning has begun to fetch batches already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def on_validation_start(self) -> None:
+        raise AssertionError("mine")
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+    test_step = predict_step = validation_step
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_an_error_of_a_start_hook_is_not_masked_while_cleaning_up(stage: str, join: Any) -> None:
+    one = pl.Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[]
+    )
+    one.strategy._launcher = GangLauncher(join(size=1, rank=0))
+    with pytest.raises(AssertionError, match="mine"):
+        getattr(one, stage)(Refusing(), DataLoader(torch.zeros(4, 2)))  # type: ignore[arg-type]  # a sized sequence
 
 
 # --- places -------------------------------------------------------------------------------------------------

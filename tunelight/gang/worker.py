@@ -24,6 +24,7 @@ from tunelight import session as sessions
 from tunelight.control import Mailbox
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.alike import installed
+from tunelight.gang.causes import carried
 from tunelight.gang.gpus import VISIBLE, fixed_gpus
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
 from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
@@ -306,17 +307,19 @@ class GangWorker:
         first = control.failed_first(self._rank)
         self._rendezvous.leave()
         secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
-        described = self._describe(error, secondary=secondary)
+        described = self._describe(error, secondary=secondary, carry=job)
         if not job:  # a job's driver raises it
             sys.stderr.write(described.traceback)  # the trial's log: a person looks there first
         return described
 
-    def _describe(self, error: BaseException, *, secondary: bool) -> WorkerError:
+    def _describe(self, error: BaseException, *, secondary: bool, carry: bool = False) -> WorkerError:
         text = "".join(traceback.format_exception(error))
         name = type(error).__name__
         message = str(error)
         traceback.clear_frames(error.__traceback__)  # they hold the Trainer, the model and its data
-        return WorkerError(self._rank, os.uname().nodename, name, message, text, secondary=secondary)
+        exception = carried(error) if carry else None
+        node = os.uname().nodename
+        return WorkerError(self._rank, node, name, message, text, secondary=secondary, exception=exception)
 
     @property
     def _rank(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
+from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import ParallelStrategy
 
@@ -160,7 +161,7 @@ class GangStrategy(ParallelStrategy):
 
         Raises: StrategyError in a gang of another size or kind than this strategy's.
         """
-        self._callbacks_held: list[Any] | None = None
+        self._callbacks_held: tuple[Any, list[Any]] | None = None
         self._of_trainer: dict[str, Any] = {}
         session = current()
         if session is None:
@@ -286,16 +287,25 @@ class GangStrategy(ParallelStrategy):
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
     def on_exception(self, exception: BaseException) -> None:
-        """Give the Trainer its callbacks back; the workers' own have seen the exception already."""
-        if self._callbacks_held is not None and self._launcher is not None:
-            trainer: Any = self._driver.trainer
-            trainer.callbacks, self._callbacks_held = self._callbacks_held, None
+        """Give a driver's Trainer all of its callbacks back; they have heard of the exception by now."""
+        if self._callbacks_held is not None:
+            self.give_callbacks_back()
             return
         super().on_exception(exception)
 
     def hold_callbacks(self, trainer: Any) -> None:
-        """Keep the driver's callbacks from hearing of an exception that was the workers'."""
-        self._callbacks_held, trainer.callbacks = trainer.callbacks, []
+        """Keep checkpoint callbacks from hearing of an exception on the driver.
+
+        They write a checkpoint then: the workers' have, with the weights that were trained, and the driver has others.
+        """
+        self._callbacks_held = trainer, trainer.callbacks
+        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, Checkpoint)]
+
+    def give_callbacks_back(self) -> None:
+        """Undo `hold_callbacks`; a callback's ``on_exception`` may have raised, so that nobody has."""
+        if self._callbacks_held is not None:
+            trainer, callbacks = self._callbacks_held
+            trainer.callbacks, self._callbacks_held = callbacks, None
 
     # -- on a rank
 

@@ -23,7 +23,8 @@ from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
 from tunelight import checkpoints
 from tunelight.cluster import check_cluster, use_ray
-from tunelight.errors import ResourceError, StrategyError, WorkerFailedError
+from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
+from tunelight.gang.causes import as_cause
 from tunelight.gang.drain import DRAINED, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
@@ -73,8 +74,9 @@ class DriverLauncher(_Launcher):
     def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
         """Run ``function``, one of the Trainer's own, on the gang; return what it returns there.
 
-        Raises: WorkerFailedError when a rank failed; StrategyError, ResourceError, TrainFunctionError or
-            SettingsError before any worker starts; GangError when they do not start.
+        Raises: WorkerFailedError when a rank failed, as an instance of what was raised there too; StrategyError,
+            ResourceError, TrainFunctionError or SettingsError before any worker starts; GangError when they do not
+            start.
         """
         if trainer is None:
             return function(*args, **kwargs)
@@ -86,17 +88,20 @@ class DriverLauncher(_Launcher):
             )
         try:
             self.trainer = trainer
+            self._strategy.give_callbacks_back()
             for logger in trainer.loggers:
                 _ = logger.version  # which folder it will be is settled here, once
-            run = job.pack_run(trainer, function.__name__, args, kwargs)
+            sent = job.pack_run(trainer, function.__name__, args, kwargs)
             needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
-            handed_in = self._run(job.run_on_rank, run=run, files=needed, folder=_safe_folder(trainer))
-        except BaseException:
+            handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=_safe_folder(trainer))
+        except BaseException as error:
             self._strategy.hold_callbacks(trainer)
+            if isinstance(error, WorkerFailedError):
+                raise as_cause(error) from None
             raise
         finally:
             self._busy.release()
-        return job.recover(trainer, handed_in, (*args, *kwargs.values()), self._fetch)
+        return job.recover(trainer, sent, handed_in, (*args, *kwargs.values()), self._fetch)
 
     def kill(self, signum: int) -> None:
         """End the workers."""
@@ -142,6 +147,7 @@ class DriverLauncher(_Launcher):
                 f"This {name} has been given to another Trainer since: a strategy belongs to one Trainer. Make one "
                 "for each; they share warm workers all the same."
             )
+        _check_group(getattr(strategy, "_process_group_backend", None))
         connector = trainer._accelerator_connector
         flag = connector._devices_flag
         devices = len(flag) if isinstance(flag, list | tuple) else int(flag)
@@ -290,6 +296,18 @@ class DriverLauncher(_Launcher):
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
         self._lease = self._held.lease
         return self._held
+
+
+def _check_group(backend: str | None) -> None:
+    """Refuse a ``process_group_backend`` that torch does not have, before workers start. Raises: StrategyError."""
+    known = torch.distributed.Backend.backend_list if torch.distributed.is_available() else []
+    for name in [] if backend is None or not known else [part.split(":")[-1] for part in backend.split(",")]:
+        if name.lower() not in known:
+            raise StrategyError(
+                f"torch.distributed has no process_group_backend={name!r}, only {', '.join(known)}."
+                f"{guess(name, known)} Leave it out (nccl for GPUs, else gloo), or import the module that registers it "
+                "here too."
+            )
 
 
 class _Spares:

@@ -8,6 +8,11 @@ batches ``t*W``, ``t*W + 1``, ... So whatever is computed per batch (a sum of me
 In the last turn some ranks may be left without a batch. They borrow the first one, so that every rank takes the same
 steps and no collective, in a forward, a step or at the end, waits for a peer that has nothing to do. A borrowed step
 leaves no trace: what it logged, counted or appended is put back to what it was before.
+
+One thing is kept for the hooks at the end of the evaluation: lists, dicts and numbers of the model's and the
+callbacks' own that are still empty or zero get what the borrowed step put there, since code in those hooks
+(``torch.stack(self.outputs)``, ``self.correct / self.total``) expects the results of one batch at least. What a rank
+without any batch logs in them is left out of every reduction.
 """
 
 from __future__ import annotations
@@ -17,14 +22,14 @@ import copy
 import functools
 import math
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from lightning_fabric.utilities.data import has_iterable_dataset, sized_len
 from lightning_fabric.utilities.types import ReduceOp
 from pytorch_lightning.callbacks import BasePredictionWriter
+from pytorch_lightning.loops import _PredictionLoop
 from pytorch_lightning.overrides.distributed import _IndexBatchSamplerWrapper
 from pytorch_lightning.strategies import ParallelStrategy
 from pytorch_lightning.trainer.states import RunningStage
@@ -32,120 +37,20 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tunelight.errors import StrategyError
+from tunelight.strategies.borrowed import (
+    LIGHTNINGS_OWN,
+    copied,
+    fill,
+    gaps,
+    remember,
+    remember_attributes,
+    remember_logged,
+)
 from tunelight.strategies.shares import BatchShare, Limit, StreamShare, interleave, share_of
 
 __all__ = ["ExactEvaluation", "interleave"]
 
 T = TypeVar("T")
-
-# --- steps that leave no trace ----------------------------------------------------------------------------
-
-
-def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
-    """Return a function that puts back what ``value`` holds now, and returns ``value``.
-
-    Looks into dicts, lists, deques and sets, and copies tensors (those in lists apart: they are appended, not
-    added to). Parameters and objects of other classes are taken as they are.
-    """
-    if type(value) is torch.Tensor and copy_tensors and not value.is_meta and value.layout is torch.strided:
-        copied = value.detach().clone()
-
-        def put_back() -> Any:
-            if not torch.equal(value, copied):
-                value.detach().copy_(copied)
-            return value
-
-    elif isinstance(value, dict):
-        entries = {key: remember(item, copy_tensors) for key, item in value.items()}
-
-        def put_back() -> Any:
-            value.clear()
-            value.update({key: back() for key, back in entries.items()})
-            return value
-
-    elif isinstance(value, list | deque):
-        items = list(value)
-        inner = [remember(item, copy_tensors=False) for item in items if isinstance(item, dict | list | deque | set)]
-
-        def put_back() -> Any:
-            for back in inner:
-                back()
-            value.clear()
-            value.extend(items)
-            return value
-
-    elif isinstance(value, set):
-        members = set(value)
-
-        def put_back() -> Any:
-            value.clear()
-            value.update(members)
-            return value
-
-    else:
-
-        def put_back() -> Any:
-            return value
-
-    return put_back
-
-
-_NOT_PUT_BACK = {
-    "_parameters",  # FSDP swaps them during a forward, as it does hooks
-    "_modules",
-    "_computed",  # whether a metric is to be computed, and gathered, is the same on all ranks
-}
-
-
-def remember_attributes(owner: Any) -> Callable[[], None]:
-    """Return a function that puts an object's attributes back; those that are new by then stay.
-
-    An empty list state of a torchmetrics metric that is concatenated over the ranks gets the appended tensors
-    with no rows, so that it is gathered with the dtype and the dimensions that the other ranks have.
-    """
-    attributes = vars(owner)
-    names = [name for name in attributes if name not in _NOT_PUT_BACK and not name.endswith("_hooks")]
-    kept = {name: remember(attributes[name]) for name in names}
-    reductions = getattr(owner, "_reductions", {}) if hasattr(owner, "_defaults") else {}
-
-    def put_back() -> None:
-        rows = {
-            name: [row[:0] for row in attributes[name] if isinstance(row, torch.Tensor) and row.ndim]
-            for name, reduction in reductions.items()
-            if isinstance(attributes.get(name), list) and getattr(reduction, "__name__", "") == "dim_zero_cat"
-        }
-        attributes.update({name: back() for name, back in kept.items()})
-        for name, empty in rows.items():
-            if not attributes[name]:
-                attributes[name].extend(empty[:1])
-
-    return put_back
-
-
-def remember_logged(results: Any) -> Callable[[], None]:
-    """Return a function that takes back what was logged into a ``_ResultCollection`` since.
-
-    A key that only the borrowed step has logged stays, with nothing in it: at the end all ranks reduce the same
-    keys. One that is not reduced over the ranks stays as it is: "nothing" would be 0/0.
-    """
-    if results is None:
-        return lambda: None
-    logged = {key: vars(metric) for key, metric in results.items() if not metric.has_reset}
-    kept = {key: {name: state[name] for name in state if name not in _NOT_PUT_BACK} for key, state in logged.items()}
-
-    def put_back() -> None:
-        for key, metric in results.items():
-            if key in kept:
-                vars(metric).update(kept[key])
-            elif metric.is_tensor and metric.meta.sync.should and not metric.has_reset:
-                metric.value = torch.full_like(metric.value, metric._defaults["value"].item())
-                if metric.meta.is_mean_reduction:
-                    metric.cumulated_batch_size = torch.zeros_like(metric.cumulated_batch_size)
-
-    return put_back
-
-
-# --- the strategy's side ----------------------------------------------------------------------------------
 
 
 class WholeDataset(int):
@@ -168,7 +73,12 @@ class ExactEvaluation(ParallelStrategy):
     """
 
     borrowing = False
-    """True while this rank's step is on a borrowed batch, whose results are dropped."""
+    """True while this rank's step is on a borrowed batch, and in the hooks at the end of an evaluation of which this
+    rank had no batch at all: what is logged or reduced then is left out."""
+    _owned: bool | None = None
+    """Whether this rank had a batch of its own in the evaluation that runs; None before its first step."""
+    _gaps: Sequence[tuple[Any, str, Any]] = ()
+    """What its borrowed steps put into attributes that had nothing: each with its owner and its name."""
 
     @property
     def prediction_splits(self) -> list[bool]:
@@ -276,39 +186,47 @@ class ExactEvaluation(ParallelStrategy):
     def on_validation_start(self) -> None:
         """Prepare the ranks for the steps to come."""
         super().on_validation_start()
-        self._begin_evaluation("_evaluation_step")
+        self._begin_evaluation()
 
     def on_test_start(self) -> None:
         """Prepare the ranks for the steps to come."""
         super().on_test_start()
-        self._begin_evaluation("_evaluation_step")
+        self._begin_evaluation()
 
     def on_predict_start(self) -> None:
         """Prepare the ranks for the steps to come."""
         super().on_predict_start()
-        self._begin_evaluation("_predict_step")
+        self._begin_evaluation()
 
-    def _begin_evaluation(self, step: str) -> None:
+    def _begin_evaluation(self) -> None:
         """Make all ranks evaluate rank 0's model, and stand between the loop and its steps."""
         self.sync_buffers()
-        loop = self._trainer()._active_loop
-        vars(loop).pop(step, None)  # of an evaluation that ended in an exception
+        self._owned, self._gaps = None, []
+        loop = self._leave_loop()  # of an evaluation that ended in an exception
+        step, epoch_end = _hooked(loop)
         setattr(loop, step, functools.partial(self._step, loop, getattr(loop, step)))
+        setattr(loop, epoch_end, functools.partial(self._epoch_end, getattr(loop, epoch_end)))
 
     def on_validation_end(self) -> None:
         """Leave the loop as it was."""
-        vars(self._trainer()._active_loop).pop("_evaluation_step", None)
+        self._leave_loop()
         super().on_validation_end()
 
     def on_test_end(self) -> None:
         """Leave the loop as it was."""
-        vars(self._trainer()._active_loop).pop("_evaluation_step", None)
+        self._leave_loop()
         super().on_test_end()
 
     def on_predict_end(self) -> None:
         """Leave the loop as it was."""
-        vars(self._trainer()._active_loop).pop("_predict_step", None)
+        self._leave_loop()
         super().on_predict_end()
+
+    def _leave_loop(self) -> Any:
+        loop = self._trainer()._active_loop
+        for name in _hooked(loop):
+            vars(loop).pop(name, None)
+        return loop
 
     def sync_buffers(self) -> None:
         """Give every rank rank 0's buffers, as DDP does at a forward: BatchNorm's statistics differ between ranks."""
@@ -341,18 +259,33 @@ class ExactEvaluation(ParallelStrategy):
         decide = all if combined._mode == "min_size" else any
         dealt = [share.owns(turn) for share in shares if share is not None]
         if source is not None or not dealt or decide(dealt):
+            self._owned = True
             original(*step)
             return
-        self.borrowing = True
+        self.borrowing, self._owned = True, bool(self._owned)
         try:
-            with self._without_trace(loop):
+            with self._without_trace(loop, fill=turn == 0):  # who borrows in turn 0 has none of this loader
                 original(*step)
         finally:
             self.borrowing = False
 
+    def _epoch_end(self, original: Callable[[], T]) -> T:
+        """Run a loop's hooks at its end; what a rank without a batch logs in them is left out."""
+        for owner, name, gap in self._gaps:
+            vars(owner)[name] = fill(vars(owner).get(name), gap)
+        self._gaps = []
+        self.borrowing = self._owned is False
+        try:
+            return original()
+        finally:
+            self.borrowing = False
+
     @contextlib.contextmanager
-    def _without_trace(self, loop: Any) -> Iterator[None]:
-        """Drop what a borrowed step does to the module, its metrics, the callbacks and the loop's outputs."""
+    def _without_trace(self, loop: Any, fill: bool = False) -> Iterator[None]:
+        """Drop what a borrowed step does to the module, its metrics, the callbacks and the loop's outputs.
+
+        With ``fill``, what the module and the callbacks would have nothing of without it is kept for the end.
+        """
         trainer = self._trainer()
         callbacks = trainer.callbacks
         owners = [*trainer.lightning_module.modules(), *callbacks]
@@ -367,8 +300,19 @@ class ExactEvaluation(ParallelStrategy):
             yield
         finally:
             trainer.callbacks = callbacks
+            fillable = [one for one in owners if fill and not hasattr(one, "_defaults")]  # metrics can be empty
+            own = [(one, name) for one in fillable for name in vars(one).keys() - LIGHTNINGS_OWN]
+            borrowed = [(one, name, copied(vars(one)[name])) for one, name in own]
             for put_back in undo:
                 put_back()
+            found = [(one, name, gaps(vars(one)[name], value)) for one, name, value in borrowed]
+            self._gaps = [*self._gaps, *(entry for entry in found if entry[2] is not None)]
+
+
+def _hooked(loop: Any) -> tuple[str, str]:
+    """Return the names of an evaluating loop's methods that run a step, and the hooks at the end."""
+    kind = "predict" if isinstance(loop, _PredictionLoop) else "evaluation"
+    return f"_{kind}_step", f"_on_{kind}_epoch_end"
 
 
 def _neutral(tensor: torch.Tensor, op: str) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import ray
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
 from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
-from pytorch_lightning.callbacks import Callback, ProgressBar
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loops.loop import _Loop
 from pytorch_lightning.loops.progress import _BaseProgress
 from pytorch_lightning.plugins.precision import MixedPrecision
@@ -28,6 +28,7 @@ from tunelight.errors import TrainFunctionError
 from tunelight.gang.reset import torch_flags
 from tunelight.session import get_context
 from tunelight.strategies import files
+from tunelight.strategies.changes import Changes, Parts
 from tunelight.strategies.guard import guard_callbacks
 from tunelight.strategies.shares import interleave
 from tunelight.strategies.transfer import (
@@ -87,7 +88,9 @@ class Left:
     state: Any
     loops: dict[str, Any]
     metrics: list[dict[str, Any]]
-    callbacks: list[Any]
+    callbacks: list[Callback]
+    """The Trainer's, as the run has left them: those of the driver, and new ones of the model's."""
+    changes: Changes
     loggers: list[Packed | None]
     rng: dict[str, Any]
     should_stop: bool
@@ -100,13 +103,30 @@ class Left:
 # --- on the driver: send ------------------------------------------------------------------------------------
 
 
-def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
+@dataclass(frozen=True)
+class Sent:
+    """A run as the ranks get it, and what of it the driver has too."""
+
+    run: Packed
+    parts: Parts
+    callbacks: list[Callback]
+
+
+def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sent:
     """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError with what cannot go."""
-    run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
+    given = [*args, *kwargs.values()]
+    callbacks = list(trainer.callbacks)
     try:
-        return pack(run)
+        data = [part for part in given if isinstance(part, pl.LightningDataModule)]
+        parts = Parts(_model(trainer, given), callbacks, data)
+        run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
+        return Sent(pack({**run, "parts": parts}), parts, callbacks)
     except Exception as error:
         raise _unpicklable(trainer, args, kwargs, error) from error
+
+
+def _model(trainer: Any, given: Iterable[object]) -> Any:
+    return next((one for one in given if isinstance(one, pl.LightningModule)), trainer.lightning_module)
 
 
 def _unpicklable(trainer: Any, args: Any, kwargs: Any, error: Exception) -> TrainFunctionError:
@@ -168,6 +188,9 @@ def run_on_rank(config: dict[str, Any]) -> None:
     _arrive(trainer, strategy)
     added = [*guard_callbacks(), *([] if session.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
+    parts: Parts = run["parts"]
+    if session.rank == 0:
+        parts.watch(_references(trainer, brought))
     run["globals"].set()
     if "files" in config:
         files.write(ray.get(config.pop("files")))
@@ -175,10 +198,11 @@ def run_on_rank(config: dict[str, Any]) -> None:
     after = [one for one in trainer.callbacks if one not in added]  # the driver knows nothing of them
     trainer.callbacks = sorted(after, key=lambda one: brought.index(one) if one in brought else len(brought))
     weights = strategy.full_weights() if _changed(trainer) else None  # collective, where it is sharded
-    left = _leave(trainer, strategy, result)
+    known = _references(trainer, brought)
+    left = _leave(trainer, strategy, result, parts, known)
     if session.rank == 0 or left.predictions is not None:
         packed = pack_state(weights) if weights is not None and session.rank == 0 else None
-        session.hand_in(ray.put(HandedIn(pack(left, _references(trainer)), packed)))
+        session.hand_in(ray.put(HandedIn(pack_state(left, parts.references(known)), packed)))
     del weights
     if trainer.state.fn == TrainerFn.FITTING:
         _optimizer_states = strategy.keep_optimizer_states()
@@ -211,8 +235,8 @@ def _arrive(trainer: Any, strategy: Any) -> None:
         plugin.device = strategy.root_device.type  # the driver may have none of the workers' devices
 
 
-def _leave(trainer: Any, strategy: Any, result: Any) -> Left:
-    """Gather what the run leaves on this rank."""
+def _leave(trainer: Any, strategy: Any, result: Any, parts: Parts, known: Mapping[str, object]) -> Left:
+    """Gather what the run leaves on this rank; of ``parts``, what ``known`` leads to, rank 0's changes."""
     predicting = trainer.state.fn == TrainerFn.PREDICTING
     zero = strategy.is_global_zero
     connector = trainer._logger_connector
@@ -221,8 +245,9 @@ def _leave(trainer: Any, strategy: Any, result: Any) -> Left:
         state=trainer.state,
         loops=_plain_state(trainer),
         metrics=[move_data_to_device(getattr(connector, name), "cpu") for name in _METRICS] if zero else [],
-        callbacks=[_callback_state(trainer, one) for one in trainer.callbacks] if zero else [],
-        loggers=[_logger_state(trainer, one) for one in trainer.loggers] if zero else [],
+        callbacks=[one for one in trainer.callbacks if _packs(one, parts.references(known))] if zero else [],
+        changes=parts.changes(known) if zero else Changes(),
+        loggers=[_logger_state(one, parts.references(known)) for one in trainer.loggers] if zero else [],
         rng=_collect_rng_states(include_cuda=False),
         should_stop=trainer.should_stop,
         predictions=move_data_to_device(result, "cpu") if predicting else None,
@@ -236,12 +261,11 @@ def _changed(trainer: Any) -> bool:
     return trainer.state.fn == TrainerFn.FITTING or trainer.ckpt_path is not None
 
 
-def _references(trainer: Any) -> dict[str, object]:
-    """Return what both sides have, each by its name: nothing of it is sent back as a part of something else."""
-    known: dict[str, object] = {"trainer": trainer, "strategy": trainer.strategy, "model": trainer.lightning_module}
+def _references(trainer: Any, callbacks: Sequence[Callback]) -> dict[str, object]:
+    """Return what both sides have beside the parts, each by its name; ``callbacks`` are those that were sent."""
+    known: dict[str, object] = {"trainer": trainer, "strategy": trainer.strategy, **_loops(trainer)}
     known |= {f"logger {index}": logger for index, logger in enumerate(trainer.loggers)}
-    known |= {f"callback {index}": one for index, one in enumerate(trainer.callbacks)}
-    return {name: value for name, value in known.items() if value is not None}
+    return known | {f"callback {index}": one for index, one in enumerate(callbacks)}
 
 
 def _loops(trainer: Any) -> dict[str, _Loop]:
@@ -268,28 +292,21 @@ def _plain_state(trainer: Any) -> dict[str, Any]:
     }
 
 
-def _callback_state(trainer: Any, callback: Callback) -> Any:
-    """Return (class, attributes) of a callback, packed; where that cannot be pickled, its own ``state_dict``."""
-    if isinstance(callback, ProgressBar):
-        return None
+def _packs(value: object, known: Mapping[str, object]) -> bool:
     try:
-        return ("attributes", pack((type(callback), _attributes(callback)), _references(trainer)))
-    except Exception:  # noqa: BLE001 - whatever pickling it raises, its own word is left
-        return ("state_dict", callback.state_dict())
+        pack_state(value, known)
+    except Exception:  # noqa: BLE001 - whatever pickling it raises, a callback of the model's is made anew next time
+        return False
+    return True
 
 
-def _logger_state(trainer: Any, logger: Any) -> Packed | None:
+def _logger_state(logger: Any, known: Mapping[str, object]) -> Packed | None:
     """Return a logger's attributes, packed; None where that cannot be pickled."""
     try:
-        return pack(_attributes(logger), _references(trainer))
+        reduced = logger.__reduce_ex__(2)
+        return pack_state(reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(logger), known)
     except Exception:  # noqa: BLE001 - whatever pickling it raises, the logger begins anew in the next run
         return None
-
-
-def _attributes(part: object) -> Any:
-    """Return what pickle would send of an object, without its class."""
-    reduced = part.__reduce_ex__(2)
-    return reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(part)
 
 
 def known_checkpoints(trainer: Any) -> list[str]:
@@ -316,6 +333,7 @@ def needed_checkpoints(trainer: Any, name: str, args: tuple[Any, ...], kwargs: d
 
 def recover(
     trainer: Any,
+    sent: Sent,
     handed_in: Mapping[int, Any],
     args: tuple[Any, ...],
     fetch: Callable[[list[str]], files.Files],
@@ -324,12 +342,13 @@ def recover(
 
     ``fetch`` brings the checkpoints that are not on this node's disk.
     """
-    model = next((one for one in args if isinstance(one, pl.LightningModule)), trainer.lightning_module)
+    model = _model(trainer, args)
     trainer.strategy.connect(model)
     first: HandedIn = ray.get(handed_in[0])
     if first.weights is not None:
         copy_into(model, unpack_view(first.weights))
-    left: Left = unpack(first.left, _references(trainer))
+    known = sent.parts.references(_references(trainer, sent.callbacks))
+    left: Left = unpack(first.left, known)
     model.trainer = trainer
     loops = _loops(trainer)
     for path, attributes in left.loops.items():
@@ -337,8 +356,9 @@ def recover(
             vars(loops[path]).update(attributes)
     for name, values in zip(_METRICS, left.metrics, strict=True):
         setattr(trainer._logger_connector, name, values)
-    _recover_callbacks(trainer, left.callbacks)
-    _recover_loggers(trainer, left.loggers)
+    sent.parts.put(left.changes)
+    trainer.callbacks[:] = left.callbacks
+    _recover_loggers(trainer, left.loggers, known)
     trainer.state = left.state
     trainer.should_stop = left.should_stop
     _set_rng_states(left.rng)
@@ -346,37 +366,15 @@ def recover(
         files.write(fetch(lacking))
     if left.predictions is None:
         return left.result
-    others = [unpack(ray.get(handed_in[rank]).left, _references(trainer)) for rank in sorted(handed_in) if rank]
+    others = [unpack(ray.get(handed_in[rank]).left, known) for rank in sorted(handed_in) if rank]
     return interleave([one.predictions for one in (left, *others)], list(left.splits))
 
 
-def _recover_callbacks(trainer: Any, states: list[Any]) -> None:
-    """Give the driver's callbacks what the workers' have; callbacks that the model brought are new here."""
-    references = _references(trainer)
-    for index, told in enumerate(states):
-        if told is None:
-            continue
-        kind, value = told
-        known = index < len(trainer.callbacks)
-        if kind == "state_dict":
-            if known:
-                trainer.callbacks[index].load_state_dict(value)
-            continue
-        cls, state = unpack(value, references)
-        callback = trainer.callbacks[index] if known else cls.__new__(cls)
-        if hasattr(callback, "__setstate__"):
-            callback.__setstate__(state)
-        else:
-            vars(callback).update(state or {})
-        if not known:
-            trainer.callbacks.append(callback)
-
-
-def _recover_loggers(trainer: Any, states: list[Packed | None]) -> None:
+def _recover_loggers(trainer: Any, states: list[Packed | None], known: Mapping[str, object]) -> None:
     """Tell the driver's loggers what the workers' have begun, for the next run to go on with: a file, a run's id.
 
     What is None there may be something here: a connection, which stays on its side.
     """
     for logger, told in zip(trainer.loggers, states, strict=False):
-        if told is not None and isinstance(state := unpack(told, _references(trainer)), dict):
+        if told is not None and isinstance(state := unpack(told, known), dict):
             vars(logger).update({name: value for name, value in state.items() if value is not None})

@@ -99,11 +99,8 @@ def _leave_hparams_to_the_sweep(trainer: pl.Trainer) -> None:
 
 def _clean_up(trainer: pl.Trainer, status: str) -> None:
     """Do for an interrupted run what Lightning does for a finished one."""
-    steps: list[Callable[[], object]] = [
-        lambda: _teardown_hooks(trainer),
-        trainer.fit_loop.teardown,
-        lambda: _close_dataloaders(trainer),
-    ]
+    steps: list[Callable[[], object]] = [lambda: _teardown_hooks(trainer)]
+    steps += [functools.partial(_close, loop) for loop in _loops(trainer)]
     steps += [functools.partial(logger.finalize, status) for logger in trainer.loggers]
     for step in steps:
         try:
@@ -128,16 +125,21 @@ def _teardown_hooks(trainer: pl.Trainer) -> None:
     call._call_lightning_module_hook(trainer, "teardown", stage=fn)
 
 
-def _close_dataloaders(trainer: pl.Trainer) -> None:
-    """Shut down worker processes of the loops' data fetchers (train, validation, test, predict)."""
-    loops = (
-        trainer.fit_loop,
-        trainer.fit_loop.epoch_loop.val_loop,
-        trainer.validate_loop,
-        trainer.test_loop,
-        trainer.predict_loop,
-    )
-    for loop in loops:
+def _loops(trainer: pl.Trainer) -> list[Any]:
+    """Return the loops that read data; a loop comes before those that run in it."""
+    fit = trainer.fit_loop
+    return [fit, fit.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop]
+
+
+def _close(loop: Any) -> None:
+    """End a loop's run, and shut down the worker processes of its data fetcher.
+
+    The fetcher asks for the loader's length when it is torn down, which an emptied loader does not know: Lightning
+    would raise that later, in the place of the error that ended the run.
+    """
+    try:
+        loop.teardown()
+    finally:
         combined = getattr(loop, "_combined_loader", None)
         if combined is not None:
             combined.reset()

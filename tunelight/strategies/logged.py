@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -50,13 +50,18 @@ def shared_out(everywhere: list[Logged], rank: int, world_size: int) -> list[Log
     return [{key: {**kept, "empty": reduced[key]} for key, kept in other.items()}]
 
 
-def put(trainer: pl.Trainer, states: list[Logged]) -> None:
-    """Let the training epoch's results go on from ``states``: this rank's own, and those of ranks that are gone."""
+def put(trainer: pl.Trainer, states: list[Logged], note: Callable[[str], object]) -> None:
+    """Let the training epoch's results go on from ``states``: this rank's own, and those of ranks that are gone.
+
+    ``note`` is told what cannot be taken over, for the person who runs this.
+    """
     results = trainer.fit_loop.epoch_loop._results
     for number, one in enumerate(states):
         for key, kept in one.items():
             if "states" in kept:
-                _put_object(trainer, results, key, kept, merge=number > 0)
+                if (why := _put_object(trainer, results, key, kept, merge=number > 0)) is not None:
+                    whose = "of a worker that is gone" if number else "from before the restart"
+                    note(f"The metric {kept['name']!r} lacks a share {whose} in this epoch: {why}.")
                 continue
             if number and not kept["sync"]:
                 continue  # it is rank 0's share alone that is logged
@@ -77,16 +82,21 @@ def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:
     return _ResultMetric(meta, is_tensor="values" in kept).to(trainer.strategy.root_device)
 
 
-def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any], *, merge: bool) -> None:
-    """Give a metric of the model the state that it had, or add that of a rank that is gone."""
+def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any], *, merge: bool) -> str | None:
+    """Give a metric of the model the state that it had, or add that of a rank that is gone.
+
+    Returns: None, or why that could not be done.
+    """
     value: Any = dict(trainer.lightning_module.named_modules()).get(kept["metric_attribute"])
     if value is None:
-        return
+        return f"the model has no {kept['metric_attribute']!r} any more"
     states = move_data_to_device(kept["states"], trainer.strategy.root_device)
     if merge:
-        with contextlib.suppress(RuntimeError, ValueError):  # some cannot be: then that rank's share is missing
+        try:
             value.merge_state(states)
-        return
+        except Exception as error:  # noqa: BLE001 - a metric may forbid it, and one of the user's raise anything
+            return f"{type(value).__name__} cannot merge states ({type(error).__name__}: {error})"
+        return None
     for name, state in states.items() if not kept.get("empty") else ():
         setattr(value, name, state)
     if not kept.get("empty"):
@@ -94,6 +104,7 @@ def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any
     if key not in results:
         metric = results[key] = _made(trainer, kept)
         metric.value = value
+    return None
 
 
 def _add(metric: _ResultMetric, values: dict[str, torch.Tensor]) -> None:

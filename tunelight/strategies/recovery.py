@@ -217,7 +217,7 @@ class Recovery(Callback):
         if middle:
             gradients.put(trainer, self._loaded["gradients"])
             states = [dict(one) for one in logged.shared_out(self._loaded["logged"], rank, trainer.world_size)]
-            logged.put(trainer, states)
+            logged.put(trainer, states, warnings.warn if self._session is None else self._session.note)
 
     # -- parts and ranks
 

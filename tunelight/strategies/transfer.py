@@ -87,16 +87,16 @@ def pack(value: object, references: Mapping[str, object] = _NOTHING) -> Packed:
     return _pack(value, references, to_cpu=False)
 
 
-def pack_state(state: Mapping[str, Any]) -> Packed:
-    """Pack a state dict to be loaded on another machine: memory of every device is copied to the CPU's, once.
+def pack_state(state: object, references: Mapping[str, object] = _NOTHING) -> Packed:
+    """Pack what another machine is to have, such as a state dict: memory of every device is copied to the CPU's, once.
 
     Args:
-        state: weights of any device, whole: the shards of a DTensor are to be gathered first. Entries that are no
-            tensors may hold some.
+        state: anything with tensors of any device in it, whole: the shards of a DTensor are to be gathered first.
+        references: as in `pack`.
 
     Raises: what pickle raises. Runs on: worker.
     """
-    return _pack(state, _NOTHING, to_cpu=True)
+    return _pack(state, references, to_cpu=True)
 
 
 def _pack(value: object, references: Mapping[str, object], *, to_cpu: bool) -> Packed:
@@ -305,6 +305,16 @@ def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
                     made[own] = new
                 setattr(module, name, new)
     return places
+
+
+def copy_tensor(own: torch.Tensor, came: torch.Tensor) -> None:
+    """Copy a tensor that came back into one of the driver's, which takes on its shape."""
+    with torch.no_grad():
+        if is_lazy(own):
+            own.materialize(came.shape)
+        if own.shape != came.shape:
+            own.data, own.grad = own.new_empty(came.shape), None
+        own.copy_(came)
 
 
 def _made_for(own: torch.Tensor | None, came: torch.Tensor, *, parameter: bool) -> torch.Tensor:

@@ -1,0 +1,270 @@
+"""What a run changes in the parts of a model and its callbacks, and how it comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+from tunelight.strategies import changes
+from tunelight.strategies.changes import Parts
+from tunelight.strategies.transfer import copy_into, pack, pack_state, unpack, unpack_view
+
+
+class Net(pl.LightningModule):
+    """A model with attributes of all kinds."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.save_hyperparameters({"lr": 0.5})
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("mask", torch.zeros(2), persistent=False)
+        self.own: Any = SimpleNamespace(lines=["first"], limits={"low": 1})
+        self.last: Any = deque([1], maxlen=2)
+        self.seen: Any = {1}
+        self.array = np.zeros(3)
+        self.table = torch.zeros(3)
+        self.kept: Any = OrderedDict(a=[1])
+
+
+class Averaging(pl.Callback):
+    """Holds a copy of the model, whose weights are no part of the model's."""
+
+    def __init__(self, model: Net) -> None:
+        self.model, self.average = model, nn.Linear(3, 2)
+        self.own = model.own
+
+
+class Side:
+    """The driver's or the worker's objects."""
+
+    def __init__(self, model: Any, callbacks: list[Any], data: Any = ()) -> None:
+        self.model, self.callbacks, self.data = model, callbacks, list(data)
+        self.parts = Parts(model, callbacks, self.data)
+
+    def sent(self) -> Side:
+        """Return what a worker gets, as it takes it down before the run."""
+        there: Side = unpack(pack(self))
+        there.parts.watch({})
+        return there
+
+    def take(self, there: Side) -> changes.Changes:
+        """Take back what has become of it there."""
+        copy_into(self.model, unpack_view(pack_state(there.model.state_dict())))
+        found = there.parts.changes({})
+        came: changes.Changes = unpack(pack_state(found, there.parts.references({})), self.parts.references({}))
+        self.parts.put(came)
+        return found
+
+
+@pytest.fixture
+def here() -> Side:
+    model = Net()
+    return Side(model, [Averaging(model)])
+
+
+def test_nothing_is_sent_of_what_did_not_change(here: Side) -> None:
+    there = here.sent()
+    with torch.no_grad():
+        there.model.layer.weight += 1  # comes with the weights
+    found = here.take(there)
+    assert (found.contents, found.gone, found.frozen, found.lost) == ({}, [], {}, {})
+
+
+def test_what_changed_comes_into_the_driver_s_own_objects(here: Side) -> None:
+    model, there = here.model, here.sent()
+    before = {name: getattr(model, name) for name in ("own", "last", "seen", "kept", "hparams")}
+    lines, limits, inner = model.own.lines, model.own.limits, model.kept["a"]
+    run = there.model
+    run.own.lines.append("second")
+    run.own.limits["high"] = 2
+    run.own.fresh = "yes"
+    run.last.extend([2, 3])
+    run.seen.add(2)
+    run.array[0] = run.table[0] = run.mask[0] = 1
+    run.kept["a"].append(2)
+    run.hparams["lr"] = 0.1
+    run.eval()
+    here.take(there)
+    assert all(getattr(model, name) is value for name, value in before.items())
+    assert (model.own.lines is lines, model.own.limits is limits, model.kept["a"] is inner) == (True, True, True)
+    assert (lines, limits, model.own.fresh) == (["first", "second"], {"low": 1, "high": 2}, "yes")
+    assert (model.last, model.seen, inner) == (deque([2, 3]), {1, 2}, [1, 2])
+    assert (model.array[0], model.table[0], model.mask[0]) == (1, 1, 1)
+    assert model.hparams == {"lr": 0.1}
+    assert not model.layer.training
+    assert here.callbacks[0].own is model.own
+
+
+def test_what_is_met_elsewhere_is_the_driver_s_own(here: Side) -> None:
+    there = here.sent()
+    callback, run = there.callbacks[0], there.model
+    callback.found = {"layer": run.layer, "weights": [run.layer.weight, run.mask], "own": run.own.lines}
+    run.later = [callback]
+    here.take(there)
+    found, model = here.callbacks[0].found, here.model
+    assert found["layer"] is model.layer
+    assert found["weights"][0] is model.layer.weight
+    assert found["weights"][1] is model.mask
+    assert found["own"] is model.own.lines
+    assert model.later[0] is here.callbacks[0]
+
+
+def test_a_layer_that_was_replaced_is_the_driver_s_in_its_place(here: Side) -> None:
+    there = here.sent()
+    there.model.layer = there.callbacks[0].layer = nn.Linear(3, 2)
+    here.take(there)
+    assert here.callbacks[0].layer is here.model.layer
+    assert torch.equal(here.model.layer.weight, there.model.layer.weight)
+
+
+def test_weights_that_are_not_the_model_s_come_back_in_place(here: Side) -> None:
+    there, weight = here.sent(), here.callbacks[0].average.weight
+    with torch.no_grad():
+        there.callbacks[0].average.weight.fill_(3)
+    here.take(there)
+    assert here.callbacks[0].average.weight is weight
+    assert weight.unique().tolist() == [3]
+
+
+def test_what_is_frozen_and_what_is_gone(here: Side) -> None:
+    there = here.sent()
+    there.model.layer.bias.requires_grad_(False)
+    del there.model.array
+    here.take(there)
+    assert [value.requires_grad for value in here.model.parameters()] == [True, False]
+    assert not hasattr(here.model, "array")
+
+
+def test_what_cannot_come_back_is_said_and_the_rest_comes(here: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_MOST_BYTES", 2**20)
+    there = here.sent()
+    there.model.lock, there.model.table, there.model.own.lines[0] = threading.Lock(), torch.ones(2**19), "changed"
+    there.model.last.append(threading.Lock())
+    there.callbacks[0].table = torch.ones(2**19)  # of callbacks what is large comes too: averaged weights, say
+    with pytest.warns(UserWarning, match="Not all that changed on the workers came back") as said:
+        here.take(there)
+    for text in ("model.table (it is 2 MB)", "model.lock (TypeError: cannot pickle", "model.last (TypeError: cannot"):
+        assert text in str(said[0].message)
+    assert (here.model.table.sum(), here.model.own.lines) == (0, ["changed"])
+    assert here.callbacks[0].table.sum() == 2**19
+
+
+def test_a_lazy_layer_of_a_callback_s_own_is_made() -> None:
+    here = Side(Net(), [Averaging(Net())])
+    here.callbacks[0].lazy = nn.LazyLinear(2)
+    here = Side(here.model, here.callbacks)
+    there = here.sent()
+    there.callbacks[0].lazy(torch.zeros(1, 3))
+    here.take(there)
+    assert torch.equal(here.callbacks[0].lazy.weight, there.callbacks[0].lazy.weight)
+
+
+def test_what_torch_and_lightning_put_into_a_module_stays_on_its_side(here: Side) -> None:
+    there = here.sent()
+    there.model.forward = lambda *_: None  # as FSDP does with a method that is registered with it
+    vars(there.model)["__composable_api_state_key_1"] = threading.Lock()
+    there.model._device = torch.device("meta")
+    found = here.take(there)
+    assert (found.contents, found.lost, "forward" in vars(here.model)) == ({}, {}, False)
+
+
+class Telling(pl.Callback):
+    """Has a word of its own for what cannot be pickled."""
+
+    best = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": 7}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
+
+
+def test_a_callback_s_state_dict_comes_where_an_attribute_cannot() -> None:
+    here = Side(Net(), [Telling()])
+    there = here.sent()
+    there.callbacks[0].file = threading.Lock()
+    here.take(there)
+    assert here.callbacks[0].best == 7
+
+
+class Leaving(pl.Callback):
+    """Leaves out what is its process's own, and makes it anew."""
+
+    def __init__(self) -> None:
+        self.lock, self.count = threading.Lock(), 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+
+class Remaking(Leaving):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.lock, self.count = threading.Lock(), state["count"]
+
+
+@pytest.mark.parametrize("kind", [Leaving, Remaking])
+def test_what_a_callback_leaves_out_stays_on_its_side(kind: Any) -> None:
+    here = Side(Net(), [kind()])
+    there = here.sent()
+    there.callbacks[0].count = 3
+    here.take(there)
+    assert here.callbacks[0].count == 3
+    assert here.callbacks[0].lock.acquire(blocking=False)
+
+
+class Loading(pl.LightningDataModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.size, self.names, self.points = 1, ["a"], torch.zeros(1000)
+
+
+def test_of_data_what_is_plain_comes_back() -> None:
+    data = Loading()
+    here, points = Side(Net(), [], [data]), data.points
+    there = here.sent()
+    run = there.data[0]
+    run.size, run.names, run.points, run.more = 8, ["a", "b"], torch.ones(1000), [torch.ones(3)]
+    here.take(there)
+    assert (data.size, data.names, data.points is points, hasattr(data, "more")) == (8, ["a", "b"], True, False)
+
+
+class Slotted:
+    __slots__ = ("__dict__", "held")
+
+    def __init__(self) -> None:
+        self.held, self.more = 1, 1
+
+
+class Own(dict[str, int]):
+    """A dict with an attribute."""
+
+
+def test_what_is_more_than_its_attributes_comes_whole(here: Side) -> None:
+    here.model.slotted, here.model.dict = Slotted(), Own(a=1)
+    here = Side(here.model, [])
+    there: Any = here.sent()
+    there.model.slotted.held = there.model.dict["a"] = 2
+    here.take(there)
+    model: Any = here.model
+    assert (model.slotted.held, model.dict) == (2, {"a": 2})
+
+
+def test_a_model_that_refers_to_itself_ends(here: Side) -> None:
+    here.model.own.model = here.model
+    here.model.own.lines.append(here.model.own.lines)
+    here = Side(here.model, [])
+    there = here.sent()
+    there.model.own.name = "mine"
+    here.take(there)
+    assert (here.model.own.model is here.model, here.model.own.name) == (True, "mine")
