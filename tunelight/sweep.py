@@ -367,7 +367,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[l
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.again},
         seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
-        **settings.judged_by,
+        **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,
         max_epochs=settings.max_epochs,

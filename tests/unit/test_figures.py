@@ -247,7 +247,7 @@ def test_a_pareto_front_of_two_metrics_takes_two(results: SweepResults) -> None:
     made = pareto(results, metrics=["loss", "seconds_an_epoch"], modes=["min", "max"])
     assert "seconds_an_epoch (max)" in made.layout.title.text
     with pytest.raises(MetricError, match="Name two of each"):
-        pareto(results, metrics=["loss"])
+        pareto(results, metrics=["loss", "seconds_an_epoch", "loss"])
 
 
 # Who held which worker when

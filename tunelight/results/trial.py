@@ -79,15 +79,30 @@ class TrialResult:
         return self._settings.get("model") is not None
 
     @property
+    def failed(self) -> bool:
+        """Tell whether it ended in an error, ran out of memory or diverged; such a trial is never the best."""
+        return self.state in storage.FAILED
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in words: "failed", "ran out of memory", ...; "has not ended" until then."""
+        return storage.VERBS.get(self.state, "has not ended")
+
+    @property
     def error(self) -> str | None:
         """Why it failed, diverged or ran out of memory: rank, error and traceback as text; None if it did not."""
+        about = self._error or {}
+        return f"{self._reason}\n\n{about['traceback']}" if about.get("traceback") else self._reason
+
+    @property
+    def _reason(self) -> str | None:
+        """Why it failed, without the traceback."""
         if self._error is None:
             return None
         about = self._error
         rank = about.get("rank", -1)
         where = f"rank {rank} on {about.get('node')}: " if isinstance(rank, int) and rank >= 0 else ""
-        head = f"{where}{about.get('type_name', 'Error')}: {about.get('message', '')}"
-        return f"{head}\n\n{about['traceback']}" if about.get("traceback") else head
+        return f"{where}{about.get('type_name', 'Error')}: {about.get('message', '')}"
 
     @property
     def checkpoint(self) -> Path | None:
@@ -228,4 +243,8 @@ class TrialResult:
         return {key: value for key, value in self.config.items() if key in names}
 
     def __repr__(self) -> str:
-        return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={len(self.history)})"
+        why = "" if self._reason is None else f", error={self._reason!r}"
+        return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={len(self.history)}{why})"
+
+    def __str__(self) -> str:
+        return repr(self) if self._reason is None else f"trial {self.id} {self.outcome}: {self._reason}"

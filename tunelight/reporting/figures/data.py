@@ -24,10 +24,7 @@ MISSING: Final = "(not set)"
 
 def judged_by(results: SweepResults) -> tuple[str, str]:
     """Return the sweep's metric and mode; of several, the first."""
-    metric, mode = results.metric, results.mode
-    first = metric if isinstance(metric, str) or not metric else metric[0]
-    how = mode if isinstance(mode, str) else mode[0]
-    return first or "metric", how
+    return results.metric or "metric", results.mode
 
 
 def metrics_of(results: SweepResults) -> list[str]:
@@ -74,6 +71,17 @@ def values_of(results: SweepResults, metric: str | None = None, mode: str | None
     if metric is None or (metric == first and mode in (None, how)):
         return np.array([math.nan if trial.value is None else trial.value for trial in results.trials], dtype=float)
     return np.array([best_of(trial, metric, mode or how) for trial in results.trials], dtype=float)
+
+
+def best_report(results: SweepResults, metric: str) -> Values:
+    """Return the value of a metric in each trial's best report, the best by the sweep's metric; NaN without one."""
+    found = [metric_value(trial.metrics, metric) for trial in results.trials]
+    return np.array([math.nan if value is None else value for value in found], dtype=float)
+
+
+def failed_in(results: SweepResults) -> Values:
+    """Return which trials failed, and so are never the best."""
+    return np.array([trial.failed for trial in results.trials], dtype=bool)
 
 
 def progress(report: Mapping[str, Any]) -> int:
