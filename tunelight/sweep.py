@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.cluster import at_once, connected, tune_environment
 from tunelight.datasets.shelf import check_sources, lent
+from tunelight.masking import masked_settings
 from tunelight.messages import Lent, OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
@@ -276,7 +277,7 @@ def _default_name(settings: Settings) -> str:
 
 
 def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation) -> dict[str, Any]:
-    """Return all that ``run`` was told, as plain data for sweep.yaml."""
+    """Return all that ``run`` was told, as plain data for sweep.yaml: without secrets."""
     told: dict[str, Any] = {"space": space.describe(), "require": space.require}
     for entry in fields(settings):
         told[entry.name] = plain_setting(getattr(settings, entry.name))
@@ -284,7 +285,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
     told["reservation"] = at_first.bundles
     told["code"] = code_of(settings)
     told["space_objects"] = objects_in(space)
-    return told | provenance(space.source)
+    return masked_settings(told | provenance(space.source))
 
 
 def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:

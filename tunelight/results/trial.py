@@ -146,8 +146,8 @@ class TrialResult:
         """Return the LightningModule with the weights of :attr:`checkpoint`, on the CPU.
 
         Args:
-            model_cls: its class; not needed after a ``model=`` sweep, which recorded it, where this process has imported
-                that class or can import it.
+            model_cls: its class; not needed after a ``model=`` sweep, which recorded it, where this process has
+                imported that class or can import it.
             trust: also import the recorded class from the folder of the file that the sweep was run from. That runs the
                 code there, so it is for sweeps of people whom you trust.
             weights_only: refuse checkpoints that hold more than tensors and plain data, since opening those
@@ -228,8 +228,8 @@ class TrialResult:
             how = f"Import the class and call load_model({name if name.isidentifier() else 'YourLightningModule'})"
             if folder is not None and not trust:
                 how += (
-                    f"; or, if you trust the code in {folder}, from which the sweep was run, have it imported from there: "
-                    "load_model(trust=True)"
+                    f"; or, if you trust the code in {folder}, from which the sweep was run, have it imported from "
+                    "there: load_model(trust=True)"
                 )
             raise ImportPathError(f"The sweep's model {recorded!r} does not import here: {error} {how}.") from error
         return found

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tunelight.masking import masked, masked_error, masked_run
+
 PENDING: Final = "PENDING"
 RUNNING: Final = "RUNNING"
 PAUSED: Final = "PAUSED"
@@ -161,7 +163,7 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     told = dict(line["sweep"])
-    state.runs.append(told.pop("run", None) or {})
+    state.runs.append(masked_run(told.pop("run", None) or {}))
     state.sweep.update(told)
     state.started, state.ended = line["time"], None
 
@@ -182,7 +184,8 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
             trial.runs.append(len(state.runs) - 1)
     state.counts[trial.state] -= 1
     state.counts[new] += 1
-    trial.state, trial.error = new, line.get("error")
+    error = line.get("error")  # an earlier version recorded it with passwords in addresses
+    trial.state, trial.error = new, masked_error(error) if isinstance(error, Mapping) else error
     if trial.failed != failed:
         _judge_again(state, trial)
     at = line.get("at", line["time"])
@@ -257,7 +260,7 @@ def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
-    trial_id, text = line.get("trial"), line["text"]
+    trial_id, text = line.get("trial"), masked(line["text"])
     state.notes.append((trial_id, text))
     state.events.append((line["time"], trial_id, "note", text))
     if trial_id in state.trials:
