@@ -76,9 +76,9 @@ def _read_back(folder: Path, told: Mapping[str, Any], overrides: Mapping[str, An
     if settings.get("runtime_env"):
         settings["runtime_env"] = _with_variables(folder, settings["runtime_env"])
     for name, value in settings.items():
-        if place := next(masked_in(name, value), None):
+        if secret := next(masked_in(name, value), None):
             raise SettingsError(
-                f"{folder / SWEEP_FILE} does not hold the secret in {place}, only {MASK} in its place. Give it again: "
+                f"{folder / SWEEP_FILE} does not hold the secret in {secret}, only {MASK} in its place. Give it again: "
                 f"tunelight.resume(path, {name}=...), --set '{name}=...', or run(..., resume=True) from the sweep's "
                 "script."
             )

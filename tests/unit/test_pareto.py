@@ -164,9 +164,10 @@ def test_the_live_table_and_the_last_line_hold_each_metric(tmp_path: Path) -> No
     trial = sweep.add(x=1)
     sweep.start(trial)
     sweep.report(trial, 1, 0.5, latency=3.0)
-    console = Console(width=120, file=io.StringIO())
+    drawn_to = io.StringIO()
+    console = Console(width=120, file=drawn_to)
     console.print(Screen(sweep.state, [sweep.state.trials["00000"]], 1001.0, 1))
-    drawn = console.file.getvalue()
+    drawn = drawn_to.getvalue()
     assert "latency" in next(line for line in drawn.splitlines() if "workers" in line and "epoch" in line)
     assert "best loss=0.5, latency=3 by trial 00000" in drawn
 

@@ -103,9 +103,10 @@ def _axes(
     names = [metric] if isinstance(metric, str) else list(metric or known or [first])
     if metric is None:
         names = names[:2]
-    ways = [known.get(name, how) for name in names] if mode is None else [mode] * len(names)
-    if mode is not None and not isinstance(mode, str):
-        ways = list(mode)
+    if mode is None:
+        ways = [known.get(name, how) for name in names]
+    else:
+        ways = [mode] * len(names) if isinstance(mode, str) else list(mode)
     if len(names) not in (1, 2) or len(ways) != len(names) or not set(ways) <= {"min", "max"}:
         raise MetricError(
             f"A Pareto front is drawn of one or two metrics, each 'min' or 'max', but metric={names} and mode={ways} "
