@@ -24,7 +24,8 @@ def searched(folder: Path, trials: int, seed: int, stop: bool = True) -> SweepRe
 
     A loss falls by 10 from the first epoch to the last, ten times what lr makes of it.
     """
-    chance, seen = random.Random(seed), {rung: [] for rung in RUNGS}  # type: dict[int, list[float]]
+    chance = random.Random(seed)
+    seen: dict[int, list[float]] = {rung: [] for rung in RUNGS}
     sweep = Sweep(folder)
     for _ in range(trials):
         config = {"lr": 10 ** chance.uniform(-5, -1), "hidden": chance.choice([16, 32, 64, 128])}

@@ -108,10 +108,9 @@ def evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: st
                 )
                 for row, value in zip(rows, values, strict=True)
             )
-            judge: Any = {
-                "fanova": lambda: FanovaImportanceEvaluator(n_trees=_TREES, max_depth=_DEPTH, seed=0),
-                "pedanova": PedAnovaImportanceEvaluator,
-            }[evaluator]()
+            judge: Any = PedAnovaImportanceEvaluator()
+            if evaluator == "fanova":
+                judge = FanovaImportanceEvaluator(n_trees=_TREES, max_depth=_DEPTH, seed=0)
             found = get_param_importances(study, evaluator=judge, params=list(spaces))
     finally:
         optuna.logging.set_verbosity(before)
