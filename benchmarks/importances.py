@@ -9,9 +9,9 @@ along with the simulator. Their truth is fANOVA's word on all 260 configurations
 epoch at which trials are compared. Every configuration also has two keys without any effect.
 
 `off`: how far importances are from the truth, half the sum of absolute differences (0 is right, 1 is all wrong).
-`first`: how often the key that comes out first is the right one, or nearly as important. `no effect`: what the two keys are given together, on
-average and at worst. Trials are compared at the same epoch, as the figure does, or ("any") by each trial's best report
-of all.
+`first`: how often the key that comes out first is the right one, or nearly as important. `no effect`: what the two keys
+are given together, on average and at worst. Trials are compared at the same epoch, as the figure does, or ("any") by
+each trial's best report of all.
 """
 
 from __future__ import annotations
