@@ -41,7 +41,7 @@ def theirs(tmp_path: Path, marker: Path) -> Any:
     home = tmp_path / "theirs"
     home.mkdir()
     (home / f"{MODULE}.py").write_text(CODE.format(marker=str(marker)))
-    for name in ("pandas", "plotly", "rich", "yaml", "torch"):
+    for name in ("pandas", "plotly", "rich", "tensorboard", "yaml", "torch"):
         (home / f"{name}.py").write_text(TRAP.format(marker=str(marker)))
     written = Writer(
         home,
@@ -128,6 +128,18 @@ def test_commands_that_read_run_none_of_it_also_inside_of_its_folder(theirs, mar
     )
     assert done.returncode == 0, done.stderr
     assert not marker.exists(), done.stderr
+
+
+def test_a_dashboard_s_server_runs_none_of_it_inside_of_its_folder(theirs, marker, monkeypatch):
+    from tunelight.dashboards import free_port, servers
+
+    monkeypatch.chdir(theirs.folder.parent)
+    found, _ = servers(theirs.folder, free_port(), free_port())
+    command = list(next(server.command for server in found if server.name == "TensorBoard"))
+    start = command[: command.index("tensorboard.main") + 1]
+    done = subprocess.run([*start, "--version"], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize("path", ["os:system\nimport evil", "a b:Net", "os:path;import_evil"])
