@@ -37,8 +37,8 @@ def names(*lists: str) -> frozenset[str]:
 
 TUNE = "ray ray.tune"
 FIRST = (
-    "messages errors imports versions stores checkpoints writing control exchange sharing session settings space "
-    "resources policies"
+    "messages errors imports versions masking stores checkpoints writing control exchange sharing session settings "
+    "space resources policies"
 )
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
@@ -49,11 +49,14 @@ DOORS: dict[str, Door] = {
     "messages": Door(),
     "imports": Door(),
     "versions": Door(),
+    "masking": Door(),
     "errors": Door(names("messages")),
     "machine": Door(why="it knows this process and this machine, and neither Ray nor torch"),
     "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "stores": Door(
-        names("errors"), late=names("fsspec"), why="every process may read a path, and few of them one in a store"
+        names("errors masking"),
+        late=names("fsspec"),
+        why="every process may read a path, and few of them one in a store",
     ),
     "stores.tune": Door(libraries=names("fsspec pyarrow"), why="it is Tune's side of a store, imported where one is"),
     "checkpoints": Door(names("messages errors stores"), why="reads and writes files, and knows no framework"),
@@ -180,7 +183,7 @@ DOORS: dict[str, Door] = {
         why="it runs schedulers and searchers on virtual time, and reads what sweeps left",
     ),
     "storage": Door(
-        names("messages errors versions stores checkpoints settings space"),
+        names("messages errors versions masking stores checkpoints settings space"),
         names("numpy yaml ray.tune.Callback"),
         why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
     ),
@@ -217,7 +220,7 @@ DOORS: dict[str, Door] = {
         why="it wires the rooms into one Tuner; only workers need torch and Lightning",
     ),
     "reopen": Door(
-        names("errors settings space storage stores sweep results"),
+        names("errors masking settings space storage stores sweep results"),
         why="it reads what a sweep was told, and runs that again",
     ),
     "reproducing": Door(

@@ -186,6 +186,9 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
     for name in given if "RAY_RUNTIME_ENV_PLUGINS" not in os.environ else ():
         if name not in RuntimeEnv.known_fields:
             raise SettingsError(f"runtime_env has no {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
+    for name, value in variables.items() if isinstance(variables := given.get("env_vars"), Mapping) else ():
+        if not isinstance(value, str):  # Ray's own error would show the value
+            raise SettingsError(f"runtime_env: env_vars[{name!r}] must be text, not {type(value).__name__}. Quote it.")
     try:
         RuntimeEnv(**given)
     except (TypeError, ValueError) as error:

@@ -62,7 +62,8 @@ def servers(folder: Path, optuna_port: int, tensorboard_port: int) -> tuple[list
     if importlib.util.find_spec("tensorboard") is None:
         notes.append("no TensorBoard: it is not installed (pip install tensorboard)")
     else:
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", HOST]
+        # -P: modules in the working directory, which may be somebody else's folder, are not looked for.
+        command = [sys.executable, "-P", "-m", "tensorboard.main", "--logdir", str(folder), "--host", HOST]
         found.append(Server("TensorBoard", [*command, "--port", str(tensorboard_port)], tensorboard_port))
     if not found:
         raise StorageError(f"Nothing of {folder} can be served: {'; '.join(notes)}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -11,7 +11,20 @@ from tunelight.errors import SettingsError, guess
 from tunelight.settings import Mode, paired
 from tunelight.storage import metric_value
 
-Trial = TypeVar("Trial")
+
+class Judged(Protocol):
+    """What of a trial counts for the front."""
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it failed: such a trial is left out."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Its best report."""
+
+
+Trial = TypeVar("Trial", bound=Judged)
 
 
 def front(points: Sequence[Sequence[float]], modes: Sequence[Mode]) -> list[int]:
@@ -39,7 +52,8 @@ class Fronted(Generic[Trial]):
     def pareto(self, *metrics: str) -> list[Trial]:
         """Return the trials that no other beats in every metric, in order of creation.
 
-        A trial counts with its best report (by the sweep's first metric), if that holds all metrics as finite numbers.
+        A trial counts with its best report (by the sweep's first metric), if that holds all metrics as finite numbers
+        and the trial did not fail.
 
         Args:
             metrics: some of the sweep's (all of them).
@@ -53,7 +67,11 @@ class Fronted(Generic[Trial]):
                     f"{metric!r} is no metric of this sweep.{guess(metric, known)} It has {', '.join(known)}."
                 )
         wanted = metrics or tuple(known)
-        points = [(trial, [metric_value(_best(trial), metric) for metric in wanted]) for trial in self.trials]
+        points = [
+            (trial, [metric_value(trial.metrics, metric) for metric in wanted])
+            for trial in self.trials
+            if not trial.failed
+        ]
         whole = [
             (trial, [float(value) for value in values if value is not None and np.isfinite(value)])
             for trial, values in points
@@ -62,8 +80,3 @@ class Fronted(Generic[Trial]):
         if not found:
             return []
         return [found[place][0] for place in front([values for _, values in found], [known[one] for one in wanted])]
-
-
-def _best(trial: Any) -> Mapping[str, Any]:
-    metrics: Mapping[str, Any] = trial.metrics
-    return metrics

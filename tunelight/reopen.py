@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any, Final
 
 from tunelight import stores
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError, guess
+from tunelight.masking import MASK, masked_in
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
 from tunelight.space.files import importable
 from tunelight.storage import RECORD_FILE, SWEEP_FILE, reaching, read_sweep_file
 from tunelight.sweep import run
+
+_log = logging.getLogger("tunelight")
 
 _CODE: Final = ("train", "model", "data")
 _LEFT: Final = ("storage", "name", "address", "resume", "seed")
@@ -69,7 +73,15 @@ def _read_back(folder: Path, told: Mapping[str, Any], overrides: Mapping[str, An
     """Return the settings of sweep.yaml that are not given anew."""
     left = {*_LEFT, *overrides, *(("workers",) if told.get("resources_per_trial") else ())}
     settings = {name: told[name] for name in NAMES if name in told and name not in left}
+    if settings.get("runtime_env"):
+        settings["runtime_env"] = _with_variables(folder, settings["runtime_env"])
     for name, value in settings.items():
+        if secret := next(masked_in(name, value), None):
+            raise SettingsError(
+                f"{folder / SWEEP_FILE} does not hold the secret in {secret}, only {MASK} in its place. Give it again: "
+                f"tunelight.resume(path, {name}=...), --set '{name}=...', or run(..., resume=True) from the sweep's "
+                "script."
+            )
         if name in _CODE and value is not None:
             _check_importable(folder, name, value)
         elif place := next(_objects(name, value), None):
@@ -79,6 +91,26 @@ def _read_back(folder: Path, told: Mapping[str, Any], overrides: Mapping[str, An
                 f"tunelight.resume(path, {name}=...), or call run(..., resume=True) from the sweep's script."
             )
     return settings
+
+
+def _with_variables(folder: Path, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded runtime environment with its variables' values, which this process's environment has.
+
+    Raises: SettingsError where one is not there.
+    """
+    names = [name for name, value in (runtime_env.get("env_vars") or {}).items() if value == MASK]
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise SettingsError(
+            f"{folder / SWEEP_FILE} holds the names of runtime_env's variables, not their values, and "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set here. Set that in this process's "
+            "environment, or give it again: tunelight.resume(path, runtime_env={'env_vars': {...}}), or --set "
+            "'runtime_env={env_vars: {...}}'."
+        )
+    if not names:
+        return dict(runtime_env)
+    _log.warning("runtime_env: the values of %s are those of this process's environment.", ", ".join(names))
+    return {**runtime_env, "env_vars": {**runtime_env["env_vars"], **{name: os.environ[name] for name in names}}}
 
 
 def _check_importable(folder: Path, name: str, path: Any) -> None:

@@ -16,6 +16,7 @@ from tunelight.cluster import at_once, connected, tune_environment
 from tunelight.datasets.shelf import check_sources, lent
 from tunelight.errors import SettingsError
 from tunelight.machine.signals import StopSignals
+from tunelight.masking import masked_settings
 from tunelight.messages import Lent, OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
@@ -309,7 +310,7 @@ def _default_name(settings: Settings) -> str:
 
 
 def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation) -> dict[str, Any]:
-    """Return all that ``run`` was told, as plain data for sweep.yaml."""
+    """Return all that ``run`` was told, as plain data for sweep.yaml: without secrets."""
     told: dict[str, Any] = {"space": space.describe(), "require": space.require}
     for entry in fields(settings):
         told[entry.name] = plain_setting(getattr(settings, entry.name))
@@ -317,7 +318,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
     told["reservation"] = at_first.bundles
     told["code"] = code_of(settings)
     told["space_objects"] = objects_in(space)
-    return told | provenance(space.source)
+    return masked_settings(told | provenance(space.source))
 
 
 def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSignals) -> None:
@@ -406,7 +407,7 @@ def _callbacks(
         again={trial.trial_id: trial.paused for trial in sweep.start.again},
         seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
         is_baseline=search.is_baseline,
-        **settings.judged_by,
+        **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,
         max_epochs=settings.max_epochs,

@@ -18,6 +18,7 @@ from tunelight.gang.holding import Holding
 from tunelight.gang.run import Run, head_error
 from tunelight.gang.spec import GangSpec
 from tunelight.imports import collector_resting
+from tunelight.masking import masked_error
 from tunelight.messages import (
     RESULT_KEY,
     Adopt,
@@ -294,7 +295,7 @@ class GangTrainable(Trainable):
         return {
             DONE: True,
             TRAINING_ITERATION: self._trial.number,
-            RESULT_KEY: {**self._ours(None), "error": {**error.asdict(), "state": classify(error)}},
+            RESULT_KEY: {**self._ours(None), "error": {**masked_error(error.asdict()), "state": classify(error)}},
         }
 
     def _ours(self, report: Report | None) -> dict[str, Any]:

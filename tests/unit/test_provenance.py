@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.recording import Sweep
 from tunelight import storage
+from tunelight.masking import masked_command
 from tunelight.results import SweepResults
-from tunelight.storage.provenance import git_state, masked
+from tunelight.storage.provenance import git_state
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ from tunelight.storage.provenance import git_state, masked
     ],
 )
 def test_secrets_of_a_command_line_are_masked(command, shown):
-    assert masked(command) == shown
+    assert masked_command(command) == shown
 
 
 def git(folder: Path, *words: str) -> None:

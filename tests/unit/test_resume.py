@@ -168,13 +168,14 @@ def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do
         {"baselines": [{"x": 0.5}], "runtime_env": {"env_vars": {"A": "1"}}},
     ],
 )
-def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings):
+def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, monkeypatch):
     from dataclasses import replace
 
     from tunelight.resources import reserve
     from tunelight.settings import Settings
     from tunelight.sweep import _told
 
+    monkeypatch.setenv("A", "1")  # its value is not recorded
     space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})
     asked = Settings(train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, **settings)
     reservation = reserve(asked.workers, 1, 0, asked.resources_per_trial)

@@ -241,8 +241,8 @@ def test_a_checkpoint_that_the_storage_refused_is_asked_for_again_after_a_while(
     """A disk may be full for a minute; a gang that keeps its size for that would keep it to the trial's end."""
     refused = [report(number, saved=False) for number in (2, 3, 4)]
     gang = ScriptedGang(
-        [report(1), Saved(None, 1, refused=True), refused[0], Saved(None, 2, refused=True), refused[1], Saved(info(4), 3),
-         refused[2]],
+        [report(1), Saved(None, 1, refused=True), refused[0], Saved(None, 2, refused=True), refused[1],
+         Saved(info(4), 3), refused[2]],
         [report(5), Ended(0)], size=1, wanted=2,
     )  # fmt: skip
     run, clock, said = play(gang)

@@ -225,8 +225,9 @@ def test_diverged_and_oom_are_states_of_their_own_and_the_last_report_is_kept(sw
     found = read_record(sweep.folder)
     assert len(found.trials["00000"].history) == 2
     assert found.trials["00001"].history == []
-    assert found.best is not None
-    assert found.best.value == 0.5
+    assert found.best is None  # it is chosen among trials that did not fail
+    assert found.best_failed is not None
+    assert found.best_failed.value == 0.5
 
 
 @pytest.mark.parametrize(("mode", "value"), [("max", math.inf), ("min", -math.inf)])

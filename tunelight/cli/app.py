@@ -30,6 +30,8 @@ _ORDER: Final = (
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
     "dashboard", "simulate", "plan", "doctor",
 )  # fmt: skip
+_RUNS_CODE: Final = frozenset({"check", "run", "resume", "extend", "reproduce", "plan"})
+"""Commands that import what a space's file or a sweep names; all others only read."""
 _USAGE: Final[Any] = typer.BadParameter.__base__
 """What a wrong flag or a missing argument raises; typer brings a click of its own, and does not name it."""
 _AS_JSON: Final = "tunelight.json"
@@ -125,9 +127,13 @@ def _start(
 
 
 def main() -> None:
-    """Run the command line of this process, with modules in its working directory importable."""
+    """Run the command line of this process; commands that run a user's code find modules in the working directory.
+
+    Others do not look there: who reads a sweep inside of somebody's folder is to run nothing that lies in it.
+    """
     here = os.getcwd()  # noqa: PTH109 - sys.path holds text
-    if here not in sys.path and "" not in sys.path:
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if command in _RUNS_CODE and here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     app()

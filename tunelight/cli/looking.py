@@ -73,10 +73,20 @@ def show(
     typer.echo(results.summary())
     if not (about["ended"] or about["running"]):
         typer.echo(f"It was cut off: nobody runs it. To go on: tunelight resume {shown_path(results.folder)}")
+    further = [metric for metric, _ in results.objectives[1:]]
     rows = [
-        (one.id, one.state, one.value, len(one.history), f"{one.seconds:.0f}s", words(one.config)) for one in trials
+        (
+            one.id,
+            one.state,
+            one.value,
+            *results.further(one).values(),
+            len(one.history),
+            f"{one.seconds:.0f}s",
+            words(one.config),
+        )
+        for one in trials
     ]
-    print_table(["trial", "state", results.metric or "metric", "reports", "time", "configuration"], rows)
+    print_table(["trial", "state", results.metric or "metric", *further, "reports", "time", "configuration"], rows)
 
 
 def _show_trial(trial: TrialResult, json: bool) -> None:

@@ -94,11 +94,13 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "folder": results.folder,
         "metric": results.metric,
         "mode": results.mode,
+        "objectives": results.objectives,
         "ended": results.ended,
         "running": results.ended is None and driver is not None and driver.alive,
         "trials": len(results),
         "states": states,
         "best": about_trial(judged[0]) if judged else None,
+        **({"pareto": [trial.id for trial in results.pareto()]} if len(results.objectives) > 1 else {}),
     }
 
 

@@ -10,7 +10,7 @@ import typer
 from tunelight.cli.app import FAILED, INTERRUPTED, app
 from tunelight.cli.looking import load
 from tunelight.cli.options import STORAGE, Checkpoint, Format, Json, Storage, Sweep, Trial, given
-from tunelight.cli.printing import about_trial, print_json, words
+from tunelight.cli.printing import about_trial, print_json, short, words
 from tunelight.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -41,7 +41,10 @@ def best(
     if json:
         print_json(about_trial(trial) | {"exported": written})
         return
-    typer.echo(f"Trial {trial.id}: {results.metric}={trial.value:.6g}\n  {words(trial.config)}")
+    also = "".join(f", with {name}={short(value)}" for name, value in results.further(trial).items())
+    typer.echo(f"Trial {trial.id}: {results.metric}={trial.value:.6g}{also}\n  {words(trial.config)}")
+    if (failed := results.ahead) is not None:
+        typer.echo(f"Trial {failed.id}, which {failed.outcome}, had reported {results.metric}={failed.value:.6g}.")
     if export is not None:
         _tell(export, written)
 

@@ -29,6 +29,7 @@ _MOST_ERRORS: Final = 200
 _ERROR_CHARS: Final = 6000
 """Of a traceback: its end."""
 _CELL: Final = 160
+_MOST_FRONT: Final = 30
 _TOLD: Final = (
     "num_samples",
     "max_epochs",
@@ -136,15 +137,28 @@ def _overview(results: SweepResults) -> Iterator[str]:
         yield _card("took" if state.ended else "so far", elapsed(state.updated - state.started))
         yield _card("trained", elapsed(sum(trial.seconds for trial in results.trials)))
     yield "</dl>"
-    if state.best is None:
+    failed = results.ahead
+    if state.best is None and failed is None:
         yield f"<p>No trial has reported a number as <b>{_safe(metric)}</b> yet.</p>"
+    elif state.best is None:
+        yield f"<p>Each trial that has reported a number as <b>{_safe(metric)}</b> has failed.</p>"
     else:
         best = results.best
         word = {"min": "lowest", "max": "highest"}.get(mode, "best")
-        yield f"<h3>Best: trial {best.index}, with the {word} {_safe(metric)} of all reports</h3>"
+        whose = "all trials that did not fail" if failed else "all reports"
+        yield f"<h3>Best: trial {best.index}, with the {word} {_safe(metric)} of {whose}</h3>"
         yield f'<p class="best">{_safe(compact(best.value))}</p>'
         rows = [(key, value) for key, value in best.metrics.items() if key != "timestamp"]
         yield f'<div class="pair">{_pairs("configuration", flat(best.config))}{_pairs("its report", rows)}</div>'
+    if state.best is not None and len(results.objectives) > 1:
+        names = " and ".join(f"{name} ({mode})" for name, mode in results.objectives)
+        front = [str(trial.index) for trial in results.pareto()]
+        more = f" and {len(front) - _MOST_FRONT} more" if len(front) > _MOST_FRONT else ""
+        said = f"On the Pareto front of {names}: {', '.join(front[:_MOST_FRONT])}{more}"
+        yield f"<p>{_safe(said)}</p>"
+    if failed is not None:
+        said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
+        yield f"<p>{_safe(said)}</p>"
     told = read_sweep_file(results.folder) or dict(state.sweep)
     rows = [(key, told[key]) for key in _TOLD if told.get(key) is not None]
     versions = (told.get("versions") or {}).items()
@@ -166,7 +180,18 @@ def _table(results: SweepResults) -> Iterator[str]:
     metric, _ = judged_by(results)
     configs = [dict(flat(trial.config)) for trial in results.trials]
     keys = list(dict.fromkeys(key for config in configs for key in config))
-    names = ["trial", "state", f"best {metric}", f"last {metric}", "epochs", "seconds", "workers", *keys[:_MOST_KEYS]]
+    further = [f"{name} at best" for name, _ in results.objectives[1:]]
+    names = [
+        "trial",
+        "state",
+        f"best {metric}",
+        f"last {metric}",
+        *further,
+        "epochs",
+        "seconds",
+        "workers",
+        *keys[:_MOST_KEYS],
+    ]
     left = f" The first {_MOST_KEYS} of {len(keys)} keys are shown." if len(keys) > _MOST_KEYS else ""
     yield '<section id="trials"><h2>Trials</h2><p class="tools"><label>Search <input id="search" type="search" '
     yield f'placeholder="stopped sgd"></label> <output id="count"></output>{left}</p>'
@@ -186,6 +211,7 @@ def _fixed(results: SweepResults, trial: TrialResult, metric: str) -> list[Any]:
         trial.state,
         trial.value,
         last.get(metric, metric_value(last, metric)),
+        *results.further(trial).values(),
         progress(last) if last else None,
         round(trial.seconds, 1),
         results.record.trials[trial.id].workers,

@@ -138,13 +138,15 @@ def make_table(state: SweepState, shown: Iterable[TrialState], now: float, width
     metric, table, narrow = metric_of(state), Table(), width < _NARROW
     table.add_column("trial", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for name in ("epoch", metric, "time") if narrow else ("workers", "epoch", metric, "best", "time"):
+    further = [] if narrow else state.further
+    for name in ("epoch", metric, "time") if narrow else ("workers", "epoch", metric, *further, "best", "time"):
         table.add_column(Text(name), justify="right", no_wrap=True)
     count = 0
     for trial in shown:
         count += trial.id in state.live
         best = Text(compact(trial.value), style="bold" if state.best and state.best.trial == trial.id else "")
-        said = [compact(epochs(trial.history[-1]) if trial.history else None), compact(last_value(trial, metric))]
+        said = [compact(epochs(trial.history[-1]) if trial.history else None)]
+        said += [compact(last_value(trial, name)) for name in (metric, *further)]
         took = elapsed(trial.elapsed(now))
         cells = [*said, took] if narrow else [compact(trial.workers), *said, best, took]
         table.add_row(short_id(trial.id), Text(trial.state, style=STYLES.get(trial.state, "")), *cells)

@@ -8,13 +8,13 @@ from typing import Any, Final
 from tunelight.storage import (
     DIVERGED,
     ERROR,
-    FINISHED,
     INTERRUPTED,
     OOM,
     PAUSED,
     RUNNING,
     STOPPED,
     TERMINAL,
+    VERBS,
     SweepState,
     TrialState,
     metric_value,
@@ -30,14 +30,6 @@ STYLES: Final = {
     ERROR: "red",
     INTERRUPTED: "yellow",
 }
-VERBS: Final = {
-    FINISHED: "finished",
-    STOPPED: "stopped",
-    DIVERGED: "diverged",
-    OOM: "ran out of memory",
-    ERROR: "failed",
-    INTERRUPTED: "was interrupted",
-}
 _ENDS: Final = {**VERBS, STOPPED: "stopped early", INTERRUPTED: "interrupted"}
 
 
@@ -47,21 +39,37 @@ def end_line(state: SweepState, trial: TrialState, total: int | None) -> str:
     parts = [f"trial {short_id(trial.id)} {VERBS.get(trial.state, 'ended')} {_after(trial)}"]
     if trial.value is not None:
         parts.append(f"{metric}={compact(trial.value)}")
-    if best is not None:
-        parts.append(f"(best {compact(best.value)} by {short_id(best.trial)})")
+    found = [] if best is None else [f"best {compact(best.value)} by {short_id(best.trial)}"]
+    if found or state.ahead:
+        parts.append(f"({'; '.join(filter(None, [*found, ahead(state)]))})")
     parts.append(done(state, total))
     return "  ".join(parts)
 
 
 def best_line(state: SweepState) -> str:
-    """Return the best report of a sweep and its configuration; empty before the first report."""
-    best = state.best
+    """Return the best report of a sweep and its configuration; empty before the first report.
+
+    A failed trial that had reported a better one is named at its end.
+    """
+    best, failed = state.best, ahead(state)
     if best is None:
-        return ""
+        return f"no trial that did not fail has reported {metric_of(state)}: {failed}" if failed else ""
     when = f"epoch {best.epoch + 1}" if best.epoch is not None else f"report {best.training_iteration}"
     leaves = _leaves(state.trials[best.trial].config_at(best.training_iteration))
     config = ", ".join(f"{key}={None if value is None else compact(value)}" for key, value in leaves)
-    return f"best {metric_of(state)}={compact(best.value)} by trial {short_id(best.trial)} at {when}: {config}"
+    trial = state.trials[best.trial]
+    report = trial.history[trial.best] if trial.best is not None else {}
+    also = "".join(f", {name}={compact(metric_value(report, name))}" for name in state.further)
+    line = f"best {metric_of(state)}={compact(best.value)}{also} by trial {short_id(best.trial)} at {when}: {config}"
+    return f"{line} ({failed})" if failed else line
+
+
+def ahead(state: SweepState) -> str:
+    """Return which failed trial had reported better than the best; empty where none did."""
+    best = state.ahead
+    if best is None:
+        return ""
+    return f"{compact(best.value)} by {short_id(best.trial)}, which {VERBS[state.trials[best.trial].state]}"
 
 
 def describe_error(trial: TrialState) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pprint
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from tunelight.storage import to_yaml
 
 _STRATEGIES: Final = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
 _KEEP: Final = "keep_global_batch"
+_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MAX_FAILURES: Final = 3
 """The default of ``failures``, which needs no word."""
 
@@ -58,6 +60,8 @@ def python(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
                 f"The sweep's {what} is {path}, which only the script or notebook that ran it can define, so that a "
                 "program cannot import it. Move it into a module, or use format='yaml'."
             )
+        if path is not None and not _PATH.fullmatch(str(path)):
+            raise SettingsError(f"The sweep's {what} {path!r} is no import path, module:Name. Use format='yaml'.")
     head = _words(facts)
     notes: list[str] = []
     if code["model"]:
@@ -65,7 +69,8 @@ def python(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
         imports, body = _fit(facts, told, parts)
     else:
         imports, body = _trial(facts, told)
-    doc = "\n".join([f'"""{head[0].rstrip(".")}.', "", *head[1:], *notes, f"Run it: python {name}", '"""'])
+    said = [_quoted(line) for line in [f"{head[0].rstrip('.')}.", "", *head[1:], *notes, f"Run it: python {name}"]]
+    doc = "\n".join([f'"""{said[0]}', *said[1:], '"""'])
     start = "\n\n".join([doc, *imports])
     return f'{start}\n\n\ndef main() -> None:\n{body}\n\n\nif __name__ == "__main__":\n    main()\n'
 
@@ -81,6 +86,11 @@ def _fit(facts: Mapping[str, Any], told: Mapping[str, Any], parts: dict[str, Any
         modules.setdefault(module, []).append(name.partition(".")[0])
     own = [f"from {module} import {', '.join(sorted(set(known)))}" for module, known in modules.items() if module]
     imports = "\n".join(["import pytorch_lightning as pl", "", "import tunelight as tl", *own])
+    for key in trainer:
+        if not key.isidentifier():
+            raise SettingsError(
+                f"The configuration's key 'trainer.{key}' is no argument of a Trainer. Use format='yaml'."
+            )
     trainer_lines = [f"        {name}={_coded(value)!r}," for name, value in trainer.items()]
     lines = [
         f"    pl.seed_everything({facts['seed']!r})",
@@ -183,7 +193,12 @@ def _words(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _head(facts: Mapping[str, Any], more: list[str]) -> str:
-    return "".join(f"# {line}\n" for line in [*_words(facts), *more])
+    return "".join(f"# {' '.join(line.split())}\n" for line in [*_words(facts), *more])
+
+
+def _quoted(line: str) -> str:
+    """Return a line as it can stand in a docstring: what a record holds must not end it."""
+    return " ".join(line.split()).replace("\\", "/").replace('"""', "...")
 
 
 def _imported(path: Any) -> tuple[str, str]:

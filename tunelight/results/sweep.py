@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tunelight import storage, stores
 from tunelight.errors import NoResultError, SettingsError, guess
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
     from tunelight.results.ensemble import Ensemble
 
+_MOST_IDS: Final = 12
+
 
 class SweepResults(Fronted[TrialResult]):
     """All that a sweep found; get it from ``tunelight.run`` or :meth:`load`. Iterates over its trials.
 
     The best trial is the one with the best report of all (not the best last report). NaN is never best, and
-    of equal trials the one that was created first is. Failed and interrupted trials count with what they
-    reported.
+    of equal trials the one that was created first is. Trials that failed (ERROR, OOM, DIVERGED) are left out:
+    :attr:`ahead` is the one that had reported better. STOPPED and INTERRUPTED ones count with what they reported.
     """
 
     def __init__(self, folder: str | os.PathLike[str], state: SweepState, told: Mapping[str, Any]) -> None:
@@ -71,15 +73,26 @@ class SweepResults(Fronted[TrialResult]):
 
     @property
     def best(self) -> TrialResult:
-        """The trial with the best report of all.
+        """The trial with the best report of all that did not fail.
 
-        Raises: NoResultError when nothing comparable was reported.
+        Raises: NoResultError when nothing comparable was reported, or only by trials that failed.
         """
         if self._state.best is None:
             raise NoResultError(self._nothing())
         return next(trial for trial in self.trials if trial.id == self._state.best.trial)
 
+    @property
+    def ahead(self) -> TrialResult | None:
+        """The failed trial that had reported better than :attr:`best`, or anything where that has none; else None."""
+        found = self._state.ahead
+        return None if found is None else next(trial for trial in self.trials if trial.id == found.trial)
+
     def _nothing(self) -> str:
+        if (failed := self.ahead) is not None:
+            return (
+                f"There is no best trial of {stores.shown(self.folder)}, for each trial that reported {self.metric!r} "
+                f"failed: {self._states()}. The best report was that of {failed}. Look at results.trial({failed.id!r})."
+            )
         text = f"No trial of {stores.shown(self.folder)} reported a number as {self.metric!r}: {self._states()}."
         if self.errors:
             first = self.errors[0]
@@ -105,10 +118,13 @@ class SweepResults(Fronted[TrialResult]):
         raise NoResultError(f"{self.folder} has no trial {key!r}.{guess(key, ids)} It has: {shown}; or say 'best'.")
 
     def top(self, k: int) -> list[TrialResult]:
-        """Return the ``k`` best trials by their best report, best first; fewer where fewer reported the metric."""
+        """Return the ``k`` best trials by their best report, best first; fewer where fewer reported the metric.
+
+        Trials that failed are left out.
+        """
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise SettingsError(f"k must be a whole number of 1 or more, not {k!r}.")
-        judged = [trial for trial in self.trials if trial.value is not None]
+        judged = [trial for trial in self.trials if trial.value is not None and not trial.failed]
         sign = -1.0 if self.mode == "max" else 1.0
         return sorted(judged, key=lambda trial: (sign * float(trial.value or 0), trial.index))[:k]
 
@@ -119,13 +135,14 @@ class SweepResults(Fronted[TrialResult]):
         and not of probabilities. Weights are those of each trial's :attr:`TrialResult.checkpoint`, on the CPU and in
         evaluation mode. Arguments beside ``k`` go to :meth:`TrialResult.load_model`.
 
-        Raises: NoResultError unless ``k`` trials reported the metric; what load_model raises. Imports torch.
+        Raises: NoResultError unless ``k`` trials that did not fail reported the metric; what load_model raises. Imports
+        torch.
         """
         found = self.top(k)
         if len(found) < k:
             raise NoResultError(
                 f"An ensemble of {k} was asked for, but {len(found)} trials of {self.folder} reported "
-                f"{self.metric!r}: {self._states()}. Ask for {len(found) or 'none'}."
+                f"{self.metric!r} and did not fail: {self._states()}. Ask for {len(found) or 'none'}."
             )
         from tunelight.results.ensemble import Ensemble  # noqa: PLC0415 - imports torch
 
@@ -183,8 +200,9 @@ class SweepResults(Fronted[TrialResult]):
     def dataframe(self) -> pd.DataFrame:
         """Return one row a trial: trial_id, state, best and last metric, epochs, reports, seconds, config.*.
 
-        The metric's columns are ``best_<metric>`` and ``last_<metric>``; ``epochs`` is how many epochs it had
-        trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
+        The metric's columns are ``best_<metric>`` and ``last_<metric>``. Further metrics of the sweep have both, too:
+        their ``best_`` is the value in the same report, the best by the first metric. ``epochs`` is how many epochs it
+        had trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
         column ``config.lr``, and nested ones are joined by dots.
         """
         import pandas as pd  # noqa: PLC0415 - half a second that only this needs
@@ -194,9 +212,9 @@ class SweepResults(Fronted[TrialResult]):
     def _row(self, trial: TrialResult) -> dict[str, Any]:
         last = trial.history[-1] if trial.history else {}
         row: dict[str, Any] = {"trial_id": trial.id, "state": trial.state}
-        if self.metric is not None:
-            row[f"best_{self.metric}"] = trial.value
-            row[f"last_{self.metric}"] = storage.metric_value(last, self.metric)
+        for metric, _ in self.objectives:
+            row[f"best_{metric}"] = storage.metric_value(trial.metrics, metric)
+            row[f"last_{metric}"] = storage.metric_value(last, metric)
         epoch = last.get("epoch")
         row["epochs"] = None if epoch is None else epoch + 1
         row["reports"] = len(trial.history)
@@ -236,15 +254,33 @@ class SweepResults(Fronted[TrialResult]):
         """Return a few lines to print: trials by state, and the best."""
         lines = [f"Sweep {self.name}: {self._states()}"]
         if self._state.best is None:
-            lines.append("No comparable result was reported.")
+            lines.append("No comparable result was reported by a trial that did not fail.")
         else:
             best = self.best
             config = ", ".join(f"{key}={_short(value)}" for key, value in best.config.items())
             where = "" if (epoch := best.metrics["epoch"]) is None else f" at epoch {epoch + 1}"
-            lines.append(f"Best {self.metric}: {_short(best.value)} (trial {best.id}{where})")
+            also = "".join(f", with {name}={_short(value)}" for name, value in self.further(best).items())
+            lines.append(f"Best {self.metric}: {_short(best.value)}{also} (trial {best.id}{where})")
             lines.append(f"  {config}")
+            lines.extend(self._front())
+        if (failed := self.ahead) is not None:
+            lines.append(
+                f"Trial {failed.id}, which {failed.outcome}, had reported {self.metric}={_short(failed.value)}."
+            )
         lines.extend(f"Trial {failed.id} failed: {(failed.error or '').splitlines()[0]}" for failed in self.errors)
         return "\n".join(lines)
+
+    def further(self, trial: TrialResult) -> dict[str, float | None]:
+        """Return the sweep's metrics beside the first one, in the trial's best report by that."""
+        return {metric: storage.metric_value(trial.metrics, metric) for metric, _ in self.objectives[1:]}
+
+    def _front(self) -> Iterator[str]:
+        """Say who is on the Pareto front, where there are several metrics."""
+        if len(self.objectives) > 1:
+            ids = [trial.id for trial in self.pareto()]
+            more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
+            names = " and ".join(f"{metric} ({mode})" for metric, mode in self.objectives)
+            yield f"On the Pareto front of {names}: {', '.join(ids[:_MOST_IDS]) or 'none'}{more}"
 
     def _states(self) -> str:
         parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]

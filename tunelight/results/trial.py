@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import os
 import pickle
@@ -14,7 +13,7 @@ from typing import Any, Final
 from tunelight import checkpoints, storage, stores
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.results.export import export
-from tunelight.settings import paired
+from tunelight.settings import load_object, paired
 from tunelight.storage import TrialState
 
 _PREFIX: Final = "model."
@@ -79,15 +78,30 @@ class TrialResult:
         return self._settings.get("model") is not None
 
     @property
+    def failed(self) -> bool:
+        """Tell whether it ended in an error, ran out of memory or diverged; such a trial is never the best."""
+        return self.state in storage.FAILED
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in words: "failed", "ran out of memory", ...; "has not ended" until then."""
+        return storage.VERBS.get(self.state, "has not ended")
+
+    @property
     def error(self) -> str | None:
         """Why it failed, diverged or ran out of memory: rank, error and traceback as text; None if it did not."""
+        about = self._error or {}
+        return f"{self._reason}\n\n{about['traceback']}" if about.get("traceback") else self._reason
+
+    @property
+    def _reason(self) -> str | None:
+        """Why it failed, without the traceback."""
         if self._error is None:
             return None
         about = self._error
         rank = about.get("rank", -1)
         where = f"rank {rank} on {about.get('node')}: " if isinstance(rank, int) and rank >= 0 else ""
-        head = f"{where}{about.get('type_name', 'Error')}: {about.get('message', '')}"
-        return f"{head}\n\n{about['traceback']}" if about.get("traceback") else head
+        return f"{where}{about.get('type_name', 'Error')}: {about.get('message', '')}"
 
     @property
     def checkpoint(self) -> Path | None:
@@ -126,20 +140,25 @@ class TrialResult:
     def _mode(self) -> str:
         return next((mode for _, mode in paired(self._settings.get("metric"), self._settings.get("mode"))), "min")
 
-    def load_model(self, model_cls: type[Any] | None = None, *, weights_only: bool = True, **kwargs: Any) -> Any:
+    def load_model(
+        self, model_cls: type[Any] | None = None, *, trust: bool = False, weights_only: bool = True, **kwargs: Any
+    ) -> Any:
         """Return the LightningModule with the weights of :attr:`checkpoint`, on the CPU.
 
         Args:
-            model_cls: its class; not needed after a ``model=`` sweep, which recorded it.
+            model_cls: its class; not needed after a ``model=`` sweep, which recorded it, where this process has
+                imported that class or can import it.
+            trust: also import the recorded class from the folder of the file that the sweep was run from. That runs the
+                code there, so it is for sweeps of people whom you trust.
             weights_only: refuse checkpoints that hold more than tensors and plain data, since opening those
                 runs code. False for a checkpoint of your own that holds other objects.
             kwargs: further arguments of the class; they win over all others. Where the module did not call
                 ``save_hyperparameters()``, its arguments are taken from the trial's configuration.
 
         Raises: CheckpointError without a checkpoint, or where it cannot be loaded; TrainFunctionError where the class
-        is not known; ImportPathError where it does not import. Imports torch and Lightning.
+        is not known; ImportPathError where it does not import, which says what to do. Imports torch and Lightning.
         """
-        cls = model_cls if model_cls is not None else self._recorded_model()
+        cls = model_cls if model_cls is not None else self._recorded_model(trust)
         if not hasattr(cls, "load_from_checkpoint"):
             name = getattr(cls, "__name__", repr(cls))
             raise TrainFunctionError(
@@ -190,28 +209,30 @@ class TrialResult:
         found = (info.path if info.value is None else f"{info.path} (value {info.value:.6g})" for info in whole)
         return ", ".join(found) or "the trial has no other"
 
-    def _recorded_model(self) -> type[Any]:
+    def _recorded_model(self, trust: bool) -> type[Any]:
         recorded = self._settings.get("model")
         if not isinstance(recorded, str):
             raise TrainFunctionError(
                 f"Which class trial {self.id} trained is not known: the sweep was given a train function, "
                 "not model=. Call load_model(YourLightningModule)."
             )
-        module, _, name = recorded.partition(":")
         from tunelight.space.files import importable  # noqa: PLC0415 - reading results does without
 
         file = (self._settings.get("run") or {}).get("file")
+        folder = Path(file).parent if isinstance(file, str) else None
         try:
-            with importable(Path(file).parent) if file else contextlib.nullcontext():
-                found: Any = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
-            raise ImportPathError(
-                f"The sweep's model {recorded!r} does not import here: {error}. Call "
-                "load_model(YourLightningModule), or make its module importable."
-            ) from error
-        return found  # type: ignore[no-any-return]
+            with importable(folder) if trust and folder is not None else contextlib.nullcontext():
+                found: type[Any] = load_object(recorded)
+        except ImportPathError as error:
+            name = recorded.rpartition(":")[2].rpartition(".")[2]
+            how = f"Import the class and call load_model({name if name.isidentifier() else 'YourLightningModule'})"
+            if folder is not None and not trust:
+                how += (
+                    f"; or, if you trust the code in {folder}, from which the sweep was run, have it imported from "
+                    "there: load_model(trust=True)"
+                )
+            raise ImportPathError(f"The sweep's model {recorded!r} does not import here: {error} {how}.") from error
+        return found
 
     def _model_arguments(self, cls: type[Any]) -> dict[str, Any]:
         """Return the configuration's part for the module: ``model.*``, else what its constructor takes."""
@@ -228,4 +249,8 @@ class TrialResult:
         return {key: value for key, value in self.config.items() if key in names}
 
     def __repr__(self) -> str:
-        return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={len(self.history)})"
+        why = "" if self._reason is None else f", error={self._reason!r}"
+        return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={len(self.history)}{why})"
+
+    def __str__(self) -> str:
+        return repr(self) if self._reason is None else f"trial {self.id} {self.outcome}: {self._reason}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,11 +19,13 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from tunelight.errors import SettingsError
+from tunelight.masking import masked
 
 logger = logging.getLogger("tunelight")
 
 OWNER: Final = "tunelight"
 """Under this key a study says which sweep's copy it is."""
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 _PAUSE_S: Final = 0.25
 """What changes within it is written at once."""
 _RETRY_S: Final = 5.0
@@ -55,27 +59,38 @@ class _Written:
 
 
 def storage_opener(where: str) -> Callable[[], BaseStorage]:
-    """Return what opens the storage at an address, or the journal at a path."""
+    """Return what opens the storage at an address, or the journal at a path; ``${NAME}`` is an environment variable."""
     if "://" in where:
-        return lambda: optuna.storages.get_storage(where)
+        return lambda: optuna.storages.get_storage(os.path.expandvars(where))
     return lambda: _journal(Path(where))
 
 
 def check_address(where: str, folder: Path | None) -> None:
     """Raise SettingsError where an address cannot be reached, or holds another sweep's study of that name."""
+    shown = masked(where)
     if "://" not in where:
+        shown = masked(f"x://{where}").removeprefix("x://")
         raise SettingsError(
-            f"study_storage={where!r} is no address. Give one as 'sqlite:///studies.db', or leave it out for "
+            f"study_storage={shown!r} is no address. Give one as 'sqlite:///studies.db', or leave it out for "
             "study.journal in the sweep's folder."
         )
+    for name in _VARIABLE.findall(where):
+        if name not in os.environ:
+            raise SettingsError(
+                f"study_storage={shown!r} names the environment variable {name}, which is not set. Set it, or give "
+                "another address."
+            )
     try:
         target = storage_opener(where)()
         known = {study.study_name: study.user_attrs.get(OWNER) for study in target.get_all_studies()}
         target.remove_session()
     except Exception as error:
-        raise SettingsError(f"study_storage={where!r} cannot be used: {_reason(error)}") from error
+        text = f"study_storage={shown!r} cannot be used: {_reason(error)}"
+        if masked(str(error)) != str(error):  # a data base's own error may hold the address as it is
+            raise SettingsError(text) from None
+        raise SettingsError(text) from error
     if folder is not None and known.get(folder.name, str(folder)) != str(folder):
-        raise SettingsError(_taken(where, folder.name, str(folder)))
+        raise SettingsError(_taken(shown, folder.name, str(folder)))
 
 
 def _taken(where: str, name: str, owner: str) -> str:
@@ -119,7 +134,7 @@ class Mirror:
         self._memory = memory
         self._source = memory.get_study_id_from_name(source.study_name)
         self._opened = opened
-        self._where = where
+        self._where = masked(where)
         self._name = folder.name
         self._owner = str(folder)
         self._target: BaseStorage | None = None
@@ -264,4 +279,4 @@ def _still(trial: FrozenTrial) -> FrozenTrial:
 
 
 def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}"
+    return (isinstance(error, OSError) and error.strerror) or masked(f"{type(error).__name__}: {error}")

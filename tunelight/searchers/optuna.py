@@ -65,6 +65,7 @@ class OptunaSearcher(Follower):
             seeded as the sweep is (None: "tpe"; with several metrics "nsgaii").
         space, metric, mode, seed: for use without ``tunelight.run``, which tells its own (0 is the seed then).
         study_storage: an address that Optuna knows, as "sqlite:///studies.db", for the copy (None: the journal).
+            ``${NAME}`` in it is an environment variable: a password, say, which is then recorded nowhere.
         options: arguments of the named sampler.
 
     Raises: SettingsError. Runs on: driver.

@@ -67,3 +67,9 @@ class Judged:
     def judged_by(self) -> dict[str, Any]:
         """The metric and mode that trials are judged by, where they are judged by one."""
         return dict(zip(("metric", "mode"), (*self.objectives, (None, self.mode))[0], strict=True))
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What the record holds of it: ``metric`` and ``mode`` of the first, and the others as ``further``, if any."""
+        further = [list(pair) for pair in self.objectives[1:]]
+        return {**self.judged_by, **({"further": further} if further else {})}

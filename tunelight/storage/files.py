@@ -19,6 +19,7 @@ import yaml
 
 from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
+from tunelight.masking import masked, masked_settings
 from tunelight.settings import check_paired, check_setting
 from tunelight.storage.names import RECORD_FILE, SWEEP_FILE, why
 from tunelight.storage.remote import refresh
@@ -44,7 +45,7 @@ def _default(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     tolist = getattr(value, "tolist", None)
-    return tolist() if callable(tolist) else repr(value)
+    return tolist() if callable(tolist) else masked(repr(value))
 
 
 _encoder = json.JSONEncoder(default=_default, separators=(",", ":"))
@@ -66,7 +67,7 @@ def _spell_out(value: Any, depth: int) -> Any:
     try:
         return json.loads(_encoder.encode(value))
     except Exception:  # noqa: BLE001 - whatever it is, its repr is better than no record
-        return repr(value)
+        return masked(repr(value))
 
 
 def plain(value: Any) -> Any:
@@ -192,17 +193,20 @@ def _free_name(parent: Path, name: str) -> str:
 
 
 def write_sweep_file(folder: str | os.PathLike[str], sweep: Mapping[str, Any]) -> Path:
-    """Write ``sweep.yaml``: what the sweep was told, the space's description, versions.
+    """Write ``sweep.yaml``: what the sweep was told, the space's description, versions; secrets are masked.
 
     Raises: StorageError.
     """
     path = Path(folder, SWEEP_FILE)
-    write_atomically(path, to_yaml(sweep))
+    write_atomically(path, to_yaml(masked_settings(sweep)))
     return path
 
 
 def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read ``sweep.yaml``; {} where there is none. Raises: StorageError where it is no YAML mapping."""
+    """Read ``sweep.yaml``; {} where there is none. Secrets that an earlier version wrote into it are masked.
+
+    Raises: StorageError where it is no YAML mapping.
+    """
     path = Path(folder, SWEEP_FILE)
     try:
         refresh(path)
@@ -218,4 +222,4 @@ def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
         check_paired(metric, mode or "min")
     except SettingsError as error:
         raise StorageError(f"{path} has been changed: {error} Restore it, or delete it to go by the record.") from error
-    return data
+    return masked_settings(data)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight.masking import masked_command
 from tunelight.storage.files import versions
 
 _GIT_S: Final = 5.0
 """How long git may take: a sweep does not wait for a slow file system."""
-_SECRET: Final = re.compile(
-    r"(?i)(pass(word|wd|phrase)?|secret|token|credential|api[-_.]?key|access[-_.]?key|private[-_.]?key)$"
-)
-_IN_ADDRESS: Final = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 
 
 def provenance(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -26,29 +22,12 @@ def provenance(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     changed, or others lay there untracked); None outside of a repository, or where git does not answer.
     """
     run = {
-        "command": masked(sys.orig_argv),
+        "command": masked_command(sys.orig_argv),
         "cwd": str(Path.cwd()),
         "file": None if file is None else str(Path(file).absolute()),
         "git": git_state(Path.cwd()),
     }
     return {"versions": versions(), "run": run}
-
-
-def masked(command: list[str]) -> list[str]:
-    """Return a command line with the values of what is called a password, token or key, and those in URLs, masked."""
-    shown: list[str] = []
-    hide = False
-    for word in command:
-        names = word.split("=")[:-1]  # --set=model.token=... has two
-        secret = next((index for index, name in enumerate(names, start=1) if _SECRET.search(name)), None)
-        if hide:
-            shown.append("***")
-        elif secret is not None:
-            shown.append(f"{'='.join(names[:secret])}=***")
-        else:
-            shown.append(_IN_ADDRESS.sub(r"\1:***@", word))
-        hide = not hide and not names and word.startswith("-") and bool(_SECRET.search(word))
-    return shown
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ray.tune import Callback
 
 from tunelight import checkpoints
+from tunelight.masking import masked, masked_error
 from tunelight.messages import RESULT_KEY
 from tunelight.storage.files import encode
 from tunelight.storage.names import METRICS_FILE
@@ -97,7 +98,7 @@ class RecordCallback(Callback):
 
     def note(self, text: str, trial: str | None = None) -> None:
         """Put a remark for the person who runs the sweep into the record."""
-        self._write("note", trial=trial, text=text)
+        self._write("note", trial=trial, text=masked(text))
 
     def change(
         self, trial: str, number: int, config: Mapping[str, Any], parent: str | None, parent_number: int | None
@@ -139,6 +140,8 @@ class RecordCallback(Callback):
     def _set(self, trial_id: str, new: str, **fields: Any) -> None:
         if self.state.trials[trial_id].state == new:
             return
+        if fields.get("error"):
+            fields["error"] = masked_error(fields["error"])
         self._write("state", trial=trial_id, state=new, **fields)
         if new != RUNNING:
             self._running.pop(trial_id, None)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tunelight.masking import masked, masked_error, masked_run
+
 PENDING: Final = "PENDING"
 RUNNING: Final = "RUNNING"
 PAUSED: Final = "PAUSED"
@@ -22,6 +24,17 @@ STATES: Final = (PENDING, RUNNING, PAUSED, FINISHED, STOPPED, DIVERGED, OOM, ERR
 OOM: it ran out of memory. INTERRUPTED: cut off with its sweep."""
 _MOST_EVENTS: Final = 50
 TERMINAL: Final = frozenset({FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED})
+FAILED: Final = frozenset({DIVERGED, OOM, ERROR})
+"""A trial that ended so is never the best of its sweep."""
+VERBS: Final = {
+    FINISHED: "finished",
+    STOPPED: "stopped",
+    DIVERGED: "diverged",
+    OOM: "ran out of memory",
+    ERROR: "failed",
+    INTERRUPTED: "was interrupted",
+}
+"""How a trial ended, in words: "trial 3 ran out of memory"."""
 
 
 @dataclass
@@ -66,6 +79,11 @@ class TrialState:
     runs: list[int] = field(default_factory=list)
     """In which of the sweep's runs it trained."""
 
+    @property
+    def failed(self) -> bool:
+        """Tell whether it ended in an error, ran out of memory or diverged."""
+        return self.state in FAILED
+
     def elapsed(self, now: float) -> float:
         """Return the seconds it has been RUNNING until ``now``."""
         return self.seconds + (max(0.0, now - self.since) if self.since is not None else 0.0)
@@ -103,7 +121,9 @@ class SweepState:
     """The trials that are RUNNING or PAUSED."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     best: Best | None = None
-    """Of equal values, the one of the trial with the lower index."""
+    """Of the trials that did not fail; of equal values, that of the trial with the lower index."""
+    best_failed: Best | None = None
+    """The same of the trials that failed."""
     notes: list[tuple[str | None, str]] = field(default_factory=list)
     """(trial id or None, text), in order."""
     events: deque[tuple[float, str | None, str, str]] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
@@ -113,6 +133,24 @@ class SweepState:
     updated: float | None = None
     ended: str | None = None
     """Why the sweep ended; None while it runs, or if its driver died."""
+
+    @property
+    def ahead(self) -> Best | None:
+        """The best report of the trials that failed, if it beats ``best`` or there is no other."""
+        failed, best = self.best_failed, self.best
+        if failed is None or best is None or is_better(failed.value, best.value, self.mode):
+            return failed
+        return None
+
+    @property
+    def further(self) -> list[str]:
+        """The metrics beside the one that trials are judged by, where a sweep has several."""
+        return [str(metric) for metric, _ in self.sweep.get("further") or ()]
+
+    @property
+    def mode(self) -> str:
+        """Which values of the metric are better: "min" or "max"."""
+        return str(self.sweep.get("mode") or "min")
 
 
 def apply(state: SweepState, line: Mapping[str, Any]) -> None:
@@ -127,7 +165,7 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     told = dict(line["sweep"])
-    state.runs.append(told.pop("run", None) or {})
+    state.runs.append(masked_run(told.pop("run", None) or {}))
     state.sweep.update(told)
     state.started, state.ended = line["time"], None
 
@@ -139,7 +177,7 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
-    trial, new = state.trials[line["trial"]], line["state"]
+    trial, new, failed = state.trials[line["trial"]], line["state"], state.trials[line["trial"]].failed
     if trial.since is not None:
         trial.seconds, trial.since = trial.elapsed(line.get("at", line["time"])), None
     if new == RUNNING:
@@ -148,7 +186,10 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
             trial.runs.append(len(state.runs) - 1)
     state.counts[trial.state] -= 1
     state.counts[new] += 1
-    trial.state, trial.error = new, line.get("error")
+    error = line.get("error")  # an earlier version recorded it with passwords in addresses
+    trial.state, trial.error = new, masked_error(error) if isinstance(error, Mapping) else error
+    if trial.failed != failed:
+        _judge_again(state, trial)
     at = line.get("at", line["time"])
     trial.moves.append((at, new))
     state.events.append((at, trial.id, "state", new))
@@ -170,12 +211,34 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     value = metric_value(line["metrics"], state.sweep.get("metric"))
     if value is None or math.isinf(value):
         return
-    mode = state.sweep.get("mode", "min")
-    if trial.value is None or is_better(value, trial.value, mode):
+    if trial.value is None or is_better(value, trial.value, state.mode):
         trial.best, trial.value = len(trial.history) - 1, value
-        best = state.best
-        if best is None or is_better(value, best.value, mode) or (value == best.value and trial.index < best.index):
-            state.best = Best(value, trial.id, trial.index, iteration, epoch)
+        _judge(state, trial)
+
+
+def _judge(state: SweepState, trial: TrialState) -> None:
+    """Make a trial's best report that of its sweep, among trials that failed or those that did not, if it is."""
+    if trial.best is None or trial.value is None:
+        return
+    name = "best_failed" if trial.failed else "best"
+    best: Best | None = getattr(state, name)
+    equal = best is not None and trial.value == best.value and trial.index < best.index
+    if best is None or equal or is_better(trial.value, best.value, state.mode):
+        report = trial.history[trial.best]
+        found = Best(trial.value, trial.id, trial.index, report["training_iteration"], report["epoch"])
+        setattr(state, name, found)
+
+
+def _judge_again(state: SweepState, trial: TrialState) -> None:
+    """Judge a trial that now counts as failed, or does so no more."""
+    name = "best" if trial.failed else "best_failed"
+    before: Best | None = getattr(state, name)
+    _judge(state, trial)
+    if before is not None and before.trial == trial.id:
+        setattr(state, name, None)
+        for other in state.trials.values():
+            if other.failed != trial.failed:
+                _judge(state, other)
 
 
 def _apply_checkpoint(state: SweepState, line: Mapping[str, Any]) -> None:
@@ -201,7 +264,7 @@ def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
-    trial_id, text = line.get("trial"), line["text"]
+    trial_id, text = line.get("trial"), masked(line["text"])
     state.notes.append((trial_id, text))
     state.events.append((line["time"], trial_id, "note", text))
     if trial_id in state.trials:

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
 from tunelight.errors import SettingsError, guess
+from tunelight.masking import masked
 
 FOLDER: Final = "tunelight-stores"
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -57,8 +58,8 @@ def check(url: str) -> None:
         )
     if protocol == "memory":
         raise SettingsError(
-            f"storage={url!r} lies in the memory of one process, and a sweep has many. Give a folder, or a store that "
-            "all nodes reach."
+            f"storage={_masked(url)!r} lies in the memory of one process, and a sweep has many. Give a folder, or a "
+            "store that all nodes reach."
         )
     if "::" in url or ODD.search(rest) or ".." in PurePath(rest).parts or not rest.strip("/"):
         raise SettingsError(
@@ -68,11 +69,11 @@ def check(url: str) -> None:
     try:
         _kind(protocol)
     except ImportError as error:
-        raise SettingsError(f"storage={url!r} cannot be used here: {error}. Every node needs it.") from error
+        raise SettingsError(f"storage={_masked(url)!r} cannot be used here: {error}. Every node needs it.") from error
 
 
 def _masked(url: str) -> str:
-    return re.sub(r"://[^/]*@", "://***@", url)
+    return re.sub(r"://[^/]*@", "://***@", masked(url))
 
 
 def working(given: str | os.PathLike[str]) -> Path:

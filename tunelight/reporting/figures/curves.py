@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from tunelight.reporting.figures.data import check_metric, judged_by, progress, rung_reached, values_of
+from tunelight.reporting.figures.data import check_metric, failed_in, judged_by, progress, rung_reached, values_of
 from tunelight.reporting.figures.style import (
     BEST,
     COLOURS,
@@ -63,7 +63,7 @@ def history(results: SweepResults, metric: str | None = None, mode: str | None =
             )
         )
     worst = -math.inf if mode == "max" else math.inf
-    filled = np.where(there, values, worst)
+    filled = np.where(there & ~failed_in(results), values, worst)
     best = np.maximum.accumulate(filled) if mode == "max" else np.minimum.accumulate(filled)
     known = np.isfinite(best)
     line = {"color": BEST, "width": 2, "shape": "hv"}
@@ -108,7 +108,7 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
                 hovertemplate="trial %{customdata}, %{x}: %{y:.5g}<extra></extra>",
             )
         )
-    values = values_of(results, metric, mode)
+    values = np.where(failed_in(results), math.nan, values_of(results, metric, mode))
     if np.isfinite(values).any():
         winner = results.trials[int(np.nanargmax(values) if mode == "max" else np.nanargmin(values))]
         x, y = _curve(winner, metric)

@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 
 WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 """What a report holds beside the user's metrics."""
+_MOST_TRIALS: Final = 2 / 3
+"""Share of the trials that has to have come to the epoch at which they are compared."""
 MISSING: Final = "(not set)"
 """Shown for a key that a configuration lacks: it depends on others (a conditional one)."""
 
 
 def judged_by(results: SweepResults) -> tuple[str, str]:
     """Return the sweep's metric and mode; of several, the first."""
-    metric, mode = results.metric, results.mode
-    first = metric if isinstance(metric, str) or not metric else metric[0]
-    how = mode if isinstance(mode, str) else mode[0]
-    return first or "metric", how
+    return results.metric or "metric", results.mode
 
 
 def metrics_of(results: SweepResults) -> list[str]:
@@ -74,6 +73,44 @@ def values_of(results: SweepResults, metric: str | None = None, mode: str | None
     if metric is None or (metric == first and mode in (None, how)):
         return np.array([math.nan if trial.value is None else trial.value for trial in results.trials], dtype=float)
     return np.array([best_of(trial, metric, mode or how) for trial in results.trials], dtype=float)
+
+
+def same_epoch(results: SweepResults, metric: str, mode: str) -> tuple[int, Values]:
+    """Return the last epoch that most trials came to, and each trial's best value up to it; NaN for those that did not.
+
+    A trial that was stopped early has had less time to become good than one that was not, so that values of different
+    epochs say more of the scheduler than of the configurations. Epochs are counted from 1; of reports without one, the
+    reports are.
+    """
+    curves = [
+        [(progress(report), value) for report in trial.history if (value := _finite(report, metric)) is not None]
+        for trial in results.trials
+    ]
+    reached = sorted((curve[-1][0] for curve in curves if curve), reverse=True)
+    if not reached:
+        return 0, np.full(len(curves), math.nan)
+    epoch = reached[math.ceil(_MOST_TRIALS * len(reached)) - 1]
+    found = [
+        [value for at, value in curve if at <= epoch] if curve and curve[-1][0] >= epoch else [] for curve in curves
+    ]
+    choose = max if mode == "max" else min
+    return epoch, np.array([choose(values) if values else math.nan for values in found], dtype=float)
+
+
+def _finite(report: Mapping[str, Any], metric: str) -> float | None:
+    value = metric_value(report, metric)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def best_report(results: SweepResults, metric: str) -> Values:
+    """Return the value of a metric in each trial's best report, the best by the sweep's metric; NaN without one."""
+    found = [metric_value(trial.metrics, metric) for trial in results.trials]
+    return np.array([math.nan if value is None else value for value in found], dtype=float)
+
+
+def failed_in(results: SweepResults) -> Values:
+    """Return which trials failed, and so are never the best."""
+    return np.array([trial.failed for trial in results.trials], dtype=bool)
 
 
 def progress(report: Mapping[str, Any]) -> int:

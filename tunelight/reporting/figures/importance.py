@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import warnings
 from collections.abc import Sequence
@@ -14,19 +15,33 @@ from tunelight.errors import SettingsError, guess
 from tunelight.reporting.figures.data import Column
 from tunelight.reporting.figures.style import Values, is_wide
 
-Evaluator = Literal["pedanova", "fanova"]
-
+Evaluator = Literal["fanova", "pedanova"]
+EVALUATORS: Final[tuple[Evaluator, ...]] = ("fanova", "pedanova")
+ROUGH: Final = 100
+"""Trials below which importances can be far off, whoever judges (docs/decisions/0009)."""
+MOST: Final = 1000
+"""Trials that importances are judged by; of more, these are drawn at random: they say the same, in seconds."""
+_TREES: Final = 64
+_DEPTH: Final = 5
+"""Of fANOVA's forest. Trees of any depth, Optuna's default, learn noise by heart, and take minutes for 1,000 trials."""
+_FEW: Final = 8
 _LEAST: Final = 4
-"""Trials below which nothing is said of importance: the best tenth would be one trial, and chance."""
+"""Trials below which nothing is said of importance."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """Of one key; ``partial`` where only some configurations have it, and those alone were judged."""
+    """Of one key, judged by so many trials; ``partial``: only some configurations have it, and were judged."""
 
     key: str
     value: float
-    partial: bool
+    trials: int
+    partial: bool = False
+
+
+def is_there(evaluator: Evaluator) -> bool:
+    """Tell whether what an evaluator needs is installed: fANOVA's forest is scikit-learn's."""
+    return evaluator != "fanova" or importlib.util.find_spec("sklearn") is not None
 
 
 def importances_of(
@@ -37,15 +52,15 @@ def importances_of(
     Keys that every configuration has are judged together. One that is missing in some (a conditional one) is judged
     with them among those trials that have it. Raises: SettingsError for another evaluator.
     """
-    if evaluator not in ("pedanova", "fanova"):
-        valid = ["pedanova", "fanova"]
-        raise SettingsError(f"evaluator is {evaluator!r}, but is one of: {', '.join(valid)}.{guess(evaluator, valid)}")
+    if evaluator not in EVALUATORS:
+        near = guess(evaluator, EVALUATORS)
+        raise SettingsError(f"evaluator is {evaluator!r}, but is one of: {', '.join(EVALUATORS)}.{near}")
     if len(values) < _LEAST:
         return [], f"Importances need {_LEAST} trials with a value; there are {len(values)}."
     if float(np.ptp(values)) == 0:
         return [], "All trials have the same value: no key explains a difference."
     whole = [column for column in columns if column.there.all()]
-    found = [Importance(key, value, partial=False) for key, value in _evaluate(whole, values, mode, evaluator).items()]
+    found = [Importance(key, value, len(values)) for key, value in evaluate(whole, values, mode, evaluator).items()]
     for column in columns:
         there = column.there
         few = there.sum() < _LEAST or len(set(map(repr, np.array(column.numbers)[there]))) < 2
@@ -53,9 +68,9 @@ def importances_of(
             continue
         part = [*(_where(one, there) for one in whole), _where(column, there)]
         part = [one for one in part if len(set(one.numbers.tolist())) > 1]
-        value = _evaluate(part, values[there], mode, evaluator).get(column.key)
+        value = evaluate(part, values[there], mode, evaluator).get(column.key)
         if value is not None:
-            found.append(Importance(column.key, value, partial=True))
+            found.append(Importance(column.key, value, int(there.sum()), partial=True))
     return found, "" if found else "Too few trials have the keys that differ."
 
 
@@ -63,7 +78,8 @@ def _where(column: Column, there: Values) -> Column:
     return Column(column.key, tuple(v for v, one in zip(column.raw, there, strict=True) if one), column.numeric)
 
 
-def _evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: str) -> dict[str, float]:
+def evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: str) -> dict[str, float]:
+    """Return each key's importance, by an evaluator of Optuna's."""
     if not columns:
         return {}
     import optuna  # noqa: PLC0415 - a second that only this figure needs
@@ -73,8 +89,13 @@ def _evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: s
         get_param_importances,
     )
 
-    spaces = {column.key: _distribution(optuna.distributions, column) for column in columns}
-    rows = zip(*(_suggested(column) for column in columns), strict=True)
+    columns = sorted(columns, key=lambda column: column.key)  # Optuna's own order, which it takes `params` to be in
+    seen = [_suggested(column) for column in columns]
+    spaces = {
+        column.key: _distribution(optuna.distributions, column, values)
+        for column, values in zip(columns, seen, strict=True)
+    }
+    rows = zip(*seen, strict=True)
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -87,7 +108,9 @@ def _evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: s
                 )
                 for row, value in zip(rows, values, strict=True)
             )
-            judge: Any = FanovaImportanceEvaluator(seed=0) if evaluator == "fanova" else PedAnovaImportanceEvaluator()
+            judge: Any = PedAnovaImportanceEvaluator()
+            if evaluator == "fanova":
+                judge = FanovaImportanceEvaluator(n_trees=_TREES, max_depth=_DEPTH, seed=0)
             found = get_param_importances(study, evaluator=judge, params=list(spaces))
     finally:
         optuna.logging.set_verbosity(before)
@@ -95,17 +118,22 @@ def _evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: s
 
 
 def _suggested(column: Column) -> list[Any]:
+    """Return a column's values as evaluators are to see them.
+
+    Evaluators take values as drawn evenly from their range: numbers that are far apart count by their logarithm, and a
+    few different ones by their order.
+    """
     if not column.numeric:
         return [column.labels[int(place)] for place in column.numbers]
-    return [value if isinstance(value, int) else float(value) for value in column.raw]
+    numbers = column.numbers
+    different = np.unique(numbers)
+    if len(different) <= _FEW:
+        return [float(place) for place in np.searchsorted(different, numbers)]
+    return [float(number) for number in (np.log10(numbers) if is_wide(numbers) else numbers)]
 
 
-def _distribution(distributions: Any, column: Column) -> Any:
-    """Return a distribution that the values may have come from: their range, logarithmic where they are far apart."""
+def _distribution(distributions: Any, column: Column, values: Sequence[Any]) -> Any:
+    """Return a distribution that the values may have come from."""
     if not column.numeric:
         return distributions.CategoricalDistribution(tuple(column.labels))
-    numbers = column.numbers
-    low, high, log = float(numbers.min()), float(numbers.max()), is_wide(numbers)
-    if all(isinstance(value, int) for value in column.raw):
-        return distributions.IntDistribution(int(low), int(high), log=log)
-    return distributions.FloatDistribution(low, high, log=log)
+    return distributions.FloatDistribution(min(values), max(values))

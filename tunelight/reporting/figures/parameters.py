@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tunelight.reporting.figures.data import MISSING, Column, check_metric, columns, judged_by, values_of
-from tunelight.reporting.figures.importance import Evaluator, importances_of
+from tunelight.reporting.figures.data import MISSING, Column, check_metric, columns, judged_by, same_epoch, values_of
+from tunelight.reporting.figures.importance import MOST, ROUGH, Evaluator, importances_of, is_there
 from tunelight.reporting.figures.style import SCALE, Values, axis_type, figure, is_wide, nothing, plain, scatter, text
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _MOST_AXES: Final = 14
 _MOST_SLICES: Final = 12
 _ROW: Final = 4
 _MOST_TICKS: Final = 12
+_EVALUATORS: Final = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ class _Judged:
     index: Values
     values: Values
     columns: list[Column]
+    epoch: int = 0
+    """At which they were compared; 0: each by its best report of all."""
+
+    def some(self, at: Values) -> _Judged:
+        """Return some of the trials, by their places."""
+        few = [replace(column, raw=tuple(column.raw[place] for place in at)) for column in self.columns]
+        return replace(self, index=self.index[at], values=self.values[at], columns=few)
 
     @property
     def missing(self) -> str:
@@ -43,14 +51,14 @@ class _Judged:
         return "" if self.columns else "All trials have the same configuration."
 
 
-def _judge(results: SweepResults, metric: str | None) -> _Judged:
+def _judge(results: SweepResults, metric: str | None, *, at_same_epoch: bool = False) -> _Judged:
     first, mode = judged_by(results)
     metric = first if metric is None else check_metric(results, metric)
-    values = values_of(results, metric, mode)
+    epoch, values = same_epoch(results, metric, mode) if at_same_epoch else (0, values_of(results, metric, mode))
     there = np.isfinite(values)
     trials = [trial for trial, found in zip(results.trials, there, strict=True) if found]
     index = np.array([trial.index for trial in trials], dtype=np.int32)
-    return _Judged(metric, mode, index, values[there], columns(trials))
+    return _Judged(metric, mode, index, values[there], columns(trials), epoch)
 
 
 def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
@@ -168,36 +176,50 @@ def _words(column: Column) -> list[str]:
     return [names[int(place)] for place in column.numbers[column.there]]
 
 
-def importances(results: SweepResults, metric: str | None = None, evaluator: Evaluator = "pedanova") -> go.Figure:
+def importances(results: SweepResults, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:
     """Draw how much of the differences between trials each key explains, by Optuna.
+
+    Trials are compared at the same epoch: by their best value up to the last one that most of them came to. The figure
+    says which that is, and how many trials it rests on: a thousand of them at most, drawn at random.
 
     Args:
         metric: by default the sweep's. Raises: MetricError for one that nobody reported.
-        evaluator: "pedanova" (PED-ANOVA, Watanabe et al. 2023: what sets the best tenth apart; milliseconds) or
-            "fanova" (fANOVA, Hutter et al. 2014: shares of the variance; minutes from about 1,000 trials on).
+        evaluator: "fanova" (fANOVA, Hutter et al. 2014: shares of the variance; needs scikit-learn) or "pedanova"
+            (PED-ANOVA, Watanabe et al. 2023: what sets the best tenth apart, which is another question).
     """
-    judged = _judge(results, metric)
-    how = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}.get(evaluator, evaluator)
-    title = f"Importances for {text(judged.metric)}, by {how}"
+    judged = _judge(results, metric, at_same_epoch=True)
+    title = f"Importances for {text(judged.metric)}, by {_EVALUATORS.get(evaluator, evaluator)}"
     if judged.missing:
         return nothing(title, judged.missing)
+    if not is_there(evaluator):
+        return nothing(title, "fANOVA needs scikit-learn, which is not installed: pip install scikit-learn.")
+    if len(judged.values) > MOST:
+        judged = judged.some(np.sort(np.random.default_rng(0).permutation(len(judged.values))[:MOST]))
     found, why = importances_of(judged.columns, judged.values, judged.mode, evaluator)
     if not found:
         return nothing(title, why)
-    partial = any(one.partial for one in found)
-    note = "* a key that not all configurations have, judged among those that do" if partial else ""
-    made = figure(title, "importance", "", note)
+    made = figure(title, "importance", "", _rests_on(judged, len(results), any(one.partial for one in found)))
     found = sorted(found, key=lambda one: one.value)
     made.add_trace(
         go.Bar(
             x=[one.value for one in found],
             y=[f"{text(one.key)}{'*' if one.partial else ''}" for one in found],
             text=[f"{one.value:.2f}" for one in found],
+            customdata=[one.trials for one in found],
             orientation="h",
             marker={"color": "#6c8ebf"},
-            hovertemplate="%{y}: %{x:.3f}<extra></extra>",
+            hovertemplate="%{y}: %{x:.3f}, of %{customdata} trials<extra></extra>",
         )
     )
     made.update_xaxes(range=[0, max(1.05, 1.05 * max(one.value for one in found))])
     made.update_layout(height=160 + 30 * len(found))
     return made
+
+
+def _rests_on(judged: _Judged, whole: int, partial: bool) -> str:
+    """Return how many trials importances rest on, and at which epoch they were compared."""
+    count = len(judged.values)
+    note = f"{count} of {whole} trials, by their best {text(judged.metric, 24)} up to epoch {judged.epoch}"
+    if count < ROUGH:
+        note += f"; rough: with fewer than {ROUGH} trials, chance has its share"
+    return f"{note}; * judged among the trials that have the key" if partial else note

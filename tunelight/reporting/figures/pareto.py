@@ -10,36 +10,59 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tunelight.errors import MetricError
-from tunelight.reporting.figures.data import check_metric, judged_by, values_of
-from tunelight.reporting.figures.style import BEST, Values, axis_type, figure, nothing, scatter, text
+from tunelight.reporting.figures.data import best_report, check_metric, failed_in, judged_by, values_of
+from tunelight.reporting.figures.style import BEST, COLOURS, Values, axis_type, figure, nothing, scatter, text
+from tunelight.storage import ERROR
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
 
 
 def pareto(
-    results: SweepResults, metrics: Sequence[str] | None = None, modes: Sequence[str] | None = None
+    results: SweepResults,
+    metric: str | Sequence[str] | None = None,
+    mode: str | Sequence[str] | None = None,
+    *,
+    metrics: Sequence[str] | None = None,
+    modes: Sequence[str] | None = None,
 ) -> go.Figure:
-    """Draw trials by two metrics (each one's best), and the front: whom none beats in one and equals in the other.
+    """Draw trials by two metrics, and the front: whom none beats in one and equals in the other.
+
+    A trial is drawn by both values of one report, its best by the sweep's first metric, as in ``results.pareto()``. One
+    metric is drawn by each trial's best value, against the seconds that the trial was trained. Trials that failed are
+    drawn, but are not on the front.
 
     Args:
-        metrics, modes: two names, "min" or "max" each; by default the sweep's first two, and where it has only one,
-            that against the seconds that a trial was trained.
+        metric: one name or two; by default the sweep's first two, or its only one.
+        mode: "min" or "max", for both or for each; by default the sweep's.
+        metrics, modes: the same by other names.
 
-    Raises: MetricError for a metric that nobody reported, or another number of them than two.
+    Raises: MetricError for a metric that nobody reported, or more than two.
     """
-    chosen, ways, values = _axes(results, metrics, modes)
+    chosen, ways, values = _axes(results, metrics if metric is None else metric, modes if mode is None else mode)
     title = f"Pareto front: {text(chosen[0])} ({ways[0]}) and {text(chosen[1])} ({ways[1]})"
     there = np.isfinite(values[0]) & np.isfinite(values[1])
     if not there.any():
         return nothing(title, "No trial has a number in both yet.")
     index = np.array([trial.index for trial in results.trials])[there]
-    x, y = values[0][there], values[1][there]
-    front = front_of(np.stack([x, y], axis=1), ways)
-    made = figure(title, text(chosen[0]), text(chosen[1]), f"{int(front.sum())} of {len(x)} trials are on the front")
+    x, y, failed = values[0][there], values[1][there], failed_in(results)[there]
+    front = np.zeros(len(x), dtype=bool)
+    front[~failed] = front_of(np.stack([x, y], axis=1)[~failed], ways)
+    more = len(results.objectives) - 2
+    note = f"{int(front.sum())} of {len(x)} trials are on the front"
+    if metric is None and metrics is None and more > 0:
+        note += f"; the sweep has {more} more metric{'s' if more > 1 else ''}, which results.pareto() counts too"
+    made = figure(title, text(chosen[0]), text(chosen[1]), note)
     made.update_xaxes(type=axis_type(x))
     made.update_yaxes(type=axis_type(y))
-    for name, shown, colour, size in (("others", ~front, "#9aa7b5", 6), ("front", front, BEST, 9)):
+    kinds = [
+        ("others", ~front & ~failed, "#9aa7b5", 6),
+        ("failed", failed, COLOURS[ERROR], 6),
+        ("front", front, BEST, 9),
+    ]
+    for name, shown, colour, size in kinds:
+        if name == "failed" and not shown.any():
+            continue
         made.add_trace(
             scatter(len(x))(
                 x=x[shown],
@@ -47,7 +70,7 @@ def pareto(
                 customdata=index[shown],
                 mode="markers",
                 name=f"{name} ({int(shown.sum())})",
-                marker={"color": colour, "size": size},
+                marker={"color": colour, "size": size, "symbol": "x" if name == "failed" else "circle"},
                 hovertemplate="trial %{customdata}: %{x:.5g}, %{y:.5g}<extra></extra>",
             )
         )
@@ -72,20 +95,25 @@ def front_of(values: Values, modes: Sequence[str]) -> Values:
 
 
 def _axes(
-    results: SweepResults, metrics: Sequence[str] | None, modes: Sequence[str] | None
+    results: SweepResults, metric: str | Sequence[str] | None, mode: str | Sequence[str] | None
 ) -> tuple[list[str], list[str], list[Values]]:
+    """Return names, modes and values of the two axes."""
     first, how = judged_by(results)
-    if metrics is None and isinstance(results.metric, list | tuple) and len(results.metric) > 1:
-        metrics = list(results.metric)[:2]
-        modes = modes or (list(results.mode)[:2] if isinstance(results.mode, list | tuple) else None)
-    if metrics is None:
-        seconds = np.array([trial.seconds if trial.seconds > 0 else math.nan for trial in results.trials], dtype=float)
-        return [first, "seconds of training"], [how, "min"], [values_of(results), seconds]
-    ways = list(modes) if modes is not None else [how] * len(metrics)
-    if len(metrics) != 2 or len(ways) != 2 or not set(ways) <= {"min", "max"}:
+    known: dict[str, str] = dict(results.objectives)
+    names = [metric] if isinstance(metric, str) else list(metric or known or [first])
+    if metric is None:
+        names = names[:2]
+    if mode is None:
+        ways = [known.get(name, how) for name in names]
+    else:
+        ways = [mode] * len(names) if isinstance(mode, str) else list(mode)
+    if len(names) not in (1, 2) or len(ways) != len(names) or not set(ways) <= {"min", "max"}:
         raise MetricError(
-            f"A Pareto front is drawn of two metrics, each 'min' or 'max', but metrics={list(metrics)} and "
-            f"modes={ways} were given. Name two of each."
+            f"A Pareto front is drawn of one or two metrics, each 'min' or 'max', but metric={names} and mode={ways} "
+            "were given. Name two of each, or one that is drawn against the time of training."
         )
-    chosen = [check_metric(results, metric) for metric in metrics]
-    return chosen, ways, [values_of(results, metric, way) for metric, way in zip(chosen, ways, strict=True)]
+    chosen = [check_metric(results, name) for name in names]
+    if len(chosen) == 1:
+        seconds = np.array([trial.seconds if trial.seconds > 0 else math.nan for trial in results.trials], dtype=float)
+        return [*chosen, "seconds of training"], [*ways, "min"], [values_of(results, chosen[0], ways[0]), seconds]
+    return chosen, ways, [best_report(results, name) for name in chosen]

@@ -1,0 +1,105 @@
+"""Secrets in text: passwords and tokens of addresses, values of what is called a password, variables of workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+MASK: Final = "***"
+"""Stands for what was left out."""
+_NAMES: Final = (
+    r"pass(?:word|wd|phrase)?|secret|token|credentials?|(?:api|access|private|account)[-_.]?key(?:[-_.]?id)?"
+)
+_SECRET: Final = re.compile(rf"(?i)(?:{_NAMES})$")
+_VARIABLE: Final = r"(?!\$\{\w+\}|\*\*\*)"
+"""What is read from the environment is no secret, nor is what is masked already."""
+_PASSWORD: Final = re.compile(
+    rf"(://[^/\s:@?#]*):{_VARIABLE}(?!\d+(?:[/?#\s]|$))(?:[^\s/?#'\"]*@(?=[^\s@/?#'\"]*)|[^@\s'\"]+@)"
+)
+_TOKEN: Final = re.compile(rf"(?i)(\bhttps?://){_VARIABLE}[^/\s:@?#]+@")
+_QUERY: Final = re.compile(
+    rf"(?i)([?&;](?:[\w.-]*[-_.])?(?:{_NAMES}|pwd|sig|signature|auth)=){_VARIABLE}[^&;\s#'\"<>)\]}}]+"
+)
+_ENV_VARS: Final = "env_vars"
+_AS_IT_IS: Final = frozenset({"space", "require", "baselines", "space_objects", "code", "versions", "reservation"})
+"""What sweep.yaml holds of a sweep that is needed exactly: configurations, or nothing that anybody wrote."""
+
+
+def masked(text: str) -> str:
+    """Return text with passwords and tokens of the addresses (URLs) in it masked; ``${NAME}`` is left as it is."""
+    if "://" not in text:
+        return text
+    text = _PASSWORD.sub(rf"\1:{MASK}@", text)
+    text = _TOKEN.sub(rf"\1{MASK}@", text)
+    return _QUERY.sub(rf"\1{MASK}", text)
+
+
+def masked_command(command: list[str]) -> list[str]:
+    """Return a command line without the values of what is called a password, token or key, and of variables."""
+    shown: list[str] = []
+    hide = False
+    for word in command:
+        names = word.split("=")[:-1]  # --set=model.token=... has two
+        secret = next((index for index, name in enumerate(names, start=1) if _SECRET.search(name)), None)
+        if hide:
+            shown.append(MASK)
+        elif _ENV_VARS in word:
+            shown.append(f"{word[: word.index(_ENV_VARS)]}{_ENV_VARS}={MASK}")
+        elif secret is not None and "://" not in "=".join(names[:secret]):
+            shown.append(f"{'='.join(names[:secret])}={MASK}")
+        else:
+            shown.append(masked(word))
+        hide = not hide and not names and word.startswith("-") and bool(_SECRET.search(word))
+    return shown
+
+
+def masked_settings(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a sweep was told, as sweep.yaml may hold it.
+
+    Of ``runtime_env`` the names of variables are kept, not their values; addresses and what is called a password or a
+    token are masked. Search space and configurations are left as they are: what is trained has to be known exactly.
+    """
+    shown = {name: value if name in _AS_IT_IS else _plain(value) for name, value in told.items()}
+    variables = (shown.get("runtime_env") or {}).get(_ENV_VARS) if isinstance(shown.get("runtime_env"), dict) else None
+    if isinstance(variables, dict):
+        shown["runtime_env"][_ENV_VARS] = dict.fromkeys(variables, MASK)
+    run = shown.get("run")
+    if isinstance(run, dict):
+        shown["run"] = masked_run(run)
+    return shown
+
+
+def masked_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a sweep was run with, its command line masked."""
+    command = run.get("command")
+    known = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    return {**run, "command": masked_command(command)} if known and command else dict(run)
+
+
+def masked_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a worker's error, as plain data, with addresses masked in its message and traceback."""
+    return {key: masked(value) if isinstance(value, str) else value for key, value in error.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, Mapping):
+        return {
+            key: MASK if isinstance(part, str) and _SECRET.search(str(key)) else _plain(part)
+            for key, part in value.items()
+        }
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def masked_in(name: str, value: Any) -> Iterator[str]:
+    """Yield where in a setting something was masked: ``searcher['study_storage']``."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from masked_in(f"{name}[{key!r}]", part)
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from masked_in(f"{name}[{index}]", part)
+    elif isinstance(value, str) and (value == MASK or ("://" in value and MASK in value)):
+        yield name
