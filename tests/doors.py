@@ -37,8 +37,8 @@ def names(*lists: str) -> frozenset[str]:
 
 TUNE = "ray ray.tune"
 FIRST = (
-    "messages errors imports versions stores checkpoints writing control exchange sharing session settings space "
-    "resources policies"
+    "messages errors arguments imports versions stores checkpoints writing control exchange sharing session settings "
+    "space resources policies"
 )
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
@@ -50,6 +50,7 @@ DOORS: dict[str, Door] = {
     "imports": Door(),
     "versions": Door(),
     "errors": Door(names("messages")),
+    "arguments": Door(names("errors"), why="it says what to write instead, and knows none of what it speaks of"),
     "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "stores": Door(
         names("errors"), late=names("fsspec"), why="every process may read a path, and few of them one in a store"
@@ -67,10 +68,15 @@ DOORS: dict[str, Door] = {
         why="a worker's context knows neither Ray nor torch",
     ),
     # What is declared before anything runs, and plain deciders.
-    "settings": Door(names("messages errors policies stores"), names("cloudpickle yaml")),
-    "space": Door(names("messages errors settings"), names("numpy pydantic yaml", TUNE)),
-    "resources": Door(names("messages errors settings"), late=names(TUNE)),
+    "settings": Door(names("messages errors arguments policies stores"), names("cloudpickle yaml")),
+    "space": Door(names("messages errors arguments settings"), names("numpy pydantic yaml", TUNE)),
+    "resources": Door(names("messages errors arguments settings"), late=names(TUNE)),
     "runtime": Door(names("errors"), why="it says what goes along to other nodes, and knows none of them"),
+    "failfast": Door(
+        names("messages errors policies storage"),
+        names("ray.tune.Callback"),
+        why="it hears what Tune's callbacks are told, and ends one sweep",
+    ),
     "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
     "cluster": Door(
         names("messages errors resources runtime settings headwatch nodes storage.names gang.network"),
@@ -86,7 +92,9 @@ DOORS: dict[str, Door] = {
     "survey": Door(
         names("errors cluster doctor nodes gang.alike"), names("ray"), why="it asks probes, and judges what they say"
     ),
-    "policies": Door(names("messages errors"), why="a policy decides by what it is handed, and acts on nothing"),
+    "policies": Door(
+        names("messages errors arguments"), why="a policy decides by what it is handed, and acts on nothing"
+    ),
     # N actors that train as one.
     "gang": Door(names(FIRST), names("ray psutil cloudpickle"), why=HEAD),
     "gang.worker": Door(names(FIRST), names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
@@ -97,7 +105,7 @@ DOORS: dict[str, Door] = {
     "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
     # Lightning's side, inside a worker.
     "strategies": Door(
-        names("messages errors checkpoints session settings policies gang"),
+        names("messages errors arguments checkpoints session settings policies gang"),
         names(LIGHTNING),
         late=names("torchmetrics horovod"),
         why="a worker knows its session, never a scheduler, a storage or Tune",
@@ -121,7 +129,7 @@ DOORS: dict[str, Door] = {
         why="the one way to Tune for a gang inside a function trainable, in the process of the trial",
     ),
     "callbacks": Door(
-        names("messages errors checkpoints session gang strategies.guard strategies.adoption"),
+        names("messages errors arguments checkpoints session gang strategies.guard strategies.adoption"),
         names(LIGHTNING),
         why="a worker knows its session, never a scheduler, a storage or Tune",
     ),
@@ -132,7 +140,7 @@ DOORS: dict[str, Door] = {
         why="a sweep without datasets needs neither Ray Data nor pyarrow",
     ),
     "datasets.module": Door(
-        names("messages errors session settings strategies.shares"),
+        names("messages errors arguments session settings strategies.shares"),
         names(LIGHTNING),
         late=names("ray.data"),
         why="it is Lightning's side of a dataset",
@@ -207,18 +215,18 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster datasets gang.pool gang.seat headwatch past recipe replay runtime trial trainable",
+            "cluster datasets failfast gang.pool gang.seat headwatch past recipe replay runtime trial trainable",
             "schedulers searchers storage results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),
         why="it wires the rooms into one Tuner; only workers need torch and Lightning",
     ),
     "reopen": Door(
-        names("errors settings space storage stores sweep results"),
+        names("errors arguments settings space storage stores sweep results"),
         why="it reads what a sweep was told, and runs that again",
     ),
     "reproducing": Door(
-        names("errors reopen results schedulers storage"),
+        names("errors arguments reopen results schedulers storage"),
         why="it runs a trial again as a sweep of its own, and compares two records",
     ),
     "checking": Door(
@@ -237,7 +245,7 @@ DOORS: dict[str, Door] = {
     "starter.train": Door(libraries=names(LIGHTNING), why="it is what a user could have written"),
     "cli": Door(
         names(
-            "errors settings space storage stores sweep reopen reproducing results reporting simulation",
+            "errors arguments settings space storage stores sweep reopen reproducing results reporting simulation",
             "checking doctor survey dashboards starter",
         ),
         names("typer"),

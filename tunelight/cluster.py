@@ -34,14 +34,8 @@ def connected(settings: Settings, reservation: Reservation, folder: Path) -> Ite
     """
     import ray  # noqa: PLC0415 - half a second that bad input need not wait for
 
-    if settings.runtime_env:
-        check_runtime_env(settings.runtime_env)
+    check_ray(settings)
     ours = not ray.is_initialized()
-    if not ours and settings.address is not None:
-        raise SettingsError(
-            f"address={settings.address!r} was given, but this process is connected to a Ray already. Leave "
-            "address out to use that one, or call ray.shutdown() first."
-        )
     environment = dict(os.environ)
     watch: HeadWatch | None = None
     try:
@@ -62,6 +56,17 @@ def connected(settings: Settings, reservation: Reservation, folder: Path) -> Ite
         if ours:
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
+
+
+def check_ray(settings: Settings) -> None:
+    """Raise SettingsError for what can be known to be wrong with ``address`` and ``runtime_env`` without a cluster."""
+    if settings.runtime_env:
+        check_runtime_env(settings.runtime_env)
+    if settings.address is not None and "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        raise SettingsError(
+            f"address={settings.address!r} was given, but this process is connected to a Ray already. Leave "
+            "address out to use that one, or call ray.shutdown() first."
+        )
 
 
 def _watched(folder: Path, settings: Settings) -> HeadWatch:

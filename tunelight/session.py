@@ -155,6 +155,8 @@ class Session:
             return
         if self._stopped is not None:
             raise TrialStopped(self._stopped.reason)
+        if not isinstance(metrics, Mapping):
+            raise MetricError(f"A report holds metrics by name, report({{'loss': 0.5}}), not {metrics!r}.")
         self.number += 1
         self.reports += 1
         self.progress += bool(self.progress)  # what is counted in batches is watched; reports alone may be hours apart

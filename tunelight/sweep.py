@@ -12,8 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunelight.cluster import at_once, connected, tune_environment
+from tunelight import stores
+from tunelight.arguments import known_arguments
+from tunelight.cluster import at_once, check_ray, connected, tune_environment
 from tunelight.datasets.shelf import check_sources, lent
+from tunelight.errors import SweepFailedError
 from tunelight.messages import Lent, OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
@@ -24,7 +27,7 @@ from tunelight.runtime import for_workers
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
-from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, mirrored, provenance, write_sweep_file
+from tunelight.storage import GAVE_UP, RECORD_FILE, create_sweep_folder, locked, mirrored, provenance, write_sweep_file
 from tunelight.stores import drop, for_tune
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ class _Unset:
 UNSET: Any = _Unset()
 
 
+@known_arguments("sweep")
 def run(
     search_space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
     train: Callable[[dict[str, Any]], object] | None = UNSET,
@@ -63,7 +67,7 @@ def run(
     mode: Mode | Sequence[Mode] = UNSET,
     num_samples: int = UNSET,
     max_epochs: int | None = UNSET,
-    scheduler: str | Mapping[str, Any] | TrialScheduler = UNSET,
+    scheduler: str | Mapping[str, Any] | TrialScheduler | None = UNSET,
     searcher: str | Mapping[str, Any] | Searcher | BaseSampler | None = UNSET,
     workers: int | tuple[int, int] | None = UNSET,
     cpus_per_worker: float = UNSET,
@@ -107,8 +111,8 @@ def run(
             ``results.best`` go by the first, the searcher by all, and ``results.pareto()`` has the front.
         num_samples: trials in all, baselines included (10); a grid is walked through that many times.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
-        scheduler: "asha" (default), "fifo", a name of Ray's, {"name": "asha", "grace_period": 2, ...} or any
-            Ray Tune TrialScheduler.
+        scheduler: "asha" (default), "fifo" (None is the same), a name of Ray's, {"name": "asha", "grace_period": 2,
+            ...} or any Ray Tune TrialScheduler.
         searcher: "random", "grid" (each configuration once), or of Optuna's: "tpe", "gp", "cmaes", "sobol", "qmc",
             "nsgaii", "nsgaiii"; {"name": "tpe", "n_startup_trials": 20, ...}, an OptunaSearcher, an Optuna sampler, or
             any Ray Tune Searcher (None: "random"; with several metrics "nsgaii").
@@ -156,24 +160,18 @@ def run(
         if settings.seed is None:
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
-        sweep = _prepare(space, settings, past)
+        sweep = stack.enter_context(_prepared(space, settings, past))
         if past is None:
             stack.enter_context(locked(sweep.folder))
         stack.enter_context(mirrored(sweep.folder))
         if past is not None and not sweep.to_do:
             _settle(past, sweep)
             return SweepResults.load(sweep.folder)
-        try:
-            with (
-                connected(settings, sweep.reservation, sweep.folder) as (reservation, watch),
-                lent(settings, reservation.least or reservation.workers) as loan,
-            ):
-                _tune(replace(sweep, reservation=reservation), watch, loan)
-        except BaseException:
-            if not (sweep.folder / RECORD_FILE).stat().st_size:
-                with contextlib.suppress(OSError):
-                    drop(sweep.folder)  # nothing has happened yet: the name is free again
-            raise
+        with (
+            connected(settings, sweep.reservation, sweep.folder) as (reservation, watch),
+            lent(settings, reservation.least or reservation.workers) as loan,
+        ):
+            _tune(replace(sweep, reservation=reservation), watch, loan)
         return SweepResults.load(sweep.folder)
 
 
@@ -202,8 +200,35 @@ class _Sweep:
         return bool(self.start.again) or self.start.created < self.total
 
 
-def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
-    """Check what a sweep was told, build its parts, bring them to where the past left them, claim its folder."""
+@contextlib.contextmanager
+def _prepared(space: SearchSpace, settings: Settings, past: Past | None) -> Iterator[_Sweep]:
+    """Check what a sweep was told, build its parts, bring them to where the past left them, claim its folder.
+
+    The folder is deleted again, with those above it that were made for it, where the sweep ends before anything
+    happened: its name is free then.
+    """
+    check_ray(settings)
+    sweep = _built(space, settings, past)
+    if past is not None:
+        yield sweep
+        return
+    storage = stores.working(settings.storage).absolute()
+    new = [folder for folder in (storage, *storage.parents) if not folder.exists()]
+    folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
+    try:
+        write_sweep_file(folder, sweep.told)
+        yield replace(sweep, folder=folder)
+    except BaseException:
+        if not (folder / RECORD_FILE).stat().st_size:
+            with contextlib.suppress(OSError):
+                drop(folder)
+                for made in new:
+                    made.rmdir()
+        raise
+
+
+def _built(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
+    """Return a sweep that is ready to run, with the folder of its past or none yet."""
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
@@ -230,10 +255,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         past.check(space, settings, told)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
         start = _start_from(past, space, settings, scheduler, searcher)
-        folder = past.folder
-    else:
-        folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
-        write_sweep_file(folder, told)
+    folder = Path() if past is None else past.folder
     return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told)
 
 
@@ -356,6 +378,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> None:
 @contextlib.contextmanager
 def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
+    from tunelight.failfast import FailFast  # noqa: PLC0415
     from tunelight.headwatch import HeadCallback  # noqa: PLC0415
     from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
     from tunelight.searchers import Follower  # noqa: PLC0415
@@ -379,6 +402,8 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[l
     write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
+    metrics = [metric for metric, _ in settings.objectives]
+    first = FailFast(settings.failures.give_up_after, metrics, total, record.state, folder)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
     if isinstance(sweep.searcher, Follower):
@@ -388,7 +413,10 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[l
     for text in loan.notes if loan is not None else ():
         record.note(text)
     try:
-        yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
+        yield [record, tensorboard, shown, first, *settings.callbacks, HeadCallback(watch)]
+    except SweepFailedError:
+        record.close(GAVE_UP)
+        raise
     finally:
         for one in (record, tensorboard, shown):
             one.close()
