@@ -47,7 +47,7 @@ _SWEEP: Final[dict[str, str]] = {
     **dict.fromkeys(("datamodule", "data_module", "dm"), "data=, the LightningDataModule's class"),
     **dict.fromkeys(("trainer", "trainer_kwargs"), "trainer_args=, arguments of Lightning's Trainer, with model="),
     "train_loop_config": "what train is called with: the trial's configuration, drawn from the search space",
-    "constraints": "require= of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
+    "constraints": "require of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
     "require": "an argument of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
     # what is judged
     "direction": "mode=, 'min' for 'minimize' and 'max' for 'maximize'",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ray.tune import Callback
@@ -11,32 +10,30 @@ from ray.tune import Callback
 from tunelight.errors import SweepFailedError, guess
 from tunelight.messages import RESULT_KEY, WorkerError
 from tunelight.policies import FirstTrials
-from tunelight.storage import FINISHED, SweepState
+from tunelight.storage import FINISHED, GAVE_UP, RecordCallback
 
 
 class FailFast(Callback):  # type: ignore[misc,unused-ignore]
     """Ends Tune's loop when the first trials of this run have failed with the same error. Runs on: driver.
 
     So do the first trials that came to their end by themselves, where none of them reported one of ``metrics``. It
-    has to come after the callback that keeps ``state``.
+    has to come after ``record`` among the callbacks.
 
     Args:
         limit: how many trials are needed (0: the loop is never ended).
         metrics: what the sweep is judged by.
         total: how many trials there are to be.
-        state: what the record says.
-        folder: the sweep's, as the error names it.
+        record: what keeps the sweep's record, and is told how it ends.
     """
 
-    def __init__(self, limit: int, metrics: Sequence[str], total: int, state: SweepState, folder: Path) -> None:
+    def __init__(self, limit: int, metrics: Sequence[str], total: int, record: RecordCallback) -> None:
         self._first: FirstTrials | None = FirstTrials(limit)
         self._limit = limit
         self._unseen = list(metrics)
         self._reported: list[str] = []
         self._ended: set[str] = set()
         self._total = total
-        self._state: SweepState | None = state
-        self._folder = folder
+        self._record: RecordCallback | None = record
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Count a trial among the first."""
@@ -66,48 +63,52 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Leave out a trial that was ended without a report, and count one that ended by itself."""
-        if self._first is None or self._state is None:
+        if self._first is None or self._record is None:
             return
         self._first.leave_out(trial.trial_id)
-        known = self._state.trials.get(trial.trial_id)
+        known = self._record.state.trials.get(trial.trial_id)
         if known is not None and known.state == FINISHED:
             self._ended.add(trial.trial_id)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Raise SweepFailedError where the first trials have shown enough."""
-        if self._first is None:
+        if self._first is None or self._record is None:
             return
         if (error := self._first.verdict) is not None:
-            raise SweepFailedError(error, self._why(error), str(self._folder))
-        if self._unseen and self._limit and len(self._ended) >= self._limit:
-            error = WorkerError(-1, "", "MetricError", self._missing(), "")
-            raise SweepFailedError(error, f"{self._missing()} {self._next}", str(self._folder))
+            text = self._why(error)
+        elif self._unseen and self._limit and len(self._ended) >= self._limit:
+            text = self._missing()
+            error = WorkerError(-1, "", "MetricError", text, "")
+        else:
+            return
+        self._record.ends = GAVE_UP
+        raise SweepFailedError(error, f"{text}{self._next(self._record)}", str(self._record.folder))
 
     def _why(self, error: WorkerError) -> str:
         which = "first trial" if self._limit == 1 else f"first {self._limit} trials"
         same = "" if self._limit == 1 else " with the same error"
-        return f"The {which} failed{same} before anything was reported: {error}\n\n{self._next}"
+        return f"The {which} failed{same} before anything was reported: {error}\n\n"
 
     def _missing(self) -> str:
         name = self._unseen[0]
         return (
             f"The sweep is judged by metric {name!r}, and none of the {len(self._ended)} trials that came to their end "
             f"has reported it. The last report held {', '.join(sorted(self._reported))}."
-            f"{guess(name, self._reported)}"
+            f"{guess(name, self._reported)} "
         )
 
-    @property
-    def _next(self) -> str:
-        begun = 0 if self._state is None else len(self._state.trials)
+    def _next(self, record: RecordCallback) -> str:
+        """Say what is left, and how to go on."""
+        begun, folder = len(record.state.trials), record.folder
         left = f", with {self._total - begun} of {self._total} trials not tried" if begun < self._total else ""
         return (
-            f"So the sweep has ended{left}. What ran is in {self._folder}. When the cause is mended, the same call "
-            f"with name={self._folder.name!r} and resume=True goes on, and tries the failed trials again. A sweep "
+            f"So the sweep has ended{left}. What ran is in {folder}. When the cause is mended, the same call "
+            f"with name={folder.name!r} and resume=True goes on, and tries the failed trials again. A sweep "
             "with failures=tl.FailurePolicy(give_up_after=0) tries all of its trials, whatever fails."
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_first": None, "_state": None}  # Tune pickles its callbacks, and this one has nothing to restore
+        return {"_first": None, "_record": None}  # Tune pickles its callbacks, and this one has nothing to restore
 
 
 def _holds(metrics: Mapping[str, Any], name: str) -> bool:

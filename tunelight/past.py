@@ -103,7 +103,7 @@ class Past:
                 f"{text} Its results would not compare. Undo that, start a new sweep under another name=, or go on "
                 "all the same with resume='force'."
             )
-        warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=4)
+        warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=5)
 
     def _differences(self, told: Mapping[str, Any]) -> list[str]:
         reported = any(trial.history for trial in self.state.trials.values())  # else there is nothing to compare

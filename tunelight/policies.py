@@ -159,12 +159,17 @@ def signature(error: WorkerError) -> tuple[str, str, tuple[str, ...]]:
     return error.type_name, _VARYING.sub("#", error.message), tuple(frames[-1]) if frames else ()
 
 
+_SURE: Final = 3
+"""How many times as many trials, in any order, show as much as the first ones do."""
+
+
 class FirstTrials:
     """Tell by the first trials of a sweep that its training code cannot work, whatever the configuration.
 
     It cannot if the first ``limit`` trials, in the order in which they began, all failed with the same error of the
     code before any trial reported. Lost workers, memory that ran out, and what the scheduler ends do not count: the
-    next trial stands in for that one. Trials that still run are waited for. 0 as the limit: never.
+    next trial stands in for that one. One of the first that still runs is waited for, unless ``_SURE`` times as many
+    others have failed alike meanwhile: its gang may take long to start. 0 as the limit: never.
     """
 
     def __init__(self, limit: int) -> None:
@@ -195,11 +200,14 @@ class FirstTrials:
     @property
     def verdict(self) -> WorkerError | None:
         """The error that all of the first trials failed with; None where they did not, or it is too early to say."""
-        first = list(self._ends.values())[: self._limit]
-        errors = [error for error in first if error is not None]
-        if self._works or not self._limit or len(errors) < self._limit:
+        first = [error for error in list(self._ends.values())[: self._limit] if error is not None]
+        failed = [error for error in self._ends.values() if error is not None]
+        if self._works or not self._limit:
             return None
-        return errors[0] if len({signature(error) for error in errors}) == 1 else None
+        for errors, wanted in ((first, self._limit), (failed, _SURE * self._limit)):
+            if len(errors) >= wanted and len({signature(error) for error in errors}) == 1:
+                return errors[0]
+        return None
 
 
 FREE_S = 1.0

@@ -16,7 +16,6 @@ from tunelight import stores
 from tunelight.arguments import known_arguments
 from tunelight.cluster import at_once, check_ray, connected, tune_environment
 from tunelight.datasets.shelf import check_sources, lent
-from tunelight.errors import SweepFailedError
 from tunelight.messages import Lent, OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
@@ -27,7 +26,7 @@ from tunelight.runtime import for_workers
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
-from tunelight.storage import GAVE_UP, RECORD_FILE, create_sweep_folder, locked, mirrored, provenance, write_sweep_file
+from tunelight.storage import RECORD_FILE, create_sweep_folder, locked, mirrored, provenance, write_sweep_file
 from tunelight.stores import drop, for_tune
 
 if TYPE_CHECKING:
@@ -160,7 +159,8 @@ def run(
         if settings.seed is None:
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
-        sweep = stack.enter_context(_prepared(space, settings, past))
+        check_ray(settings)
+        sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
         if past is None:
             stack.enter_context(locked(sweep.folder))
         stack.enter_context(mirrored(sweep.folder))
@@ -201,14 +201,13 @@ class _Sweep:
 
 
 @contextlib.contextmanager
-def _prepared(space: SearchSpace, settings: Settings, past: Past | None) -> Iterator[_Sweep]:
-    """Check what a sweep was told, build its parts, bring them to where the past left them, claim its folder.
+def _claimed(sweep: _Sweep, past: Past | None) -> Iterator[_Sweep]:
+    """Give a new sweep its folder; one that goes on has its own.
 
     The folder is deleted again, with those above it that were made for it, where the sweep ends before anything
     happened: its name is free then.
     """
-    check_ray(settings)
-    sweep = _built(space, settings, past)
+    settings = sweep.settings
     if past is not None:
         yield sweep
         return
@@ -227,8 +226,8 @@ def _prepared(space: SearchSpace, settings: Settings, past: Past | None) -> Iter
         raise
 
 
-def _built(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
-    """Return a sweep that is ready to run, with the folder of its past or none yet."""
+def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
+    """Check what a sweep was told, build its parts, and bring them to where the past left them."""
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
@@ -255,7 +254,7 @@ def _built(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
         past.check(space, settings, told)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
         start = _start_from(past, space, settings, scheduler, searcher)
-    folder = Path() if past is None else past.folder
+    folder = Path() if past is None else past.folder  # a new one is claimed when all is right
     return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told)
 
 
@@ -403,7 +402,7 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[l
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
     metrics = [metric for metric, _ in settings.objectives]
-    first = FailFast(settings.failures.give_up_after, metrics, total, record.state, folder)
+    first = FailFast(settings.failures.give_up_after, metrics, total, record)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
     if isinstance(sweep.searcher, Follower):
@@ -414,9 +413,6 @@ def _callbacks(sweep: _Sweep, watch: HeadWatch, loan: Lent | None) -> Iterator[l
         record.note(text)
     try:
         yield [record, tensorboard, shown, first, *settings.callbacks, HeadCallback(watch)]
-    except SweepFailedError:
-        record.close(GAVE_UP)
-        raise
     finally:
         for one in (record, tensorboard, shown):
             one.close()

@@ -31,7 +31,7 @@ class Watched(Sweep):
 
     def __init__(self, folder: Path, limit: int = 3, metrics: Any = ("loss",), total: int = 10) -> None:
         super().__init__(folder)
-        self.others = [FailFast(limit, metrics, total, self.state, folder)]
+        self.others = [FailFast(limit, metrics, total, self.callback)]
 
     def begin(self, count: int) -> list[Any]:
         trials = [self.add(x=number) for number in range(count)]
@@ -78,6 +78,18 @@ def test_the_first_trials_count_in_the_order_in_which_they_began() -> None:
     assert first.verdict is None
 
 
+def test_a_first_trial_that_is_slow_to_start_is_not_waited_for_without_end() -> None:
+    first = FirstTrials(2)
+    first.begin("slow")
+    for trial in "abcde":
+        first.begin(trial)
+        first.fail(trial, failure())
+    assert first.verdict is None
+    first.begin("f")
+    first.fail("f", failure())
+    assert first.verdict == failure()
+
+
 def test_a_trial_of_a_lost_worker_is_replaced_by_the_next() -> None:
     first = FirstTrials(2)
     for trial in "abc":
@@ -111,6 +123,8 @@ def test_three_trials_that_fail_alike_end_the_sweep(sweep: Watched) -> None:
     assert isinstance(caught.value, WorkerFailedError)
     assert caught.value.error.type_name == "KeyError"
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
+    sweep.end()  # as Tune does on its way out
+    assert read_record(sweep.folder).ended == "gave up"
 
 
 def test_one_report_shows_that_the_code_works(sweep: Watched) -> None:
@@ -159,7 +173,7 @@ def test_a_further_metric_that_nobody_reports_ends_the_sweep(tmp_path: Path) -> 
     for trial in sweep.begin(3):
         sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5, "latency": 3}})
         sweep.end_by_itself(trial)
-    with pytest.raises(SweepFailedError, match="judged by metric 'latncy', and none of the 3.*Did you mean 'latency'"):
+    with pytest.raises(SweepFailedError, match=r"judged by metric 'latncy', and none of the 3.*Did you mean 'latency'"):
         sweep.step()
     sweep.callback.close()
 
