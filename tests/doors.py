@@ -64,7 +64,7 @@ DOORS: dict[str, Door] = {
     "control": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
     "exchange": Door(names("messages"), why="it is handed the store and what can be put there"),
     "session": Door(
-        names("messages errors checkpoints policies control writing exchange sharing"),
+        names("messages errors arguments checkpoints policies control writing exchange sharing"),
         why="a worker's context knows neither Ray nor torch",
     ),
     # What is declared before anything runs, and plain deciders.

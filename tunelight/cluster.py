@@ -6,8 +6,10 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 _LOCAL_RAY = {"prestart_worker_first_driver": False}
 """A Ray of our own starts no idle task workers: a sweep has actors only, which cannot use them."""
+
+
+_REACH_S = 5.0
+"""How long a cluster's head that refuses connections may take: it may be starting."""
 
 
 @contextlib.contextmanager
@@ -131,8 +137,9 @@ def _init_ray(
 
                 common["runtime_env"] = for_job(runtime_env, address, storage, addresses()) or None
             try:
+                _reach(address)
                 ray.init(address=address, **common)
-            except (ConnectionError, RuntimeError, ValueError) as error:
+            except (OSError, RuntimeError, ValueError) as error:
                 raise ResourceError(
                     f"The Ray cluster at {address} does not answer: {error}. Is it up, and the address right "
                     "(RAY_ADDRESS)?"
@@ -145,6 +152,22 @@ def _init_ray(
                 _system_config=_LOCAL_RAY,
                 **common,
             )
+
+
+def _reach(address: str) -> None:
+    """Raise OSError where nothing listens at ``host:port``: Ray itself looks for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "://" in address or not port.isdecimal():
+        return
+    end = time.monotonic() + _REACH_S
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+            return
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
 
 
 def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:

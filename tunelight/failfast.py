@@ -75,7 +75,7 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
         if self._first is None or self._record is None:
             return
         if (error := self._first.verdict) is not None:
-            text = self._why(error)
+            text = _why(error, self._first.failures)
         elif self._unseen and self._limit and len(self._ended) >= self._limit:
             text = self._missing()
             error = WorkerError(-1, "", "MetricError", text, "")
@@ -83,11 +83,6 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
             return
         self._record.ends = GAVE_UP
         raise SweepFailedError(error, f"{text}{self._next(self._record)}", str(self._record.folder))
-
-    def _why(self, error: WorkerError) -> str:
-        which = "first trial" if self._limit == 1 else f"first {self._limit} trials"
-        same = "" if self._limit == 1 else " with the same error"
-        return f"The {which} failed{same} before anything was reported: {error}\n\n"
 
     def _missing(self) -> str:
         name = self._unseen[0]
@@ -109,6 +104,12 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_first": None, "_record": None}  # Tune pickles its callbacks, and this one has nothing to restore
+
+
+def _why(error: WorkerError, failures: int) -> str:
+    which = "The first trial" if failures == 1 else f"The first {failures} trials to end all"
+    same = "" if failures == 1 else " with the same error"
+    return f"{which} failed{same} before anything was reported: {error}\n\n"
 
 
 def _holds(metrics: Mapping[str, Any], name: str) -> bool:

@@ -198,6 +198,11 @@ class FirstTrials:
             self._ends.pop(trial, None)
 
     @property
+    def failures(self) -> int:
+        """How many trials have failed so far, of those that count."""
+        return sum(error is not None for error in self._ends.values())
+
+    @property
     def verdict(self) -> WorkerError | None:
         """The error that all of the first trials failed with; None where they did not, or it is too early to say."""
         first = [error for error in list(self._ends.values())[: self._limit] if error is not None]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tunelight import checkpoints
+from tunelight.arguments import known_arguments
 from tunelight.control import Control, Mailbox, decode, encode
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped, guess
 from tunelight.exchange import Exchange, Store
@@ -371,6 +372,7 @@ def get_context() -> Session:
     return _current
 
 
+@known_arguments()
 def report(metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | Writer | None = None) -> None:
     """Report metrics from training code that has no callback; see :meth:`Session.report`.
 

@@ -16,6 +16,7 @@ from tunelight import stores
 from tunelight.arguments import known_arguments
 from tunelight.cluster import at_once, check_ray, connected, tune_environment
 from tunelight.datasets.shelf import check_sources, lent
+from tunelight.errors import SweepFailedError
 from tunelight.messages import Lent, OnResize
 from tunelight.past import Past, code_of, objects_in, taken_up
 from tunelight.policies import FailurePolicy
@@ -171,7 +172,10 @@ def run(
             connected(settings, sweep.reservation, sweep.folder) as (reservation, watch),
             lent(settings, reservation.least or reservation.workers) as loan,
         ):
-            _tune(replace(sweep, reservation=reservation), watch, loan)
+            try:
+                _tune(replace(sweep, reservation=reservation), watch, loan)
+            except SweepFailedError as error:
+                raise error.with_traceback(None) from None  # it came through Tune's loop, which says nothing of it
         return SweepResults.load(sweep.folder)
 
 

@@ -133,7 +133,7 @@ def test_a_sweep_whose_trials_all_fail_ends_with_their_error_and_goes_on_when_th
     ray4: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(SweepFailedError) as caught:
-        sweep(tmp_path, misspelt, num_samples=40, max_concurrent=2, metric="lss", scheduler="asha")
+        sweep(tmp_path, misspelt, num_samples=40, metric="lss")
     text = str(caught.value)
     assert "MetricError: The sweep is judged by metric 'lss'" in text
     assert "Did you mean 'loss'?" in text
@@ -141,8 +141,8 @@ def test_a_sweep_whose_trials_all_fail_ends_with_their_error_and_goes_on_when_th
     assert "resume=True goes on" in text
     results = tl.SweepResults.load(tmp_path / "s")
     assert results.ended == "gave up"
-    assert 3 <= results.num_errors <= 9
-    assert len(results) <= 11
-    results = sweep(tmp_path, misspelt, num_samples=12, max_concurrent=2, metric="loss", scheduler="asha")
-    assert [trial.state for trial in results] == ["FINISHED"] * 12
+    assert results.num_errors == 3
+    assert len(results) <= 4  # the next one may have been made
+    results = sweep(tmp_path, misspelt, num_samples=5)
+    assert [trial.state for trial in results] == ["FINISHED"] * 5
     assert results.ended == "finished"

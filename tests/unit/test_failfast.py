@@ -115,7 +115,9 @@ def test_three_trials_that_fail_alike_end_the_sweep(sweep: Watched) -> None:
     with pytest.raises(SweepFailedError) as caught:
         sweep.step()
     text = str(caught.value)
-    assert text.startswith("The first 3 trials failed with the same error before anything was reported: rank 0 on n")
+    assert text.startswith(
+        "The first 3 trials to end all failed with the same error before anything was reported: rank 0 on n"
+    )
     assert "line 7, in train" in text
     assert "with 6 of 10 trials not tried" in text
     assert f"name={sweep.folder.name!r} and resume=True goes on" in text

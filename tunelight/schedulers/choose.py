@@ -106,7 +106,7 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
     """Refuse options that one of Ray's schedulers does not have: Ray drops them without a word."""
     from ray.tune.schedulers import SCHEDULER_IMPORT  # noqa: PLC0415
 
-    kind = SCHEDULER_IMPORT[name]
+    kind: Any = SCHEDULER_IMPORT[name]
     try:
         valid = list(inspect.signature(kind() if inspect.isfunction(kind) else kind).parameters)
     except ImportError as error:
