@@ -40,7 +40,7 @@ def train(config: dict[str, Any]) -> None:
         ({"scheduler": "pbt"}, SettingsError, "hyperparam_mutations.*scheduler='gang_pbt'"),
         ({"scheduler": "pb2"}, SettingsError, "'pb2'.*{'name': 'gang_pbt', 'explore': 'pb2'}"),
         ({"scheduler": "pbt_replay"}, SettingsError, "policy_file.*'gang_pbt'"),
-        ({"scheduler": "bohb"}, SettingsError, "Here that is 'hb_bohb', and scheduler='hyperband' or 'asha' with"),
+        ({"scheduler": "bohb"}, SettingsError, "Here that is 'hb_bohb'; scheduler='hyperband' or 'asha' with"),
         ({"scheduler": "hb_bohb"}, SettingsError, "works with Ray Tune's TuneBOHB"),
         ({"scheduler": "resource_changing"}, SettingsError, "reuse_gangs=False, or.*'elastic_asha'"),
         ({"scheduler": {"name": "hyperband", "max_tt": 3}}, SettingsError, "has no 'max_tt'. Did you mean 'max_t'"),
@@ -130,9 +130,9 @@ def test_the_place_of_a_trainer_argument_in_a_file_is_told(tmp_path: Path) -> No
 
 
 def test_what_is_swapped_is_told(tmp_path: Path) -> None:
-    swapped: Any = train
+    swapped: Any = tl.run
     with pytest.raises(TunelightError, match=r"search space comes first.* is 'train'. Swap them"):
-        tl.run(swapped, {"x": tl.uniform(0, 1)}, metric="loss", storage=tmp_path)
+        swapped(train, {"x": tl.uniform(0, 1)}, metric="loss", storage=tmp_path)
 
 
 def test_a_folder_that_was_there_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

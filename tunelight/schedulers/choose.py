@@ -84,9 +84,8 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
     else:
         valid = [*_SCHEDULERS, *(key for key in SCHEDULER_IMPORT if key not in _SCHEDULERS)]
         known = _ELSEWHERE.get(name.lower())
-        near = (
-            "" if known is None else f" Here that is {known!r}{': ' + _OURS_FOR[known] if known in _OURS_FOR else ''}."
-        )
+        more = f"; {_OURS_FOR[known]}" if known in _OURS_FOR else ""
+        near = f" Here that is {known!r}{more}." if known else ""
         raise SettingsError(
             f"{unknown('There is no scheduler', name, valid, near or None)} Or pass a Ray Tune TrialScheduler object."
         )
