@@ -56,11 +56,11 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
         if (code := getattr(settings, what)) is not None:
             with space.placing(settings, what):
                 check_picklable(code, what)
-    from tunelight.schedulers.choose import build_scheduler  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.schedulers.choose import build_scheduler, check_company  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
     with space.placing(settings, "scheduler"):
-        build_scheduler(settings, space.domains)
+        check_company(build_scheduler(settings, space.domains), settings)
     with space.placing(settings, "searcher"):
         build_searcher(space, settings)
     with space.placing(settings, "resources_per_trial"):

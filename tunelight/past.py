@@ -106,16 +106,16 @@ class Past:
         warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=5)
 
     def _differences(self, told: Mapping[str, Any]) -> list[str]:
-        reported = any(trial.history for trial in self.state.trials.values())  # else there is nothing to compare
+        comparable = self.state.ended != GAVE_UP or any(trial.history for trial in self.state.trials.values())
         found = [
             f"{name} was {self.told[name]!r} and is {now!r}"
-            for name in (_SAME if reported else ("require",))
+            for name in (_SAME if comparable else ("require",))
             if name in self.told and (now := plain(told.get(name))) != self.told[name]
         ]
         if self.seed is not None and told.get("seed") != self.seed:
             found.append(f"seed was {self.seed} and is {told.get('seed')} (leave it out to keep it)")
         before, now = self.told.get("code") or {}, told.get("code") or {}
-        for name in _CODE if reported else ():
+        for name in _CODE if comparable else ():
             same_name = self.told.get(name) == told.get(name)
             if same_name and None not in (before.get(name), now.get(name)) and before[name] != now[name]:
                 found.append(f"the code of {name} ({told.get(name)}) has changed")

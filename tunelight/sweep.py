@@ -240,13 +240,14 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         check_sources(settings.datasets, reservation.least or reservation.workers)
     with space.placing(settings, "train" if settings.model is None else "model"):
         packed = payload(settings)
-    from tunelight.schedulers.choose import build_scheduler, judged_by  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers import Start  # noqa: PLC0415
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
     # Wrong ones are refused here, before Ray starts.
     with space.placing(settings, "scheduler"):
         scheduler = build_scheduler(settings, space.domains)
+        check_company(scheduler, settings)
     with space.placing(settings, "searcher"):
         searcher = build_searcher(space, settings)
     at_first = reservation

@@ -215,6 +215,18 @@ def test_a_failed_trial_of_another_sweep_stays_as_it_is(sweep: Watched) -> None:
     assert past(sweep.folder).again(None) == []
 
 
+def test_what_was_wrong_may_be_mended_in_a_sweep_that_gave_up(sweep: Watched) -> None:
+    for trial in sweep.begin(3):
+        sweep.raises(trial)
+    told = {"metric": "lss", "mode": "min", "train": "a:train", "code": {"train": "1"}, "require": []}
+    now = {**told, "metric": "loss", "code": {"train": "2"}}
+    sweep.callback.close("gave up")
+    state = read_record(sweep.folder)
+    assert Past(sweep.folder, told, (), state)._differences(now) == []
+    state.ended = "interrupted"
+    assert len(Past(sweep.folder, told, (), state)._differences(now)) == 2
+
+
 @pytest.mark.parametrize("count", [-1, True, 2.5])
 def test_the_number_of_trials_is_checked(count: Any) -> None:
     with pytest.raises(SettingsError, match=r"give_up_after must be a whole number of 0 \(never\) or more"):

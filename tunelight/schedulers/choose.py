@@ -65,7 +65,6 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
         scheduler = _by_name(str(options.pop("name", "asha")), options, settings)
     if getattr(scheduler, "resizes", False):
         _limit(scheduler, settings)
-    _check_company(scheduler, settings)
     if domains is not None and hasattr(scheduler, "set_space"):
         scheduler.set_space(domains)
     return scheduler
@@ -139,8 +138,11 @@ def _no_scheduler(given: Any) -> str:
     )
 
 
-def _check_company(scheduler: TrialScheduler, settings: Settings) -> None:
-    """Refuse schedulers of Ray's that would fail in the middle of a sweep, for want of what they go with."""
+def check_company(scheduler: TrialScheduler, settings: Settings) -> None:
+    """Refuse schedulers of Ray's that would fail in the middle of a sweep, for want of what they go with.
+
+    Raises: SettingsError.
+    """
     from ray.tune.schedulers import HyperBandForBOHB, ResourceChangingScheduler  # noqa: PLC0415
 
     if isinstance(scheduler, HyperBandForBOHB) and not hasattr(settings.searcher, "on_pause"):
@@ -164,7 +166,7 @@ def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialSchedu
     for option in options:
         if option not in valid:
             raise SettingsError(
-                unknown(f"scheduler {name!r} has no", option, valid, replacement(option, valid, "scheduler"))
+                unknown(f"scheduler {name} has no", option, valid, replacement(option, valid, "scheduler"))
             )
     if settings.max_epochs is not None:
         options.setdefault("max_t", settings.max_epochs)

@@ -254,7 +254,7 @@ def _on_resize(name: str, value: Any) -> OnResize:
         return value
     if isinstance(value, str):
         if value not in _KEEPS:
-            raise SettingsError(unknown(f"There is no {name}", value, _KEEPS))
+            raise SettingsError(f"There is no {name}={value!r}.{guess(value, _KEEPS)} There are: {', '.join(_KEEPS)}.")
         return OnResize(keep=_KEEPS[value])
     told = dict(_mapping(name, value))
     rule, steps = told.pop("scale_lr", "linear"), told.pop("warmup_steps", 0)

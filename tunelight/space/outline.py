@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from tunelight.arguments import replacement
-from tunelight.errors import SettingsError, SpaceError, TunelightError, unknown
+from tunelight.errors import SettingsError, SpaceError, TunelightError
 from tunelight.settings import BACKENDS, NAMES, Settings, check_setting
 from tunelight.space.domains import ARGUMENTS, AROUND, MODIFIERS, OPTIONAL
 from tunelight.space.files import YamlFile
@@ -253,4 +253,5 @@ def _told(file: YamlFile, kind: str, keys: tuple[int | str, ...], cause: Any) ->
     if isinstance(value, Mapping) and set(value) & set(ARGUMENTS):
         return SpaceError(f"{where}{name}: a domain must stand under `space:`, not beside it.")
     valid = ["space", "require", *NAMES]
-    return SettingsError(unknown(f"{where}there is no key", name, valid, replacement(name, valid)))
+    near = replacement(name, valid)
+    return SettingsError(f"{where}there is no key {name!r}.{near} There are: {', '.join(valid)}.")
