@@ -17,6 +17,7 @@ from ray import tune
 
 import tunelight as tl
 from tunelight.arguments import TRAINER_ARGUMENTS, WORDS, replacement
+from tunelight.cli import app
 from tunelight.cli.overrides import settings_of
 from tunelight.errors import ArgumentError, SettingsError, TunelightError
 from tunelight.settings import NAMES
@@ -135,6 +136,23 @@ def test_signatures_stay_what_they_are(name: str) -> None:
     shown = getattr(tl, name)
     assert "kwargs" not in inspect.signature(shown).parameters
     assert pickle.loads(pickle.dumps(shown)) is shown
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("Tuner", "run"), ("suggest_float", "uniform"), ("RayPlugin", "RayStrategy"), ("unifrom", "uniform")],
+)
+def test_names_of_other_programs_are_answered_with_ours(name: str, ours: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'.*{ours}"):
+        getattr(tl, name)
+    assert hasattr(tl, ours)
+
+
+def test_an_option_that_is_a_setting_or_another_program_s_word_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, says in (("--n-trials", "Here that is num_samples="), ("--gpus-per-worker", "--set gpus_per_worker=")):
+        with pytest.raises(SystemExit):
+            app(["run", "space.yaml", option, "3"])
+        assert says in " ".join(capsys.readouterr().err.split())
 
 
 def test_files_and_the_command_line_know_the_words(tmp_path: Path) -> None:
