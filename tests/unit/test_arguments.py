@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import optuna
 import pytest
 import pytorch_lightning as pl
 import ray
+from pytorch_lightning.cli import LightningCLI
 from ray import train as ray_train
 from ray import tune
 
@@ -19,6 +21,7 @@ import tunelight as tl
 from tunelight.arguments import TRAINER_ARGUMENTS, WORDS, replacement
 from tunelight.cli import app
 from tunelight.cli.overrides import settings_of
+from tunelight.digits import DigitsClassifier
 from tunelight.errors import ArgumentError, SettingsError, TunelightError
 from tunelight.settings import NAMES
 
@@ -129,6 +132,16 @@ def test_every_call_says_what_it_takes(call: Any, says: str) -> None:
 
 def test_strategies_take_what_ddp_and_lightning_take() -> None:
     tl.RayStrategy(find_unused_parameters=True, process_group_backend="gloo", static_graph=True, start_method="spawn")
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [("RayStrategy", "find_unused_parameters=true"), ("RayShardedStrategy", "min_sharded=3")]
+)
+def test_lightning_s_command_line_makes_them(kind: str, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    wanted = f"--trainer.strategy=tunelight.{kind}"
+    cli = LightningCLI(DigitsClassifier, run=False, args=[wanted, f"--trainer.strategy.{more}"])
+    assert type(cli.trainer.strategy) is getattr(tl, kind)
 
 
 @pytest.mark.parametrize("name", [name for name in tl.__all__ if name != "errors" and callable(getattr(tl, name))])

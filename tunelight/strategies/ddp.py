@@ -22,10 +22,8 @@ def _taken() -> list[str]:
     return [name for name in dict.fromkeys(found) if name not in _NOT_TAKEN]
 
 
-_NOT_TAKEN = (
-    "ddp_kwargs", "kwargs", "module", "device_ids", "output_device", "cluster_environment", "parallel_devices",
-)  # fmt: skip
-"""What the strategy or Lightning fills in."""
+_NOT_TAKEN = ("ddp_kwargs", "kwargs", "module", "cluster_environment", "parallel_devices")
+"""What the strategy or Lightning fills in. LightningCLI passes all others, with their defaults."""
 
 
 class RayStrategy(SameTraining, DDPStrategy):
