@@ -140,7 +140,8 @@ def test_strategies_take_what_ddp_and_lightning_take() -> None:
 def test_lightning_s_command_line_makes_them(kind: str, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
     wanted = f"--trainer.strategy=tunelight.{kind}"
-    cli = LightningCLI(DigitsClassifier, run=False, args=[wanted, f"--trainer.strategy.{more}"])
+    told = [wanted, f"--trainer.strategy.{more}"]
+    cli = LightningCLI(DigitsClassifier, run=False, args=told, seed_everything_default=False)
     assert type(cli.trainer.strategy) is getattr(tl, kind)
 
 
