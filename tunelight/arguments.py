@@ -234,9 +234,10 @@ WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {
         ),
         **dict.fromkeys(("train_time_interval", "every_n_seconds"), "every_s=, in seconds"),
         **dict.fromkeys(
-            ("monitor", "checkpoint_score_attribute", "checkpoint_score_attr"), "metric= of the sweep, tl.run(metric=)"
+            ("monitor", "checkpoint_score_attribute", "checkpoint_score_attr"),
+            "an argument of the sweep, tl.run(metric=...)",
         ),
-        "checkpoint_score_order": "mode= of the sweep, tl.run(mode=)",
+        "checkpoint_score_order": "an argument of the sweep, tl.run(mode=...)",
         **dict.fromkeys(("save_last", "checkpoint_at_end"), "Leave it out: the last two are always kept"),
     },
     "scheduler": {
