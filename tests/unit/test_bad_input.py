@@ -244,8 +244,6 @@ def test_a_mistyped_value_is_told_where_it_is_given(make: Callable[[], object], 
     [
         ("{choice: 16, 32}", r"2:3: b: a list stands in brackets: {choice: \[16, 32\]}, not {choice: 16, 32}"),
         ("{uniform: 0, 1}", r"a list stands in brackets: {uniform: \[0, 1\]}"),
-        ("{min: 0, max: 1}", r"a domain between two bounds is {uniform: \[0, 1\]}"),
-        ("{distribution: uniform, min: 0, max: 1}", r"a domain between two bounds is {uniform: \[0, 1\]}"),
         ("{values: [1, 2]}", "there is no domain 'values'. Did you mean 'choice'"),
         ("{int: [1, 2]}", "there is no domain 'int'. Did you mean 'randint'"),
     ],
@@ -253,6 +251,13 @@ def test_a_mistyped_value_is_told_where_it_is_given(make: Callable[[], object], 
 def test_a_mistyped_domain_in_a_file_says_how_it_is_written(write: Write, domain: str, says: str) -> None:
     with pytest.raises(SpaceError, match=says):
         tl.SearchSpace.load(write(f"space:\n  b: {domain}\n"))
+
+
+@pytest.mark.parametrize("domain", ["{min: 0, max: 1}", "{distribution: uniform, low: 0, high: 1}"])
+def test_two_fixed_values_that_look_like_bounds_are_warned_about(write: Write, domain: str) -> None:
+    with pytest.warns(UserWarning, match=r"2:3: b: .* is read as fixed values. A domain .* is {uniform: \[0, 1\]}"):
+        space = tl.SearchSpace.load(write(f"space:\n  b: {domain}\n"))
+    assert tl.SearchSpace(space.describe()).describe() == space.describe()  # as a record is read back, without a word
 
 
 def test_nested_keys_that_resemble_bounds_are_still_keys(write: Write) -> None:

@@ -6,6 +6,7 @@ A space holds Ray Tune's domains (``tune.loguniform(1e-4, 1e-1)``), descriptions
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -253,17 +254,22 @@ class DomainReader:
             )
 
     def _not_bounds(self, path: Path, value: Mapping[Any, Any]) -> None:
-        """Refuse a domain in another program's words, {min: 0, max: 1}, which would be read as two fixed values."""
+        """Warn of what looks like a domain in another program's words, {min: 0, max: 1}, and is two fixed values here.
+
+        Only in a file, and once both are written {fixed: ...} no more: what a sweep has recorded is read in silence.
+        """
+        if not (where := self._where(path)):
+            return
         words = {key: item for key, item in value.items() if not isinstance(item, Mapping | list | tuple)}
         bounds = next(((low, high) for low, high in _OTHER_BOUNDS if low in words and high in words), None)
         if bounds is None or len(words) < len(value) or not set(words) <= {*bounds, *_BESIDE_BOUNDS}:
             return
         low, high = (words[name] for name in bounds)
-        raise self._error(
-            path,
-            f"a domain between two bounds is {{uniform: [{low}, {high}]}} (or loguniform, randint, ...), not "
-            f"{dict(value)!r}. To keep both as fixed values, write {{{bounds[0]}: {{fixed: {low}}}, {bounds[1]}: "
-            f"{{fixed: {high}}}}}.",
+        warnings.warn(
+            f"{where}{'.'.join(path)}: {dict(value)!r} is read as fixed values. A domain between two bounds is "
+            f"{{uniform: [{low}, {high}]}} (or loguniform, randint, ...); where they are meant to be fixed, {{{bounds[0]}: "
+            f"{{fixed: {low}}}, {bounds[1]}: {{fixed: {high}}}}} says so.",
+            stacklevel=2,
         )
 
 
