@@ -267,7 +267,7 @@ class DomainReader:
         low, high = (words[name] for name in bounds)
         warnings.warn(
             f"{where}{'.'.join(path)}: {dict(value)!r} is read as fixed values. A domain between two bounds is "
-            f"{{uniform: [{low}, {high}]}} (or loguniform, randint, ...); where they are meant to be fixed, {{{bounds[0]}: "
+            f"{{uniform: [{low}, {high}]}} (or loguniform, ...); where they are meant to be fixed, {{{bounds[0]}: "
             f"{{fixed: {low}}}, {bounds[1]}: {{fixed: {high}}}}} says so.",
             stacklevel=2,
         )
