@@ -37,8 +37,8 @@ def names(*lists: str) -> frozenset[str]:
 
 TUNE = "ray ray.tune"
 FIRST = (
-    "messages errors imports versions masking stores checkpoints writing control exchange sharing session settings "
-    "space resources policies"
+    "messages errors arguments imports versions masking stores checkpoints writing control exchange sharing session "
+    "settings space resources policies"
 )
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
@@ -52,6 +52,7 @@ DOORS: dict[str, Door] = {
     "masking": Door(),
     "errors": Door(names("messages")),
     "machine": Door(why="it knows this process and this machine, and neither Ray nor torch"),
+    "arguments": Door(names("errors"), why="it says what to write instead, and knows none of what it speaks of"),
     "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "stores": Door(
         names("errors masking"),
@@ -67,14 +68,19 @@ DOORS: dict[str, Door] = {
     "control": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
     "exchange": Door(names("messages"), why="it is handed the store and what can be put there"),
     "session": Door(
-        names("messages errors checkpoints policies control writing exchange sharing"),
+        names("messages errors arguments checkpoints policies control writing exchange sharing"),
         why="a worker's context knows neither Ray nor torch",
     ),
     # What is declared before anything runs, and plain deciders.
-    "settings": Door(names("messages errors policies stores"), names("cloudpickle yaml")),
-    "space": Door(names("messages errors settings"), names("numpy pydantic yaml", TUNE)),
-    "resources": Door(names("messages errors settings"), late=names(TUNE)),
+    "settings": Door(names("messages errors arguments policies stores"), names("cloudpickle yaml")),
+    "space": Door(names("messages errors arguments settings"), names("numpy pydantic yaml", TUNE)),
+    "resources": Door(names("messages errors arguments settings"), late=names(TUNE)),
     "runtime": Door(names("errors"), why="it says what goes along to other nodes, and knows none of them"),
+    "failfast": Door(
+        names("messages errors policies storage"),
+        names("ray.tune.Callback"),
+        why="it hears what Tune's callbacks are told, and ends one sweep",
+    ),
     "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
     "cluster": Door(
         names("messages errors resources runtime settings headwatch nodes storage.names gang.network"),
@@ -90,7 +96,9 @@ DOORS: dict[str, Door] = {
     "survey": Door(
         names("errors cluster doctor nodes gang.alike"), names("ray"), why="it asks probes, and judges what they say"
     ),
-    "policies": Door(names("messages errors"), why="a policy decides by what it is handed, and acts on nothing"),
+    "policies": Door(
+        names("messages errors arguments"), why="a policy decides by what it is handed, and acts on nothing"
+    ),
     # N actors that train as one.
     "gang": Door(names(FIRST), names("ray psutil cloudpickle"), why=HEAD),
     "gang.worker": Door(names(FIRST), names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
@@ -101,7 +109,7 @@ DOORS: dict[str, Door] = {
     "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
     # Lightning's side, inside a worker.
     "strategies": Door(
-        names("messages errors checkpoints session settings policies gang"),
+        names("messages errors arguments checkpoints session settings policies gang"),
         names(LIGHTNING),
         late=names("torchmetrics horovod"),
         why="a worker knows its session, never a scheduler, a storage or Tune",
@@ -126,7 +134,7 @@ DOORS: dict[str, Door] = {
         why="the one way to Tune for a gang inside a function trainable, in the process of the trial",
     ),
     "callbacks": Door(
-        names("messages errors checkpoints session gang strategies.guard strategies.adoption"),
+        names("messages errors arguments checkpoints session gang strategies.guard strategies.adoption"),
         names(LIGHTNING),
         why="a worker knows its session, never a scheduler, a storage or Tune",
     ),
@@ -137,7 +145,7 @@ DOORS: dict[str, Door] = {
         why="a sweep without datasets needs neither Ray Data nor pyarrow",
     ),
     "datasets.module": Door(
-        names("messages errors session settings strategies.shares"),
+        names("messages errors arguments session settings strategies.shares"),
         names(LIGHTNING),
         late=names("ray.data"),
         why="it is Lightning's side of a dataset",
@@ -212,19 +220,19 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster datasets gang.pool gang.seat headwatch machine.signals past recipe replay runtime settling trial",
-            "trainable",
+            "cluster datasets failfast gang.pool gang.seat headwatch machine.signals past recipe replay runtime settling",
+            "trial trainable",
             "schedulers searchers storage results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),
         why="it wires the rooms into one Tuner; only workers need torch and Lightning",
     ),
     "reopen": Door(
-        names("errors masking settings space storage stores sweep results"),
+        names("errors arguments masking settings space storage stores sweep results"),
         why="it reads what a sweep was told, and runs that again",
     ),
     "reproducing": Door(
-        names("errors reopen results schedulers storage"),
+        names("errors arguments reopen results schedulers storage"),
         why="it runs a trial again as a sweep of its own, and compares two records",
     ),
     "checking": Door(
@@ -243,7 +251,7 @@ DOORS: dict[str, Door] = {
     "starter.train": Door(libraries=names(LIGHTNING), why="it is what a user could have written"),
     "cli": Door(
         names(
-            "errors settings space storage stores sweep reopen reproducing results reporting simulation",
+            "errors arguments settings space storage stores sweep reopen reproducing results reporting simulation",
             "checking doctor survey dashboards starter",
         ),
         names("typer"),

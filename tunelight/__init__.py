@@ -49,6 +49,23 @@ _WHERE = {
     ),
 }  # fmt: skip
 
+_ELSEWHERE = {
+    **dict.fromkeys(("Tuner", "TuneConfig", "RunConfig", "create_study", "sweep", "fit"), "run"),
+    **dict.fromkeys(("float", "suggest_float", "FloatDistribution"), "uniform"),
+    **dict.fromkeys(("int", "suggest_int", "IntDistribution"), "randint"),
+    **dict.fromkeys(("categorical", "suggest_categorical", "CategoricalDistribution"), "choice"),
+    **dict.fromkeys(("RayPlugin", "RayAccelerator", "RayDDPStrategy"), "RayStrategy"),
+    **dict.fromkeys(("HorovodRayPlugin", "HorovodRayAccelerator"), "HorovodRayStrategy"),
+    **dict.fromkeys(("RayShardedPlugin", "RayFSDPStrategy", "RayDeepSpeedStrategy"), "RayShardedStrategy"),
+    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler"), "ASHA"),
+    **dict.fromkeys(("OptunaSearch", "TPESampler"), "OptunaSearcher"),
+    **dict.fromkeys(("PopulationBasedTraining", "PB2"), "GangPBT"),
+    **dict.fromkeys(("FailureConfig",), "FailurePolicy"),
+    **dict.fromkeys(("CheckpointConfig",), "Checkpoints"),
+    **dict.fromkeys(("RayTrainReportCallback",), "TuneReportCheckpointCallback"),
+}
+"""Other programs' names, by ours."""
+
 __all__ = ["errors", *_WHERE]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
@@ -95,7 +112,9 @@ def __getattr__(name: str) -> Any:
     if name in ("schedulers", "searchers"):
         return import_module(f"tunelight.{name}")
     if name not in _WHERE:
-        raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{errors.guess(name, __all__)}")
+        ours = _ELSEWHERE.get(name)
+        near = f" Here that is tunelight.{ours}." if ours else errors.guess(name, __all__)
+        raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{near}")
     value = getattr(import_module(_WHERE[name]), name)
     globals()[name] = value
     return value

@@ -99,10 +99,12 @@ def cached(function: Any = None, *, max_bytes: int | None = None) -> Any:
             quarter of the machine's memory).
 
     Runs on: worker, driver (which keeps it for itself). Raises: DataError where arguments or result cannot be pickled,
-    or another worker takes longer than an hour; what ``function`` raises.
+    another worker takes longer than an hour, or ``function`` is none; what ``function`` raises.
     """
     if function is None:
         return functools.partial(cached, max_bytes=max_bytes)
+    if not callable(function):
+        raise DataError(f"cached() takes the function that loads, not what it loaded: {type(function).__name__}.")
 
     @functools.wraps(function)
     def remembering(*args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
 from tunelight.session import Session, get_context
 
@@ -34,6 +35,7 @@ class TuneReportCallback(Callback):
     reports = True
     """Such a callback runs after the others at each hook, so that a checkpoint holds what they made of it."""
 
+    @known_arguments()
     def __init__(
         self, metrics: Metrics = None, on: str | Iterable[str] = "validation_end", *, every_n: int = 1
     ) -> None:
@@ -147,6 +149,7 @@ class TuneReportCheckpointCallback(TuneReportCallback):
     which reports they are written. The file is written in the background, off a copy in rank 0's main memory.
     """
 
+    @known_arguments()
     def __init__(
         self,
         metrics: Metrics = None,
@@ -182,6 +185,11 @@ def _as_mapping(metrics: Metrics) -> dict[str, str] | None:
         return {metrics: metrics}
     if isinstance(metrics, Mapping):
         return dict(metrics)
+    if not isinstance(metrics, Iterable) or not all(isinstance(name, str) for name in metrics):
+        raise SettingsError(
+            "metrics must be the name of a metric, a list of names, or a dict of names to report and Lightning's, not "
+            f"{metrics!r}."
+        )
     return {name: name for name in metrics}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,11 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
         if (code := getattr(settings, what)) is not None:
             with space.placing(settings, what):
                 check_picklable(code, what)
-    from tunelight.schedulers.choose import build_scheduler  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.schedulers.choose import build_scheduler, check_company  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
     with space.placing(settings, "scheduler"):
-        build_scheduler(settings, space.domains)
+        check_company(build_scheduler(settings, space.domains), settings)
     with space.placing(settings, "searcher"):
         build_searcher(space, settings)
     with space.placing(settings, "resources_per_trial"):
@@ -110,7 +110,7 @@ def rehearse(checked: Checked) -> Rehearsal:
         told["trainer_args"] = {**(settings.trainer_args or {}), "fast_dev_run": True}
     with tempfile.TemporaryDirectory(prefix="tunelight-check-") as folder:
         told |= {"storage": folder, "name": "check", "num_samples": 1, "scheduler": Until(1), "searcher": "random"}
-        told |= {"checkpoints": None, "resume": False}
+        told |= {"checkpoints": None, "resume": False, "failures": replace(settings.failures, give_up_after=0)}
         told |= {"progress": False, "max_epochs": None if settings.model is not None else settings.max_epochs}
         results = run(checked.space.fixed(checked.space.dotted(config)), **told)
         trial = results.trials[0]

@@ -6,8 +6,10 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +29,10 @@ _LOCAL_RAY = {"prestart_worker_first_driver": False}
 """A Ray of our own starts no idle task workers: a sweep has actors only, which cannot use them."""
 
 
+_REACH_S = 5.0
+"""How long a cluster's head that refuses connections may take: it may be starting."""
+
+
 @contextlib.contextmanager
 def connected(
     settings: Settings, reservation: Reservation, folder: Path, signals: StopSignals
@@ -37,14 +43,8 @@ def connected(
     """
     import ray  # noqa: PLC0415 - half a second that bad input need not wait for
 
-    if settings.runtime_env:
-        check_runtime_env(settings.runtime_env)
+    check_ray(settings)
     ours = not ray.is_initialized()
-    if not ours and settings.address is not None:
-        raise SettingsError(
-            f"address={settings.address!r} was given, but this process is connected to a Ray already. Leave "
-            "address out to use that one, or call ray.shutdown() first."
-        )
     environment = dict(os.environ)
     watch: HeadWatch | None = None
     try:
@@ -65,6 +65,17 @@ def connected(
         if ours:
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
+
+
+def check_ray(settings: Settings) -> None:
+    """Raise SettingsError for what can be known to be wrong with ``address`` and ``runtime_env`` without a cluster."""
+    if settings.runtime_env:
+        check_runtime_env(settings.runtime_env)
+    if settings.address is not None and "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        raise SettingsError(
+            f"address={settings.address!r} was given, but this process is connected to a Ray already. Leave "
+            "address out to use that one, or call ray.shutdown() first."
+        )
 
 
 def _watched(folder: Path, settings: Settings, signals: StopSignals) -> HeadWatch:
@@ -129,8 +140,9 @@ def _init_ray(
 
                 common["runtime_env"] = for_job(runtime_env, address, storage, addresses()) or None
             try:
+                _reach(address)
                 ray.init(address=address, **common)
-            except (ConnectionError, RuntimeError, ValueError) as error:
+            except (OSError, RuntimeError, ValueError) as error:
                 raise ResourceError(
                     f"The Ray cluster at {address} does not answer: {error}. Is it up, and the address right "
                     "(RAY_ADDRESS)?"
@@ -143,6 +155,22 @@ def _init_ray(
                 _system_config=_LOCAL_RAY,
                 **common,
             )
+
+
+def _reach(address: str) -> None:
+    """Raise OSError where nothing listens at ``host:port``: Ray itself looks for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "://" in address or not port.isdecimal():
+        return
+    end = time.monotonic() + _REACH_S
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+            return
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
 
 
 def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:

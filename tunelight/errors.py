@@ -21,6 +21,10 @@ class SettingsError(TunelightError, ValueError):
     """A setting of a sweep has a wrong name or value, or contradicts another."""
 
 
+class ArgumentError(SettingsError, TypeError):
+    """A function or class was called with an argument that it does not take, or without one that it needs."""
+
+
 class TrainFunctionError(TunelightError, TypeError):
     """The train function, model or data module cannot be used as given."""
 
@@ -87,6 +91,19 @@ class TrialError(WorkerFailedError):
     """A trial failed on one of its workers."""
 
 
+class SweepFailedError(WorkerFailedError):
+    """A sweep ended early because its first trials all failed with the same ``error``; ``folder`` holds what ran."""
+
+    def __init__(self, error: WorkerError, message: str, folder: str) -> None:
+        super().__init__(error)
+        self.args = (error, message, folder)
+        self.message = message
+        self.folder = folder
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class GangError(TunelightError, RuntimeError):
     """A gang's workers could not be started, did not meet, or did not answer in time.
 
@@ -124,3 +141,12 @@ def guess(name: Any, valid: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the nearest valid name, or an empty string."""
     close = difflib.get_close_matches(str(name), list(valid), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def unknown(what: str, name: Any, valid: Iterable[str], hint: str | None = None) -> str:
+    """Return "There is no scheduler 'ahsa'. Did you mean 'asha'? There are: ..." for ``what``, "There is no scheduler".
+
+    ``hint`` is said instead of the nearest valid name; it begins with a blank.
+    """
+    valid = list(valid)
+    return f"{what} {name!r}.{guess(name, valid) if hint is None else hint} There are: {', '.join(valid)}."

@@ -14,7 +14,9 @@ from tunelight.errors import SettingsError, StorageError
 from tunelight.settings import Settings, fingerprint
 from tunelight.space import SearchSpace
 from tunelight.storage import (
+    ERROR,
     FINISHED,
+    GAVE_UP,
     INTERRUPTED,
     RECORD_FILE,
     TERMINAL,
@@ -63,8 +65,10 @@ class Past:
     def again(self, max_epochs: int | None) -> list[TrialState]:
         """Return the trials that are to go on, in order of creation.
 
-        Those are what was cut off, and where ``max_epochs`` has grown, what had come to its end by itself.
+        Those are what was cut off, and where ``max_epochs`` has grown, what had come to its end by itself. Where the
+        last run gave up, those of its trials that failed are among them.
         """
+        gave_up, last = self.state.ended == GAVE_UP, len(self.state.runs) - 1
         known = self.state.sweep.get("max_epochs")
         longer = known is not None and max_epochs is not None and max_epochs > known
         return [
@@ -72,6 +76,7 @@ class Past:
             for trial in sorted(self.state.trials.values(), key=lambda trial: trial.index)
             if (trial.state not in TERMINAL - {INTERRUPTED} and trial.decision != "STOP")
             or (longer and trial.state == FINISHED)
+            or (gave_up and trial.state == ERROR and trial.runs[-1:] == [last])
         ]
 
     def settle(self) -> None:
@@ -102,18 +107,19 @@ class Past:
                 f"{text} Its results would not compare. Undo that, start a new sweep under another name=, or go on "
                 "all the same with resume='force'."
             )
-        warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=4)
+        warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=5)
 
     def _differences(self, told: Mapping[str, Any]) -> list[str]:
+        comparable = self.state.ended != GAVE_UP or any(trial.history for trial in self.state.trials.values())
         found = [
             f"{name} was {self.told[name]!r} and is {now!r}"
-            for name in _SAME
+            for name in (_SAME if comparable else ("require",))
             if name in self.told and (now := plain(told.get(name))) != self.told[name]
         ]
         if self.seed is not None and told.get("seed") != self.seed:
             found.append(f"seed was {self.seed} and is {told.get('seed')} (leave it out to keep it)")
         before, now = self.told.get("code") or {}, told.get("code") or {}
-        for name in _CODE:
+        for name in _CODE if comparable else ():
             same_name = self.told.get(name) == told.get(name)
             if same_name and None not in (before.get(name), now.get(name)) and before[name] != now[name]:
                 found.append(f"the code of {name} ({told.get(name)}) has changed")

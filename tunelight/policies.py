@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal
 
+from tunelight.arguments import known_fields
 from tunelight.errors import SettingsError
 from tunelight.messages import Failure, WorkerError
 
@@ -86,6 +88,7 @@ class FailureDecision(Enum):
     GIVE_UP = "give up"
 
 
+@known_fields("failures")
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
     """What a trial survives: it goes on from its last checkpoint, on the workers that are left and new ones.
@@ -99,6 +102,8 @@ class FailurePolicy:
             (None: for ever). A long epoch is many batches; code between two batches may take that long at most.
         reschedule_timeout_s: how long to wait for lost workers, whose nodes may have to come back first. Elastic
             gangs go on without them, and take them in later.
+        give_up_after: a sweep ends with an error once so many of its first trials have failed with the same error
+            before any trial reported: a bug, or a misspelt metric (0: never). A single fit pays no attention to it.
 
     Raises: SettingsError.
     """
@@ -108,11 +113,15 @@ class FailurePolicy:
     retry_exceptions: bool = False
     hang_timeout_s: float | None = 600.0
     reschedule_timeout_s: float = 600.0
+    give_up_after: int = 3
 
     def __post_init__(self) -> None:
         count = self.max_failures
         if not isinstance(count, int) or isinstance(count, bool) or count < -1:
             raise SettingsError(f"max_failures must be a whole number of -1 (always) or more, not {count!r}.")
+        tries = self.give_up_after
+        if not isinstance(tries, int) or isinstance(tries, bool) or tries < 0:
+            raise SettingsError(f"give_up_after must be a whole number of 0 (never) or more, not {tries!r}.")
         for name, least in (("backoff_s", 0.0), ("hang_timeout_s", 1e-9), ("reschedule_timeout_s", 0.0)):
             value = getattr(self, name)
             if value is None and name == "hang_timeout_s":
@@ -142,6 +151,73 @@ class FailurePolicy:
         if self.max_failures < 0 or failures <= self.max_failures:
             return FailureDecision.RETRY
         return FailureDecision.GIVE_UP
+
+
+_VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+"""What two messages of the same error may differ by: addresses and numbers."""
+_FRAME: Final = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
+
+
+def signature(error: WorkerError) -> tuple[str, str, tuple[str, ...]]:
+    """Return what two occurrences of the same error have in common: type, message without numbers, and last frame."""
+    frames = _FRAME.findall(error.traceback)
+    return error.type_name, _VARYING.sub("#", error.message), tuple(frames[-1]) if frames else ()
+
+
+_SURE: Final = 3
+"""How many times as many trials, in any order, show as much as the first ones do."""
+
+
+class FirstTrials:
+    """Tell by the first trials of a sweep that its training code cannot work, whatever the configuration.
+
+    It cannot if the first ``limit`` trials, in the order in which they began, all failed with the same error of the
+    code before any trial reported. Lost workers, memory that ran out, and what the scheduler ends do not count: the
+    next trial stands in for that one. One of the first that still runs is waited for, unless ``_SURE`` times as many
+    others have failed alike meanwhile: its gang may take long to start. 0 as the limit: never.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._ends: dict[str, WorkerError | None] = {}
+        self._works = False
+
+    def begin(self, trial: str) -> None:
+        """Note that a trial begins, or begins again."""
+        self._ends.setdefault(trial, None)
+
+    def report(self) -> None:
+        """Note that a trial has reported: the code works."""
+        self._works = True
+
+    def fail(self, trial: str, error: WorkerError) -> None:
+        """Note how a trial failed."""
+        if error.cause == "exception" and classify(error) == "ERROR":
+            self._ends[trial] = error
+        else:
+            self.leave_out(trial)
+
+    def leave_out(self, trial: str) -> None:
+        """Note that a trial ended in a way that says nothing of the code."""
+        if self._ends.get(trial) is None:
+            self._ends.pop(trial, None)
+
+    @property
+    def failures(self) -> int:
+        """How many trials have failed so far, of those that count."""
+        return sum(error is not None for error in self._ends.values())
+
+    @property
+    def verdict(self) -> WorkerError | None:
+        """The error that all of the first trials failed with; None where they did not, or it is too early to say."""
+        first = [error for error in list(self._ends.values())[: self._limit] if error is not None]
+        failed = [error for error in self._ends.values() if error is not None]
+        if self._works or not self._limit:
+            return None
+        for errors, wanted in ((first, self._limit), (failed, _SURE * self._limit)):
+            if len(errors) >= wanted and len({signature(error) for error in errors}) == 1:
+                return errors[0]
+        return None
 
 
 FREE_S = 1.0

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight import stores
-from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError, guess
+from tunelight.arguments import check_keywords, known_arguments
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
 from tunelight.masking import MASK, masked_in
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
@@ -26,6 +27,7 @@ _LEFT: Final = ("storage", "name", "address", "resume", "seed")
 """Settings that are not read back: the folder says the first two and the seed; the cluster is today's."""
 
 
+@known_arguments("sweep")
 def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     """Go on with the sweep in ``path``, as it was told: ``run(..., resume=True)`` with all it was given then.
 
@@ -39,6 +41,7 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     Raises: StorageError where ``path`` is no sweep; SettingsError, ImportPathError, SpaceError where a part of it
         cannot be read back: the script then calls ``run(..., resume=True)``. Runs on: driver.
     """
+    check_keywords("tl.resume()", overrides, [name for name in NAMES if name not in ("storage", "name")], "sweep")
     folder = stores.working(path).absolute()
     with reaching(folder):
         known = stores.exists(folder / RECORD_FILE)
@@ -48,10 +51,6 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
             f"{stores.shown(folder)} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, "
             "storage/name." + (f" Sweeps in it: {', '.join(inside)}." if inside else "")
         )
-    for name in overrides:
-        if name not in NAMES or name in ("storage", "name"):
-            valid = [known for known in NAMES if known not in ("storage", "name")]
-            raise SettingsError(f"resume() takes no {name!r}.{guess(name, valid)} It takes: {', '.join(valid)}.")
     told = read_sweep_file(folder)
     if not told:
         raise StorageError(

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import ResourceError, SettingsError, guess
 from tunelight.settings import check_setting
 
@@ -117,6 +118,11 @@ def reserve(
                 f"resources_per_trial has no word {word!r}.{guess(word, _WORDS)} There are: {', '.join(_WORDS)}."
             )
     words = {word: _amount(word, value) for word, value in words.items() if value is not None}
+    if words.get("gpu") and not (words.get("extra_gpu") or gpus_per_worker):
+        raise SettingsError(
+            f"resources_per_trial holds gpu={words['gpu']:g}, which is for the head of a trial, and the head trains "
+            "nothing. For workers say gpus_per_worker=, or extra_gpu, the GPUs of all workers together."
+        )
     custom = dict(resources_per_worker or {})
     extra = {name: float(words.get(name, 0) or 0) for name in ("extra_cpu", "extra_gpu")}
     if workers is None:
@@ -171,6 +177,7 @@ def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker
     return 1
 
 
+@known_arguments("strategy")
 def get_tune_resources(
     num_workers: int = 1,
     num_cpus_per_worker: float = 1,
@@ -184,8 +191,8 @@ def get_tune_resources(
     ``use_gpu`` gives each worker one GPU; ``resources_per_worker`` may hold "CPU", "GPU" (also fractions)
     and custom resources, and wins. Raises: SettingsError.
     """
-    if num_workers < 1:
-        raise SettingsError(f"num_workers must be 1 or more, not {num_workers}.")
+    if isinstance(num_workers, bool) or not isinstance(num_workers, Integral) or num_workers < 1:
+        raise SettingsError(f"num_workers must be a whole number, 1 or more, not {num_workers!r}.")
     custom = dict(resources_per_worker or {})
     cpus = custom.pop("CPU", num_cpus_per_worker)
     gpus = custom.pop("GPU", 1 if use_gpu else 0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tunelight import checkpoints
+from tunelight.arguments import known_arguments
 from tunelight.control import Control, Mailbox, decode, encode
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped, guess
 from tunelight.exchange import Exchange, Store
@@ -167,6 +168,8 @@ class Session:
             return
         if self._stopped is not None:
             raise TrialStopped(self._stopped.reason)
+        if not isinstance(metrics, Mapping):
+            raise MetricError(f"A report holds metrics by name, report({{'loss': 0.5}}), not {metrics!r}.")
         self.number += 1
         self.reports += 1
         self._count_seconds()
@@ -410,6 +413,7 @@ def get_context() -> Session:
     return _current
 
 
+@known_arguments()
 def report(metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | Writer | None = None) -> None:
     """Report metrics from training code that has no callback; see :meth:`Session.report`.
 

@@ -12,9 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunelight.cluster import at_once, connected, tune_environment
+from tunelight import stores
+from tunelight.arguments import known_arguments
+from tunelight.cluster import at_once, check_ray, connected, tune_environment
 from tunelight.datasets.shelf import check_sources, lent
-from tunelight.errors import SettingsError
+from tunelight.errors import SettingsError, SweepFailedError
 from tunelight.machine.signals import StopSignals
 from tunelight.masking import masked_settings
 from tunelight.messages import Lent, OnResize
@@ -52,6 +54,7 @@ class _Unset:
 UNSET: Any = _Unset()
 
 
+@known_arguments("sweep")
 def run(
     search_space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
     train: Callable[[dict[str, Any]], object] | None = UNSET,
@@ -66,7 +69,7 @@ def run(
     mode: Mode | Sequence[Mode] = UNSET,
     num_samples: int = UNSET,
     max_epochs: int | None = UNSET,
-    scheduler: str | Mapping[str, Any] | TrialScheduler = UNSET,
+    scheduler: str | Mapping[str, Any] | TrialScheduler | None = UNSET,
     searcher: str | Mapping[str, Any] | Searcher | BaseSampler | None = UNSET,
     workers: int | tuple[int, int] | None = UNSET,
     cpus_per_worker: float = UNSET,
@@ -110,8 +113,8 @@ def run(
             ``results.best`` go by the first, the searcher by all, and ``results.pareto()`` has the front.
         num_samples: trials in all, baselines included (10); a grid is walked through that many times.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
-        scheduler: "asha" (default), "fifo", a name of Ray's, {"name": "asha", "grace_period": 2, ...} or any
-            Ray Tune TrialScheduler.
+        scheduler: "asha" (default), "fifo" (None is the same), a name of Ray's, {"name": "asha", "grace_period": 2,
+            ...} or any Ray Tune TrialScheduler.
         searcher: "random", "grid" (each configuration once), or of Optuna's: "tpe", "gp", "cmaes", "sobol", "qmc",
             "nsgaii", "nsgaiii"; {"name": "tpe", "n_startup_trials": 20, ...}, an OptunaSearcher, an Optuna sampler, or
             any Ray Tune Searcher (None: "random"; with several metrics "nsgaii").
@@ -159,7 +162,8 @@ def run(
         if settings.seed is None:
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
-        sweep = _prepare(space, settings, past)
+        check_ray(settings)
+        sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
         if past is None:
             stack.enter_context(locked(sweep.folder))
         stack.enter_context(mirrored(sweep.folder))
@@ -167,18 +171,15 @@ def run(
             _settle(past, sweep)
             return SweepResults.load(sweep.folder)
         signals = StopSignals()
-        try:
-            with (
-                connected(settings, sweep.reservation, sweep.folder, signals) as (reservation, watch),
-                signals,  # only now: Ray installs a handler of SIGTERM when it starts
-                lent(settings, reservation.least or reservation.workers) as loan,
-            ):
+        with (
+            connected(settings, sweep.reservation, sweep.folder, signals) as (reservation, watch),
+            signals,  # only now: Ray installs a handler of SIGTERM when it starts
+            lent(settings, reservation.least or reservation.workers) as loan,
+        ):
+            try:
                 _tune(replace(sweep, reservation=reservation), watch, loan, signals)
-        except BaseException:
-            if not (sweep.folder / RECORD_FILE).stat().st_size:
-                with contextlib.suppress(OSError):
-                    drop(sweep.folder)  # nothing has happened yet: the name is free again
-            raise
+            except SweepFailedError as error:
+                raise error.with_traceback(None) from None  # it came through Tune's loop, which says nothing of it
         return SweepResults.load(sweep.folder)
 
 
@@ -209,8 +210,34 @@ class _Sweep:
         return bool(self.start.again) or self.start.created < self.total
 
 
+@contextlib.contextmanager
+def _claimed(sweep: _Sweep, past: Past | None) -> Iterator[_Sweep]:
+    """Give a new sweep its folder; one that goes on has its own.
+
+    The folder is deleted again, with those above it that were made for it, where the sweep ends before anything
+    happened: its name is free then.
+    """
+    settings = sweep.settings
+    if past is not None:
+        yield sweep
+        return
+    storage = stores.working(settings.storage).absolute()
+    new = [folder for folder in (storage, *storage.parents) if not folder.exists()]
+    folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
+    try:
+        write_sweep_file(folder, sweep.told)
+        yield replace(sweep, folder=folder)
+    except BaseException:
+        if not (folder / RECORD_FILE).stat().st_size:
+            with contextlib.suppress(OSError):
+                drop(folder)
+                for made in new:
+                    made.rmdir()
+        raise
+
+
 def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
-    """Check what a sweep was told, build its parts, bring them to where the past left them, claim its folder."""
+    """Check what a sweep was told, build its parts, and bring them to where the past left them."""
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
@@ -219,13 +246,14 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         check_sources(settings.datasets, reservation.least or reservation.workers)
     with space.placing(settings, "train" if settings.model is None else "model"):
         packed = payload(settings)
-    from tunelight.schedulers.choose import build_scheduler, judged_by  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # noqa: PLC0415 - imports Ray Tune
     from tunelight.searchers import Start  # noqa: PLC0415
     from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
 
     # Wrong ones are refused here, before Ray starts.
     with space.placing(settings, "scheduler"):
         scheduler = build_scheduler(settings, space.domains)
+        check_company(scheduler, settings)
     with space.placing(settings, "searcher"):
         searcher = build_searcher(space, settings)
     at_first = reservation
@@ -241,8 +269,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         baselines = _untried(past, space, settings)
         told["baselines"] = past.with_new(told["baselines"])
     else:
-        folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
-        write_sweep_file(folder, told)
+        folder = Path()  # a new one is claimed when all is right
         baselines = [space.filled(config) for config in settings.baselines]
     return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told, baselines)
 
@@ -395,6 +422,7 @@ def _callbacks(
     sweep: _Sweep, search: SweepSearch, watch: HeadWatch, loan: Lent | None, signals: StopSignals
 ) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
+    from tunelight.failfast import FailFast  # noqa: PLC0415
     from tunelight.headwatch import HeadCallback  # noqa: PLC0415
     from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
     from tunelight.searchers import Follower  # noqa: PLC0415
@@ -421,6 +449,8 @@ def _callbacks(
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
     if settings.progress:
         signals.say = shown.say
+    metrics = [metric for metric, _ in settings.objectives]
+    first = FailFast(settings.failures.give_up_after, metrics, total, record)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
     if isinstance(sweep.searcher, Follower):
@@ -430,7 +460,7 @@ def _callbacks(
     for text in loan.notes if loan is not None else ():
         record.note(text)
     try:
-        yield [record, tensorboard, shown, *settings.callbacks, HeadCallback(watch)]
+        yield [record, tensorboard, shown, first, *settings.callbacks, HeadCallback(watch)]
     finally:
         for one in (record, tensorboard, shown):
             one.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import SettingsError
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
@@ -13,6 +14,7 @@ from tunelight.trainable import GangTrainable, make_trainable
 from tunelight.trial import TrialSpec
 
 
+@known_arguments("trainable")
 def gang_trainable(
     train: Callable[[dict[str, Any]], object],
     *,

@@ -28,6 +28,8 @@ class Sweep:
         told = {"metric": "loss", "mode": "min", **sweep}
         self.callback = RecordCallback(folder, seed_of=lambda trial: int(trial) + 7, clock=self.clock, **told)
         self.trials: list[Any] = []
+        self.others: list[Any] = []
+        """Further callbacks of Tune's, called after the recorder as Tune does."""
 
     @property
     def state(self) -> SweepState:
@@ -48,7 +50,8 @@ class Sweep:
 
     def call(self, name: str, *, trial: Any = None, **more: Any) -> None:
         given = {} if trial is None else {"trial": trial}
-        getattr(self.callback, name)(iteration=1, trials=self.trials, **given, **more)
+        for callback in (self.callback, *self.others):
+            getattr(callback, name)(iteration=1, trials=self.trials, **given, **more)
 
     def start(self, trial: Any) -> None:
         self.call("on_trial_start", trial=trial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,3 +206,72 @@ def test_a_misspelt_argument_of_the_trainer_is_told(write: Write, where: str) ->
     space = tl.SearchSpace.load(write(f"space:\n{key[where]}model: tunelight.digits:DigitsClassifier\nmetric: loss\n"))
     with pytest.raises(TunelightError, match=r"yaml:[23]:\d+: .*Trainer takes no .*Did you mean 'max_epochs'"):
         Settings(**space.settings).check(space)
+
+
+# What is mistyped
+
+
+def mistyped(make: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:
+    """Return a call that no checker of types looks at."""
+    return functools.partial(make, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (mistyped(tl.uniform, "1e-4", "1"), "tl.uniform: uniform's lower must be a number, not '1e-4'"),
+        (mistyped(tl.loguniform, "1e-4", "1"), "loguniform's lower must be a number, not '1e-4'"),
+        (mistyped(tl.loguniform, 0, 1), "bounds must be more than 0, not 0"),
+        (mistyped(tl.quniform, 0, 1, 0), "quniform's q must be more than 0"),
+        (mistyped(tl.choice, "abc"), r"tl.choice takes a list of values, not the text 'abc'"),
+        (mistyped(tl.choice, 3), "choice takes a list of one value or more, not 3"),
+        (mistyped(tl.choice, 1, 2), r"Give the values as one list: tl.choice\(\[1, 2\]\)"),
+        (mistyped(tl.uniform, 1), "missing a required argument: 'upper'. It takes: lower, upper"),
+        (mistyped(tl.sample_from, 3), "sample_from takes a function, not 3"),
+        (mistyped(tl.TuneReportCallback, metrics=3), "metrics must be the name of a metric"),
+        (mistyped(tl.cached, 3), "takes the function that loads"),
+        (mistyped(tl.get_tune_resources, num_workers="2"), "num_workers must be a whole number"),
+        (mistyped(tl.SearchSpace.of, "train.py"), "is a Python file, and a search space is a YAML file"),
+    ],
+)
+def test_a_mistyped_value_is_told_where_it_is_given(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(TunelightError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("domain", "says"),
+    [
+        ("{choice: 16, 32}", r"2:3: b: a list stands in brackets: {choice: \[16, 32\]}, not {choice: 16, 32}"),
+        ("{uniform: 0, 1}", r"a list stands in brackets: {uniform: \[0, 1\]}"),
+        ("{values: [1, 2]}", "there is no domain 'values'. Did you mean 'choice'"),
+        ("{int: [1, 2]}", "there is no domain 'int'. Did you mean 'randint'"),
+    ],
+)
+def test_a_mistyped_domain_in_a_file_says_how_it_is_written(write: Write, domain: str, says: str) -> None:
+    with pytest.raises(SpaceError, match=says):
+        tl.SearchSpace.load(write(f"space:\n  b: {domain}\n"))
+
+
+@pytest.mark.parametrize("domain", ["{min: 0, max: 1}", "{distribution: uniform, low: 0, high: 1}"])
+def test_two_fixed_values_that_look_like_bounds_are_warned_about(write: Write, domain: str) -> None:
+    with pytest.warns(UserWarning, match=r"2:3: b: .* is read as fixed values. A domain .* is {uniform: \[0, 1\]}"):
+        space = tl.SearchSpace.load(write(f"space:\n  b: {domain}\n"))
+    assert tl.SearchSpace(space.describe()).describe() == space.describe()  # as a record is read back, without a word
+
+
+def test_nested_keys_that_resemble_bounds_are_still_keys(write: Write) -> None:
+    text = "space:\n  a: {min: {fixed: 0}, max: {uniform: [0, 1]}}\n  b: {low: 1, other: 2}\n  c: {max: 3}\n"
+    assert list(tl.SearchSpace.load(write(text)).domains) == ["a.min", "a.max", "b.low", "b.other", "c.max"]
+
+
+@pytest.mark.parametrize(
+    ("text", "whose", "name"),
+    [
+        ("method: bayes\nmetric: {name: loss}\nparameters: {lr: {min: 0, max: 1}}\n", "W&B", "wandb"),
+        ("hyperparameters:\n- {name: a, type: constant, value: 1}\n", "ConfigSpace", "configspace"),
+    ],
+)
+def test_a_file_of_another_program_is_told_by_what_it_holds(write: Write, text: str, whose: str, name: str) -> None:
+    with pytest.raises(SpaceError, match=rf"{whose}, not a search space file.*from_format\('.*yaml', '{name}'\)"):
+        tl.SearchSpace.load(write(text))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -59,7 +61,11 @@ def test_the_domains_are_ray_tunes_own():
     import tunelight.space as room
 
     for name in set(room.__all__) - {"SearchSpace", "names", "ordinal", "schema"}:
-        assert getattr(tl, name) is getattr(tune, "grid_search" if name == "grid" else name)
+        ours, theirs = getattr(tl, name), getattr(tune, "grid_search" if name == "grid" else name)
+        assert ours.__wrapped__ is theirs
+        assert inspect.signature(ours) == inspect.signature(theirs)
+        assert pickle.loads(pickle.dumps(ours)) is ours
+    assert type(tl.loguniform(1e-4, 1)) is type(tune.loguniform(1e-4, 1))
     with pytest.raises(AttributeError, match="Did you mean 'loguniform'"):
         _ = room.logunifrom
 

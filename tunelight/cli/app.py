@@ -65,6 +65,8 @@ class Commands(TyperGroup):
             _let_go(sys.stdout)
             raise typer.Exit(BAD_INPUT) from error
         except _USAGE as error:
+            if instead := _instead(getattr(error, "option_name", None)):
+                error.message += f".{instead}"
             if ctx.meta[_AS_JSON]:
                 tell_json(error, error.format_message())
             raise
@@ -80,6 +82,17 @@ class Commands(TyperGroup):
         if ctx.meta[_AS_JSON]:
             with contextlib.suppress(OSError):
                 tell_json(error, message)
+
+
+def _instead(option: str | None) -> str:
+    """Return what is said of an unknown option that is a setting, or another program's word for one."""
+    from tunelight.arguments import WORDS, replacement  # noqa: PLC0415 - settings take a moment to import
+    from tunelight.settings import NAMES  # noqa: PLC0415
+
+    name = (option or "").lstrip("-").replace("-", "_")
+    if name in NAMES:
+        return f" Say --set {name}=VALUE."
+    return f"{replacement(name, NAMES)} Settings are given as --set NAME=VALUE." if name in WORDS["sweep"] else ""
 
 
 def tell_json(error: Exception, message: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, guess
+from tunelight.arguments import replacement
+from tunelight.errors import SettingsError, unknown
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
@@ -39,7 +40,7 @@ def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
 
     for name in sets:
         if name not in NAMES:
-            raise SettingsError(f"There is no setting {name!r}.{guess(name, NAMES)} There are: {', '.join(NAMES)}.")
+            raise SettingsError(unknown("There is no setting", name, NAMES, replacement(name, NAMES)))
     return dict(sets)
 
 
@@ -65,7 +66,7 @@ def told(file: str, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[S
         if "." not in name and name not in space.domains:
             valid = [*space.domains, *NAMES]
             raise SettingsError(
-                f"--set {name}: that is neither a key of the space nor a setting.{guess(name, valid)} The space has "
-                f"{', '.join(space.domains)}; settings are {', '.join(NAMES)}."
+                f"--set {name}: that is neither a key of the space nor a setting.{replacement(name, valid)} The "
+                f"space has {', '.join(space.domains)}; settings are {', '.join(NAMES)}."
             )
     return (space.fixed(keys) if keys else space), {**settings, **options}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 import torch
 
+from tunelight.arguments import known_arguments
 from tunelight.datasets.shards import Preprocess, close_shard, is_lent, open_shard, open_whole
 from tunelight.datasets.shelf import task_errors
 from tunelight.errors import DataError, SettingsError, guess
@@ -118,6 +119,7 @@ class RayDataModule(pl.LightningDataModule):
     Raises: SettingsError; DataError once the data is opened.
     """
 
+    @known_arguments()
     def __init__(
         self,
         train: Dataset | str | None = "train",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.common import (
@@ -84,6 +85,7 @@ class ASHA(Judged, FIFOScheduler):
 
     _supports_buffered_results = False
 
+    @known_arguments("scheduler")
     def __init__(  # noqa: PLR0917 - the order of the paper's and Ray's arguments is public
         self,
         metric: str | None = None,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, guess
+from tunelight.arguments import replacement
+from tunelight.errors import SettingsError, unknown
 from tunelight.messages import Continue
 
 if TYPE_CHECKING:
@@ -19,6 +21,28 @@ _OURS = ("asha", "elastic_asha", "gang_pbt")
 _SCHEDULERS = (*_OURS, "fifo")
 _TO_MAX_EPOCHS = ("asynchyperband", "async_hyperband", "hyperband", "hb_bohb")
 """Those of Ray's that want to know where a trial ends."""
+_OURS_FOR = {
+    "pbt": "tunelight's own, scheduler='gang_pbt', varies all that the search space holds and needs nothing more",
+    "pb2": "tunelight's own, scheduler={'name': 'gang_pbt', 'explore': 'pb2'}, takes its bounds from the search space",
+    "pbt_replay": "what a member of a 'gang_pbt' sweep went through is in results.trial(...).changes",
+    "hb_bohb": "scheduler='hyperband' or 'asha' with searcher='tpe' combines the same two ideas",
+    "resource_changing": "tunelight's own, scheduler='elastic_asha' with workers=(1, 4), resizes gangs",
+}
+"""What to use instead of some of Ray's schedulers, which cannot be made by their name alone."""
+_ELSEWHERE = {
+    "bohb": "hb_bohb",
+    "median": "median_stopping_rule",
+    "medianpruner": "median_stopping_rule",
+    "successive_halving": "asha",
+    "successivehalvingpruner": "asha",
+    "hyperbandpruner": "hyperband",
+    "asha_scheduler": "asha",
+    "population": "gang_pbt",
+    "population_based_training": "gang_pbt",
+    "none": "fifo",
+    "noppruner": "fifo",
+}
+"""Other programs' names of schedulers, by ours."""
 
 
 def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None) -> TrialScheduler:
@@ -29,6 +53,8 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
     from ray.tune.schedulers import TrialScheduler  # noqa: PLC0415
 
     given = settings.scheduler
+    if not isinstance(given, str | Mapping | TrialScheduler):
+        raise SettingsError(_no_scheduler(given))
     if isinstance(given, TrialScheduler):
         try:
             scheduler = copy.deepcopy(given)  # it remembers trials, and the next sweep's have the same ids
@@ -49,20 +75,87 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
 
     if name in _OURS:
         return _ours(name, options, settings)
+    if name == "fifo":
+        make: Callable[..., TrialScheduler] = FIFOScheduler
+    elif name in SCHEDULER_IMPORT:
+        make = partial(create_scheduler, name)
+        _check_options(name, options)
+    else:
+        valid = [*_SCHEDULERS, *(key for key in SCHEDULER_IMPORT if key not in _SCHEDULERS)]
+        known = _ELSEWHERE.get(name.lower())
+        more = f"; {_OURS_FOR[known]}" if known in _OURS_FOR else ""
+        near = f" Here that is {known!r}{more}." if known else ""
+        raise SettingsError(
+            f"{unknown('There is no scheduler', name, valid, near or None)} Or pass a Ray Tune TrialScheduler object."
+        )
+    if name in _TO_MAX_EPOCHS and settings.max_epochs is not None:
+        options.setdefault("max_t", settings.max_epochs)
     try:
-        if name == "fifo":
-            return FIFOScheduler(**options)
-        if name in SCHEDULER_IMPORT:
-            if name in _TO_MAX_EPOCHS and settings.max_epochs is not None:
-                options.setdefault("max_t", settings.max_epochs)
-            return create_scheduler(name, **options)
-    except TypeError as error:
-        raise SettingsError(f"scheduler {name!r} does not take {options}: {error}.") from error
-    valid = [*_SCHEDULERS, *(key for key in SCHEDULER_IMPORT if key not in _SCHEDULERS)]
-    raise SettingsError(
-        f"There is no scheduler {name!r}.{guess(name, valid)} There are {', '.join(valid)}, or pass a Ray Tune "
-        "TrialScheduler object."
+        return make(**options)
+    except Exception as error:
+        ours, given = (f" Or: {_OURS_FOR[name]}." if name in _OURS_FOR else ""), options or "its name alone"
+        raise SettingsError(
+            f"Ray Tune's scheduler {name!r} cannot be made of {given}: {str(error).rstrip('.')}. Give what it needs "
+            f"beside the name, scheduler={{'name': {name!r}, ...}}, or pass the object.{ours}"
+        ) from error
+
+
+def _check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that one of Ray's schedulers does not have: Ray drops them without a word."""
+    from ray.tune.schedulers import SCHEDULER_IMPORT  # noqa: PLC0415
+
+    kind: Any = SCHEDULER_IMPORT[name]
+    try:
+        valid = list(inspect.signature(kind() if inspect.isfunction(kind) else kind).parameters)
+    except ImportError as error:
+        raise SettingsError(
+            f"scheduler {name!r} cannot be used: {error}. {_OURS_FOR.get(name, '')}".rstrip()
+        ) from error
+    for option in options:
+        if option not in valid:
+            raise SettingsError(
+                unknown(f"scheduler {name!r} has no", option, valid, replacement(option, valid, "scheduler"))
+            )
+
+
+def _no_scheduler(given: Any) -> str:
+    """Say why an object is no scheduler: it is a class, another program's, or nothing of the kind."""
+    kind = given if isinstance(given, type) else type(given)
+    if isinstance(given, type) and hasattr(given, "on_trial_result"):
+        return (
+            f"scheduler={given.__name__} is a class. Make an object of it: scheduler={given.__name__}(), with its "
+            "arguments between the parentheses."
+        )
+    if kind.__module__.startswith("optuna."):
+        known = _ELSEWHERE.get(kind.__name__.lower(), "asha")
+        return (
+            f"scheduler= takes no {kind.__name__} of Optuna's: trials are stopped by a scheduler here. The nearest is "
+            f"scheduler={known!r}."
+        )
+    return (
+        "scheduler must be a name ('asha', 'fifo', ...), a name with options ({'name': 'asha', 'grace_period': 2}), or "
+        f"a Ray Tune TrialScheduler object, not {given!r}."
     )
+
+
+def check_company(scheduler: TrialScheduler, settings: Settings) -> None:
+    """Refuse schedulers of Ray's that would fail in the middle of a sweep, for want of what they go with.
+
+    Raises: SettingsError.
+    """
+    from ray.tune.schedulers import HyperBandForBOHB, ResourceChangingScheduler  # noqa: PLC0415
+
+    if isinstance(scheduler, HyperBandForBOHB) and not hasattr(settings.searcher, "on_pause"):
+        raise SettingsError(
+            "Ray Tune's HyperBandForBOHB ('hb_bohb') works with Ray Tune's TuneBOHB as its searcher only, and "
+            f"searcher={settings.searcher!r}. Give searcher=TuneBOHB() (from ray.tune.search.bohb), or: "
+            f"{_OURS_FOR['hb_bohb']}."
+        )
+    if isinstance(scheduler, ResourceChangingScheduler) and settings.reuse_gangs:
+        raise SettingsError(
+            "Ray Tune's ResourceChangingScheduler cannot reuse gangs. Say reuse_gangs=False, or: "
+            f"{_OURS_FOR['resource_changing']}."
+        )
 
 
 def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
@@ -72,7 +165,9 @@ def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialSchedu
     valid = list(inspect.signature(kind).parameters)
     for option in options:
         if option not in valid:
-            raise SettingsError(f"scheduler {name} has no {option!r}.{guess(option, valid)} It has {', '.join(valid)}.")
+            raise SettingsError(
+                unknown(f"scheduler {name} has no", option, valid, replacement(option, valid, "scheduler"))
+            )
     if settings.max_epochs is not None:
         options.setdefault("max_t", settings.max_epochs)
     if "seed" in valid:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ray.tune.experiment import Trial
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
@@ -87,6 +88,7 @@ class ElasticASHA(Judged, TrialScheduler):
     resizes = True
     """Gangs are to start with their least, and to grow when told."""
 
+    @known_arguments("scheduler")
     def __init__(  # noqa: PLR0917 - metric and mode first, as in every scheduler of Tune
         self,
         metric: str | None = None,

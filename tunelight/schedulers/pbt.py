@@ -22,6 +22,7 @@ import numpy as np
 from ray.tune.experiment import Trial
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.common import (
@@ -102,6 +103,7 @@ class GangPBT(Judged, FIFOScheduler):
 
     _supports_buffered_results = False
 
+    @known_arguments("scheduler")
     def __init__(  # noqa: PLR0917 - the order follows Ray's PopulationBasedTraining
         self,
         metric: str | None = None,

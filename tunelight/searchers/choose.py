@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 
 _BLIND = ("random", "grid")
 """Searchers of ours that learn nothing, and take no options."""
+_ELSEWHERE = {
+    **dict.fromkeys(("optuna", "hyperopt", "bohb", "tpesampler"), "tpe"),
+    **dict.fromkeys(
+        ("bayes", "bayesian", "bayesopt", "bayesian_optimization", "ax", "hebo", "skopt", "botorch", "gpsampler"), "gp"
+    ),
+    **dict.fromkeys(("cma-es", "cma_es", "cmaessampler"), "cmaes"),
+    **dict.fromkeys(("nevergrad", "zoopt", "evolution", "genetic", "nsga2", "nsga-ii", "nsgaiisampler"), "nsgaii"),
+    **dict.fromkeys(("grid_search", "gridsampler", "bruteforcesampler"), "grid"),
+    **dict.fromkeys(("random_search", "variant_generator", "basic_variant", "randomsampler", "none"), "random"),
+}
+"""Other programs' names of searchers, by ours."""
 
 
 def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
@@ -72,11 +83,7 @@ def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: S
     elif given is None or (isinstance(given, str) and given in KINDS) or is_sampler(given):
         plan = OptunaSearcher(given, metric=settings.metric, mode=settings.mode, **options)
     else:
-        valid = [*_BLIND, *KINDS]
-        raise SettingsError(
-            f"There is no searcher {given!r}.{guess(given, valid)} There are {', '.join(valid)}, or pass a Ray Tune "
-            "Searcher, tunelight's OptunaSearcher or an Optuna sampler."
-        )
+        raise SettingsError(_no_searcher(given, [*_BLIND, *KINDS]))
     searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
     if searcher.address is not None:
         folder = None if settings.name is None else sweep_folder(settings.storage, settings.name)
@@ -96,6 +103,30 @@ def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: S
             f"warm start: {count} of {len(earlier)} trials of earlier sweeps are known to the searcher"
         )
     return searcher
+
+
+def _no_searcher(given: Any, valid: list[str]) -> str:
+    """Say why something is no searcher: another program's name, a class, or nothing of the kind."""
+    others = "a Ray Tune Searcher, tunelight's OptunaSearcher or an Optuna sampler"
+    kind = given if isinstance(given, type) else type(given)
+    if isinstance(given, type) and (hasattr(given, "suggest") or hasattr(given, "sample_relative")):
+        return (
+            f"searcher={given.__name__} is a class. Make an object of it: searcher={given.__name__}(), with its "
+            "arguments between the parentheses."
+        )
+    if kind.__module__.startswith("optuna.study"):
+        return (
+            "searcher= takes no Optuna study: a sweep has one of its own. Give the study's sampler, "
+            "searcher=study.sampler; searcher={'name': 'tpe', 'study_storage': ...} keeps a copy of the sweep's study."
+        )
+    if not isinstance(given, str):
+        return (
+            f"searcher must be a name ({', '.join(valid)}), a name with options ({{'name': 'tpe', 'n_startup_trials': "
+            f"20}}), {others}, not {given!r}."
+        )
+    known = _ELSEWHERE.get(given.lower())
+    hint = None if known is None else f" Here the nearest is {known!r}."
+    return f"{unknown('There is no searcher', given, valid, hint)} Or pass {others}."
 
 
 def _refuse_warm_start(settings: Settings, who: str) -> None:

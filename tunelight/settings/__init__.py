@@ -2,6 +2,7 @@
 
 from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object
 from tunelight.settings.objectives import Mode, check_paired, paired
+from tunelight.settings.trainer import check_trainer_argument
 from tunelight.settings.values import BACKENDS, NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "check_picklable",
     "check_setting",
     "check_train",
+    "check_trainer_argument",
     "fingerprint",
     "import_path",
     "load_object",

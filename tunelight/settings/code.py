@@ -34,6 +34,12 @@ def load_object(path: str) -> Any:
     Raises: ImportPathError, which says which part of the path failed.
     """
     module_name, colon, names = path.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        module = module_name.rpartition("/")[2].removesuffix(".py")
+        raise ImportPathError(
+            f"{path!r} names a file, and an import path is wanted: package.module:Name, for the file {module}.py "
+            f"'{module}:{names or 'train'}'."
+        )
     if not colon:
         module_name, _, names = path.rpartition(".")
     if not all(part.isidentifier() for part in (*module_name.split("."), *names.split("."))):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Literal
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError
 
 Mode = Literal["min", "max"]
 MODES: tuple[Mode, ...] = ("min", "max")
+_NEAR = {
+    **dict.fromkeys(("minimize", "minimise", "minimum", "lower", "less"), "min"),
+    **dict.fromkeys(("maximize", "maximise", "maximum", "higher", "more", "greater"), "max"),
+}
 
 
 def paired(metric: str | Sequence[str] | None, mode: Mode | Sequence[Mode] | None) -> tuple[tuple[str, Mode], ...]:
@@ -28,6 +33,11 @@ def check_metric(name: str, value: Any) -> str | list[str]:
     for metric in metrics:
         if not isinstance(metric, str) or not metric:
             raise SettingsError(f"{name} must be text, or a list of texts, not {value!r}.")
+    if wrong := [metric for metric in metrics if metric in (*MODES, *_NEAR) and len(metrics) > 1]:
+        raise SettingsError(
+            f"{name}={value!r} names {len(metrics)} metrics, and {wrong[0]!r} looks like a mode. Say "
+            f"metric={metrics[0]!r}, mode={_NEAR.get(wrong[0], wrong[0])!r}."
+        )
     if not metrics or len(set(metrics)) < len(metrics):
         raise SettingsError(f"{name} must be one metric, or a list of different ones, not {value!r}.")
     return metrics if isinstance(value, list | tuple) else metrics[0]
@@ -38,8 +48,9 @@ def check_mode(name: str, value: Any) -> str | list[str]:
     modes = list(value) if isinstance(value, list | tuple) else [value]
     for mode in modes or [value]:
         if mode not in MODES:
-            near = guess(mode, MODES)
-            raise SettingsError(f"{name} must be 'min' (less is better) or 'max', not {mode!r}.{near}")
+            near = _NEAR.get(str(mode).lower()) or next(iter(get_close_matches(str(mode), MODES, n=1)), None)
+            hint = f" Did you mean {near!r}?" if near else ""
+            raise SettingsError(f"{name} must be 'min' (less is better) or 'max', not {mode!r}.{hint}")
     return modes if isinstance(value, list | tuple) else modes[0]
 
 

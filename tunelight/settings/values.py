@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight import stores
-from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, guess
+from tunelight.arguments import known_fields, replacement
+from tunelight.errors import HOW_TO_GET_HOROVOD, ArgumentError, SettingsError, guess, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.settings.code import load_object, tune_callback
+from tunelight.settings.code import check_model, load_object, tune_callback
 from tunelight.settings.data import Fed, check_datasets
 from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode, check_paired
 
@@ -29,6 +30,7 @@ BACKENDS = ("ddp", "horovod", "sharded")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+@known_fields("checkpoints")
 @dataclass(frozen=True)
 class Checkpoints:
     """Which checkpoints are kept, and when one is written.
@@ -142,7 +144,10 @@ class Settings(Judged, Fed):
                 "where more is better) in tl.run, in SearchSpace, or as `metric:` in the YAML file."
             )
         if self.model is not None:
+            with space.placing(self, "model"):
+                check_model(self.model, self.data)
             space.check_parts(self.model, self.data, self.trainer_args)
+            space.check_trainer(self)
         space.check_constraints()
         space.check_baselines(self.baselines)
 
@@ -155,7 +160,7 @@ def check_names(names: Iterable[str], also: Sequence[str] = ()) -> None:
     for name in names:
         if name not in NAMES and name not in also:
             valid = [*also, *NAMES]
-            raise SettingsError(f"There is no setting {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
+            raise ArgumentError(unknown("There is no setting", name, valid, replacement(name, valid)))
 
 
 def check_setting(name: str, value: Any) -> Any:
@@ -231,7 +236,7 @@ def _failures(name: str, value: Any) -> FailurePolicy:
         valid = [entry.name for entry in fields(FailurePolicy)]
         for key in value:
             if key not in valid:
-                raise SettingsError(f"{name} has no {key!r}.{guess(key, valid)} There are: {', '.join(valid)}.")
+                raise SettingsError(unknown(f"{name} has no", key, valid, replacement(key, valid, "failures")))
         return FailurePolicy(**value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise SettingsError(
@@ -280,7 +285,7 @@ def _checkpoints(_name: str, value: Any) -> Checkpoints | None:
     valid = [entry.name for entry in fields(Checkpoints)]
     for key in value:
         if key not in valid:
-            raise SettingsError(f"checkpoints has no {key!r}.{guess(key, valid)} There are: {', '.join(valid)}.")
+            raise SettingsError(unknown("checkpoints has no", key, valid, replacement(key, valid, "checkpoints")))
     return Checkpoints(**value)
 
 
@@ -322,6 +327,10 @@ def _resume(name: str, value: Any) -> Any:
             f"is searched or trained has changed) or False, not {value!r}."
         )
     return value
+
+
+def _scheduler(_name: str, value: Any) -> Any:
+    return "fifo" if value is None else value  # as Ray Tune and Optuna read None: nothing is stopped
 
 
 def _list(name: str, value: Any) -> tuple[Any, ...]:
@@ -374,6 +383,7 @@ NAMES: tuple[str, ...] = tuple(_DEFAULTS)
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("train", "model", "data"), _code),
     **dict.fromkeys(("trainer_args", "resources_per_trial", "runtime_env"), _mapping),
+    "scheduler": _scheduler,
     "name": _name,
     "address": _text,
     "metric": check_metric,

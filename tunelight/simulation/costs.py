@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, fields
 from statistics import NormalDist
 
+from tunelight.arguments import known_fields
 from tunelight.errors import SettingsError
 
 _NORMAL = NormalDist()
 _MASK = (1 << 64) - 1
 
 
+@known_fields("other")
 @dataclass(frozen=True)
 class Costs:
     """What things cost, in seconds unless said otherwise.

@@ -11,6 +11,7 @@ from typing import Any
 
 from ray.tune.schedulers import TrialScheduler
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import ResourceError, SettingsError
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler
@@ -104,6 +105,7 @@ class Plan:
         return table(self)
 
 
+@known_arguments("sweep")
 def plan(
     space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
     *,

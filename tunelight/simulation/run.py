@@ -15,6 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
@@ -71,9 +72,10 @@ class SimSearch(SweepSearch):
         )
 
 
+@known_arguments("sweep")
 def simulate(
     curves: Any,
-    scheduler: str | Mapping[str, Any] | TrialScheduler = "asha",
+    scheduler: str | Mapping[str, Any] | TrialScheduler | None = "asha",
     *,
     searcher: Searcher | None = None,
     num_samples: int = 100,

@@ -29,6 +29,7 @@ def __getattr__(name: str) -> Any:
         from tunelight.space.own import ordinal  # noqa: PLC0415 - see above
 
         return ordinal
-    from ray import tune  # noqa: PLC0415 - see above
+    from tunelight.space.make import maker  # noqa: PLC0415 - see above
 
-    return getattr(tune, "grid_search" if name == "grid" else name)
+    found = globals()[name] = maker("grid_search" if name == "grid" else name)
+    return found

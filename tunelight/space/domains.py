@@ -6,11 +6,12 @@ A space holds Ray Tune's domains (``tune.loguniform(1e-4, 1e-1)``), descriptions
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from tunelight.errors import SpaceError, TunelightError, guess
+from tunelight.errors import SpaceError, TunelightError, guess, unknown
 from tunelight.settings import load_object
 from tunelight.space.conditions import When, check_when, read_when
 from tunelight.space.plain import plain
@@ -41,6 +42,22 @@ ARGUMENTS: dict[str, Path] = {
 
 MODIFIERS = ("when", "around")
 """What may stand beside a domain's name: a condition, and the value that a prior lies around."""
+
+_ELSEWHERE = {
+    name: f" Did you mean {ours!r}?"
+    for names, ours in (
+        ("values categorical options enum", "choice"),
+        ("float double q_uniform", "uniform"),
+        ("int integer int_uniform suggest_int", "randint"),
+        ("log log_uniform log_uniform_values logspace", "loguniform"),
+        ("normal gaussian", "randn"),
+        ("value constant const", "fixed"),
+    )
+    for name in names.split()
+}
+"""Other programs' names of domains, with ours."""
+_OTHER_BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
+_BESIDE_BOUNDS = ("type", "distribution", "name", "log", "step", "q", "scale")
 
 OPTIONAL = {"qrandint": 1, "randn": 2}
 AROUND = tuple(name for name, taken in ARGUMENTS.items() if "lower" in taken or name == "ordinal")
@@ -76,6 +93,9 @@ class DomainReader:
                 raise self._error(
                     here, f"`{key}` stands beside the name of a domain: {{uniform: [0, 1], {key}: ...}}, in Python too."
                 )
+            if isinstance(value, Mapping) and value:
+                self._bracketed(here, value)
+                self._not_bounds(here, value)
             if _is_group(value):
                 self._read(value, here)
                 continue
@@ -107,7 +127,7 @@ class DomainReader:
         if name not in ARGUMENTS:
             raise self._error(
                 path,
-                f"there is no domain {name!r}.{guess(name, ARGUMENTS)} There are: {', '.join(ARGUMENTS)}.",
+                unknown("there is no domain", name, ARGUMENTS, _ELSEWHERE.get(str(name))),
                 inside=str(name),
             )
         domain = self._build(path, name, self._named(path, name, value[name]))
@@ -221,36 +241,65 @@ class DomainReader:
 
     def _check(self, path: Path, name: str, arguments: Mapping[str, Any]) -> None:
         """Check the arguments of a domain: kinds, order and signs."""
-        if ARGUMENTS[name] == _VALUES:
-            values = arguments["values"]
-            if not isinstance(values, list | tuple) or not values:
-                raise self._error(path, f"{name} takes a list of one value or more, not {values!r}.", inside=name)
-            return
-        if name == "fixed":
-            return
-        if name == "sample_from":
-            if not isinstance(arguments["function"], str) and not callable(arguments["function"]):
-                raise self._error(path, f"sample_from takes a function, not {arguments['function']!r}.", inside=name)
-            return
-        kind, wanted = (Integral, "a whole number") if "int" in name else (Real, "a number")
-        for argument, value in arguments.items():
-            if isinstance(value, bool) or not isinstance(value, kind) or value - value != 0:
-                raise self._error(path, f"{name}'s {argument} must be {wanted}, not {value!r}.", inside=name)
-            if argument in ("q", "sd") and value <= 0:
-                raise self._error(path, f"{name}'s {argument} must be more than 0, not {value!r}.", inside=name)
-        if "lower" not in arguments:
-            return
-        lower, upper = arguments["lower"], arguments["upper"]
-        if "log" in name and lower <= 0:
+        if (wrong := wrong_argument(name, arguments)) is not None:
+            raise self._error(path, wrong, inside=name)
+
+    def _bracketed(self, path: Path, value: Mapping[Any, Any]) -> None:
+        """Refuse a list without its brackets, as YAML reads {choice: 16, 32}: {"choice": 16, 32: None}."""
+        first, *rest = value.items()
+        if rest and first[0] in ARGUMENTS and all(item is None and key not in MODIFIERS for key, item in rest):
+            listed = ", ".join(str(item) for item in (first[1], *(key for key, _ in rest)))
             raise self._error(
-                path,
-                f"{name}'s bounds must be more than 0, not {lower!r}. Give the values, not their logarithms.",
-                inside=name,
+                path, f"a list stands in brackets: {{{first[0]}: [{listed}]}}, not {{{first[0]}: {listed}}}."
             )
-        if lower >= upper:
-            raise self._error(
-                path, f"{name}'s lower bound must be below its upper one, not {lower!r} and {upper!r}.", inside=name
-            )
+
+    def _not_bounds(self, path: Path, value: Mapping[Any, Any]) -> None:
+        """Warn of what looks like a domain in another program's words, {min: 0, max: 1}, and is two fixed values here.
+
+        Only in a file, and once both are written {fixed: ...} no more: what a sweep has recorded is read in silence.
+        """
+        if not (where := self._where(path)):
+            return
+        words = {key: item for key, item in value.items() if not isinstance(item, Mapping | list | tuple)}
+        bounds = next(((low, high) for low, high in _OTHER_BOUNDS if low in words and high in words), None)
+        if bounds is None or len(words) < len(value) or not set(words) <= {*bounds, *_BESIDE_BOUNDS}:
+            return
+        low, high = (words[name] for name in bounds)
+        warnings.warn(
+            f"{where}{'.'.join(path)}: {dict(value)!r} is read as fixed values. A domain between two bounds is "
+            f"{{uniform: [{low}, {high}]}} (or loguniform, ...); where they are meant to be fixed, {{{bounds[0]}: "
+            f"{{fixed: {low}}}, {bounds[1]}: {{fixed: {high}}}}} says so.",
+            stacklevel=2,
+        )
+
+
+def wrong_argument(name: str, arguments: Mapping[str, Any]) -> str | None:
+    """Say what is wrong with the arguments of a domain, by their kinds, order and signs; None where nothing is."""
+    if ARGUMENTS[name] == _VALUES:
+        values = arguments["values"]
+        if not isinstance(values, list | tuple) or not values:
+            return f"{name} takes a list of one value or more, not {values!r}."
+        return None
+    if name == "fixed":
+        return None
+    if name == "sample_from":
+        function = arguments["function"]
+        known = isinstance(function, str) or callable(function)
+        return None if known else f"sample_from takes a function, not {function!r}."
+    kind, wanted = (Integral, "a whole number") if "int" in name else (Real, "a number")
+    for argument, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, kind) or value - value != 0:
+            return f"{name}'s {argument} must be {wanted}, not {value!r}."
+        if argument in ("q", "sd") and value <= 0:
+            return f"{name}'s {argument} must be more than 0, not {value!r}."
+    if "lower" not in arguments:
+        return None
+    lower, upper = arguments["lower"], arguments["upper"]
+    if "log" in name and lower <= 0:
+        return f"{name}'s bounds must be more than 0, not {lower!r}. Give the values, not their logarithms."
+    if lower >= upper:
+        return f"{name}'s lower bound must be below its upper one, not {lower!r} and {upper!r}."
+    return None
 
 
 def _keywords(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

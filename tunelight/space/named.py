@@ -28,6 +28,11 @@ def find(given: str | os.PathLike[str]) -> Path:
     Raises: SpaceError for a name that there is not.
     """
     path = Path(given)
+    if path.suffix == ".py":
+        raise SpaceError(
+            f"{path} is a Python file, and a search space is a YAML file (with `train: {path.stem}:train` in it). A "
+            f"script that calls tl.run itself is run by python: python {path}"
+        )
     there = os.path.isfile(path)  # noqa: PTH113 - Path's own raises where a name is too long
     if path.suffix in _SUFFIXES or len(path.parts) > 1 or there or not isinstance(given, str):
         return path

@@ -23,7 +23,8 @@ from pydantic import (
     create_model,
 )
 
-from tunelight.errors import SettingsError, SpaceError, TunelightError, guess
+from tunelight.arguments import replacement
+from tunelight.errors import SettingsError, SpaceError, TunelightError
 from tunelight.settings import BACKENDS, NAMES, Settings, check_setting
 from tunelight.space.domains import ARGUMENTS, AROUND, MODIFIERS, OPTIONAL
 from tunelight.space.files import YamlFile
@@ -156,7 +157,9 @@ class SpaceFile(_Closed):
     )
     num_samples: Annotated[PositiveInt, Checked] = Field(10, description="Trials in all; rounds through a grid.")
     max_epochs: Annotated[PositiveInt | None, Checked] = Field(None, description="Epochs of a trial at most.")
-    scheduler: Annotated[str | Options, Checked] = Field("asha", description="Which trials train on: asha, fifo, ...")
+    scheduler: Annotated[str | Options | None, Checked] = Field(
+        "asha", description="Which trials train on: asha, fifo, ..."
+    )
     searcher: Annotated[str | Options | None, Checked] = Field(
         None, description="Where configurations come from: random, tpe, gp, cmaes, ..."
     )
@@ -204,6 +207,7 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
     """
     if not isinstance(file.data, Mapping):
         raise SpaceError(f"{file.where(())}A search space file holds `space:` and settings, not {file.data!r}.")
+    _refuse_another_s(file)
     try:
         read = SpaceFile.model_validate(dict(file.data))
     except ValidationError as error:
@@ -217,6 +221,22 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
     except SettingsError as error:  # each is right by itself: it is the scheduler against max_epochs
         raise type(error)(f"{file.where(('scheduler',))}{error}") from error
     return given
+
+
+def _refuse_another_s(file: YamlFile) -> None:
+    """Refuse a search space that was written for another program, by what only those hold. Raises: SpaceError."""
+    if "space" in file.data:
+        return
+    if isinstance(file.data.get("parameters"), Mapping):
+        whose, name = "a sweep configuration of W&B", "wandb"
+    elif isinstance(file.data.get("hyperparameters"), list):
+        whose, name = "a search space of ConfigSpace", "configspace"
+    else:
+        return
+    raise SpaceError(
+        f"{file.where(())}this is {whose}, not a search space file of tunelight. Read it with "
+        f"tl.SearchSpace.from_format({str(file.path)!r}, {name!r}), and give what that returns to tl.run."
+    )
 
 
 def _told(file: YamlFile, kind: str, keys: tuple[int | str, ...], cause: Any) -> TunelightError:
@@ -233,4 +253,5 @@ def _told(file: YamlFile, kind: str, keys: tuple[int | str, ...], cause: Any) ->
     if isinstance(value, Mapping) and set(value) & set(ARGUMENTS):
         return SpaceError(f"{where}{name}: a domain must stand under `space:`, not beside it.")
     valid = ["space", "require", *NAMES]
-    return SettingsError(f"{where}there is no key {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
+    near = replacement(name, valid)
+    return SettingsError(f"{where}there is no key {name!r}.{near} There are: {', '.join(valid)}.")

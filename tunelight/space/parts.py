@@ -6,8 +6,8 @@ import inspect
 import sys
 from typing import Any
 
-from tunelight.errors import SpaceError, guess
-from tunelight.settings import PARTS
+from tunelight.errors import SettingsError, SpaceError, guess
+from tunelight.settings import PARTS, Settings, check_trainer_argument
 
 
 def check_part(key: str, where: str, model: Any, data: Any) -> None:
@@ -30,6 +30,20 @@ def check_part(key: str, where: str, model: Any, data: Any) -> None:
             f"{where}{key}: {getattr(given, '__name__', part)} takes no argument {name!r}.{guess(name, taken)} It "
             f"takes: {', '.join(taken) or 'none'}."
         )
+
+
+def check_trainer_value(name: str, value: Any, where: str, settings: Settings) -> None:
+    """Raise SettingsError where a value of the Trainer's contradicts what the sweep's workers are."""
+    try:
+        check_trainer_argument(
+            name,
+            value,
+            workers=settings.workers,
+            gpus_per_worker=settings.gpus_per_worker,
+            resources_per_trial=settings.resources_per_trial,
+        )
+    except SettingsError as error:
+        raise SettingsError(f"{where}{error}") from error
 
 
 def _parameters(code: Any) -> list[str] | None:

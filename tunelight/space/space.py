@@ -11,6 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same
@@ -19,7 +20,7 @@ from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
 from tunelight.space.formats import read_format, write_format
 from tunelight.space.named import find
-from tunelight.space.parts import check_part
+from tunelight.space.parts import check_part, check_trainer_value
 from tunelight.space.points import Grid
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class SearchSpace:
     Raises: SpaceError, SettingsError.
     """
 
+    @known_arguments("sweep")
     def __init__(self, domains: Mapping[str, Any], /, *, require: str | Sequence[str] = (), **settings: Any) -> None:
         check_names(settings, also=("require",))
         self._fill(domains, require, settings, None)
@@ -137,6 +139,11 @@ class SearchSpace:
             return cls(given)
         if isinstance(given, str | os.PathLike):
             return cls.load(find(given))
+        if callable(given):
+            raise SpaceError(
+                f"The search space comes first and what is trained second, tl.run(space, train), and the first is "
+                f"{getattr(given, '__name__', given)!r}. Swap them."
+            )
         raise SpaceError(
             "A search space is a SearchSpace, a dict of domains, the path of a YAML file or the name of a space that "
             f"comes with tunelight, not {given!r}."
@@ -297,9 +304,24 @@ class SearchSpace:
         """Raise SpaceError unless every key is an argument of a ``model=`` sweep's model, data or Trainer."""
         for key in self.domains:
             check_part(key, self.where(key), model, data)
-        ours = trainer_args == self.settings.get("trainer_args")
         for name in trainer_args or ():
-            check_part(f"trainer.{name}", self._at("trainer_args", str(name)) if ours else "", model, data)
+            check_part(f"trainer.{name}", self._at_argument(name, trainer_args), model, data)
+
+    def check_trainer(self, settings: Settings) -> None:
+        """Raise SettingsError where the Trainer of a ``model=`` sweep is told what its workers are, and they are not.
+
+        Looked at are ``trainer_args`` and what ``trainer.*`` keys may be.
+        """
+        for key in self.domains:
+            part, _, name = key.partition(".")
+            for value in self.choices(key) if part == "trainer" else ():
+                check_trainer_value(name, value, self.where(key), settings)
+        given = settings.trainer_args or {}
+        for name, value in given.items():
+            check_trainer_value(name, value, self._at_argument(name, given), settings)
+
+    def _at_argument(self, name: str, trainer_args: Mapping[str, Any] | None) -> str:
+        return self._at("trainer_args", str(name)) if trainer_args == self.settings.get("trainer_args") else ""
 
     def check_baselines(self, baselines: Sequence[Mapping[str, Any]]) -> None:
         """Raise SettingsError unless every baseline is a configuration of the space, written as there.

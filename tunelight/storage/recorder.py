@@ -72,6 +72,8 @@ class RecordCallback(Callback):
         self.folder = Path(folder).absolute()
         self.record = Record.open(self.folder, clock)
         self.state = read_record(self.folder)
+        self.ends: str | None = None
+        """Why the sweep ends, for whoever ends it before its time to say."""
         self._budget_end = None if budget_s is None else clock() + budget_s
         self._clock = clock
         self._seed_of = seed_of
@@ -275,7 +277,8 @@ class RecordCallback(Callback):
         for trial in cut:
             self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED)
         over = self._budget_end is not None and self._clock() >= self._budget_end
-        self._write("end", reason=reason or ("finished" if not cut else "time budget" if over else "interrupted"))
+        told = reason or self.ends
+        self._write("end", reason=told or ("finished" if not cut else "time budget" if over else "interrupted"))
         self.record.close()
 
 

@@ -22,6 +22,8 @@ INTERRUPTED: Final = "INTERRUPTED"
 STATES: Final = (PENDING, RUNNING, PAUSED, FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED)
 """FINISHED: ended by itself. STOPPED: ended early, by the scheduler. DIVERGED: its training went astray (NaN).
 OOM: it ran out of memory. INTERRUPTED: cut off with its sweep."""
+GAVE_UP: Final = "gave up"
+"""How a sweep ended whose first trials all failed with the same error."""
 _MOST_EVENTS: Final = 50
 TERMINAL: Final = frozenset({FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED})
 FAILED: Final = frozenset({DIVERGED, OOM, ERROR})

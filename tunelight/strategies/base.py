@@ -79,6 +79,8 @@ class Workers:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SettingsError(f"{name} must be a whole number, 1 or more, not {value!r}.")
         for name, amount in (("num_cpus_per_worker", self.cpus), ("use_gpu", self.gpus)):
+            if not isinstance(amount, int | float):
+                raise SettingsError(f"{name} must be a number, 0 or more, not {amount!r}.")
             if amount < 0:
                 raise SettingsError(f"{name} must be 0 or more, not {amount!r}.")
         if self.init_hook is not None and not callable(self.init_hook):

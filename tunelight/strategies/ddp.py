@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from pytorch_lightning.strategies import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
 
+from tunelight.arguments import check_keywords
 from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
 from tunelight.strategies.training import SameTraining
+
+
+def _taken() -> list[str]:
+    """Return all that a RayStrategy takes by name: its own arguments, Lightning's DDPStrategy's, and torch's."""
+    kinds = (RayStrategy, DDPStrategy, DistributedDataParallel)
+    found = [name for kind in kinds for name in inspect.signature(kind).parameters]
+    return [name for name in dict.fromkeys(found) if name not in _NOT_TAKEN]
+
+
+_NOT_TAKEN = ("ddp_kwargs", "kwargs", "module", "cluster_environment", "parallel_devices")
+"""What the strategy or Lightning fills in. LightningCLI passes all others, with their defaults."""
 
 
 class RayStrategy(SameTraining, DDPStrategy):
@@ -50,6 +64,7 @@ class RayStrategy(SameTraining, DDPStrategy):
         on_resize: Resizing = None,
         **ddp_kwargs: Any,
     ) -> None:
+        check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else (), "strategy")
         wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
         told = partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
         environment = self._settle(num_workers, told)

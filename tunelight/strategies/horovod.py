@@ -14,6 +14,7 @@ from pytorch_lightning.strategies.strategy import _optimizers_to_device
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, StrategyError
 from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
 from tunelight.strategies.rates import scale
@@ -120,6 +121,7 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
     strategy_name = "tunelight_horovod"
     backend = "horovod"
 
+    @known_arguments("strategy")
     def __init__(
         self,
         num_workers: NumWorkers = None,

@@ -13,6 +13,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 
+from tunelight.arguments import known_arguments
 from tunelight.errors import SettingsError, StrategyError
 from tunelight.session import Session
 from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
@@ -46,6 +47,7 @@ class RayShardedStrategy(SameTraining, ModelParallelStrategy):
     strategy_name = "tunelight_sharded"
     backend = "sharded"
 
+    @known_arguments("strategy")
     def __init__(
         self,
         num_workers: NumWorkers = None,

@@ -1,0 +1,233 @@
+"""A sweep whose first trials all fail alike ends with their error; what happened to each is told as Tune tells it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tunelight.errors import SettingsError, SweepFailedError, WorkerFailedError
+from tunelight.failfast import FailFast
+from tunelight.messages import WorkerError
+from tunelight.past import Past
+from tunelight.policies import FirstTrials, signature
+from tunelight.storage import read_lines, read_record
+
+TRACE = 'Traceback (most recent call last):\n  File "/x/train.py", line {line}, in train\n    boom\nKeyError: 3'
+
+
+def failure(message: str = "boom", *, line: int = 7, **more: Any) -> WorkerError:
+    told = {"type_name": "KeyError", "message": message, "traceback": TRACE.format(line=line), **more}
+    return WorkerError(**{"rank": 0, "node": "n", **told})
+
+
+class Watched(Sweep):
+    """A recorded sweep that ends when its first trials fail alike."""
+
+    def __init__(self, folder: Path, limit: int = 3, metrics: Any = ("loss",), total: int = 10) -> None:
+        super().__init__(folder)
+        self.others = [FailFast(limit, metrics, total, self.callback)]
+
+    def begin(self, count: int) -> list[Any]:
+        trials = [self.add(x=number) for number in range(count)]
+        for trial in trials:
+            self.start(trial)
+        return trials
+
+    def raises(self, trial: Any, error: WorkerError | None = None) -> None:
+        self.fail(trial, **(error or failure()).asdict())
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Iterator[Watched]:
+    made = Watched(tmp_path)
+    yield made
+    made.callback.close()
+
+
+# what two errors have in common
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (failure("tensor at 0x7f3a of 3.5 GB"), True),
+        (failure("tensor at 0x9b1c of 1e-3 GB", rank=1, node="m"), True),
+        (failure("tensor at 0x7f3a of 3.5 GB", line=8), False),
+        (failure("tensor at 0x7f3a of 3.5 GB", type_name="ValueError"), False),
+        (failure("no such optimizer"), False),
+    ],
+)
+def test_numbers_and_addresses_do_not_make_another_error(other: WorkerError, same: bool) -> None:
+    assert (signature(failure("tensor at 0x1 of 2 GB")) == signature(other)) is same
+
+
+def test_the_first_trials_count_in_the_order_in_which_they_began() -> None:
+    first = FirstTrials(2)
+    for trial in "abc":
+        first.begin(trial)
+    first.fail("b", failure())
+    first.fail("c", failure())
+    assert first.verdict is None  # the first still runs, and may report
+    first.fail("a", failure("quite another"))
+    assert first.verdict is None
+
+
+def test_a_first_trial_that_is_slow_to_start_is_not_waited_for_without_end() -> None:
+    first = FirstTrials(2)
+    first.begin("slow")
+    for trial in "abcde":
+        first.begin(trial)
+        first.fail(trial, failure())
+    assert first.verdict is None
+    first.begin("f")
+    first.fail("f", failure())
+    assert first.verdict == failure()
+
+
+def test_a_trial_of_a_lost_worker_is_replaced_by_the_next() -> None:
+    first = FirstTrials(2)
+    for trial in "abc":
+        first.begin(trial)
+    first.fail("a", failure(cause="died"))
+    first.fail("b", failure("out of memory", type_name="OutOfMemoryError"))
+    first.fail("c", failure())
+    assert first.verdict is None
+    first.begin("d")
+    first.fail("d", failure())
+    assert first.verdict == failure()
+
+
+# in a sweep
+
+
+def test_three_trials_that_fail_alike_end_the_sweep(sweep: Watched) -> None:
+    trials = sweep.begin(4)
+    for trial in trials[:2]:
+        sweep.raises(trial)
+    sweep.step()
+    sweep.raises(trials[2])
+    with pytest.raises(SweepFailedError) as caught:
+        sweep.step()
+    text = str(caught.value)
+    assert text.startswith(
+        "The first 3 trials to end all failed with the same error before anything was reported: rank 0 on n"
+    )
+    assert "line 7, in train" in text
+    assert "with 6 of 10 trials not tried" in text
+    assert f"name={sweep.folder.name!r} and resume=True goes on" in text
+    assert "give_up_after=0" in text
+    assert isinstance(caught.value, WorkerFailedError)
+    assert caught.value.error.type_name == "KeyError"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text
+    sweep.end()  # as Tune does on its way out
+    assert read_record(sweep.folder).ended == "gave up"
+
+
+def test_one_report_shows_that_the_code_works(sweep: Watched) -> None:
+    trials = sweep.begin(4)
+    sweep.report(trials[3], 1, 0.5, own={"metrics": {"loss": 0.5}})
+    for trial in trials[:3]:
+        sweep.raises(trial)
+    sweep.step()
+
+
+def test_failures_of_many_kinds_end_nothing(sweep: Watched) -> None:
+    for number, trial in enumerate(sweep.begin(9)):
+        sweep.raises(trial, failure(line=number % 2))
+    sweep.step()
+
+
+def test_a_head_that_failed_is_no_failure_of_the_code(sweep: Watched) -> None:
+    trials = sweep.begin(4)
+    sweep.call("on_trial_error", trial=trials[0])
+    for trial in trials[1:3]:
+        sweep.raises(trial)
+    sweep.step()
+    sweep.raises(trials[3])
+    with pytest.raises(SweepFailedError):
+        sweep.step()
+
+
+def test_0_turns_it_off(tmp_path: Path) -> None:
+    sweep = Watched(tmp_path, limit=0)
+    for trial in sweep.begin(5):
+        sweep.raises(trial)
+    sweep.step()
+    sweep.callback.close()
+
+
+def test_1_ends_a_sweep_at_its_first_failure(tmp_path: Path) -> None:
+    sweep = Watched(tmp_path, limit=1)
+    sweep.raises(sweep.begin(1)[0])
+    with pytest.raises(SweepFailedError, match="The first trial failed before anything was reported"):
+        sweep.step()
+    sweep.callback.close()
+
+
+def test_a_further_metric_that_nobody_reports_ends_the_sweep(tmp_path: Path) -> None:
+    sweep = Watched(tmp_path, metrics=("loss", "latncy"))
+    for trial in sweep.begin(3):
+        sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5, "latency": 3}})
+        sweep.end_by_itself(trial)
+    with pytest.raises(SweepFailedError, match=r"judged by metric 'latncy', and none of the 3.*Did you mean 'latency'"):
+        sweep.step()
+    sweep.callback.close()
+
+
+def test_a_nested_metric_counts_as_reported(tmp_path: Path) -> None:
+    sweep = Watched(tmp_path, metrics=("loss", "val/acc"))
+    for trial in sweep.begin(3):
+        sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5, "val": {"acc": 3}}})
+        sweep.end_by_itself(trial)
+    sweep.step()
+    sweep.callback.close()
+
+
+def test_tune_can_pickle_it(sweep: Watched) -> None:
+    copy = pickle.loads(pickle.dumps(sweep.others[0]))
+    copy.on_step_end(1, [])
+
+
+# on resume
+
+
+def past(folder: Path) -> Past:
+    return Past(folder, {}, read_lines(folder), read_record(folder))
+
+
+def test_the_trials_of_a_run_that_gave_up_go_on(sweep: Watched) -> None:
+    trials = sweep.begin(4)
+    for trial in trials[:3]:
+        sweep.raises(trial)
+    sweep.callback.close("gave up")
+    assert [trial.id for trial in past(sweep.folder).again(None)] == ["00000", "00001", "00002", "00003"]
+
+
+def test_a_failed_trial_of_another_sweep_stays_as_it_is(sweep: Watched) -> None:
+    sweep.raises(sweep.begin(1)[0])
+    sweep.callback.close()
+    assert past(sweep.folder).again(None) == []
+
+
+def test_what_was_wrong_may_be_mended_in_a_sweep_that_gave_up(sweep: Watched) -> None:
+    for trial in sweep.begin(3):
+        sweep.raises(trial)
+    told = {"metric": "lss", "mode": "min", "train": "a:train", "code": {"train": "1"}, "require": []}
+    now = {**told, "metric": "loss", "code": {"train": "2"}}
+    sweep.callback.close("gave up")
+    state = read_record(sweep.folder)
+    assert Past(sweep.folder, told, (), state)._differences(now) == []
+    state.ended = "interrupted"
+    assert len(Past(sweep.folder, told, (), state)._differences(now)) == 2
+
+
+@pytest.mark.parametrize("count", [-1, True, 2.5])
+def test_the_number_of_trials_is_checked(count: Any) -> None:
+    with pytest.raises(SettingsError, match=r"give_up_after must be a whole number of 0 \(never\) or more"):
+        tl.FailurePolicy(give_up_after=count)

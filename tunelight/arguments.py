@@ -1,0 +1,370 @@
+"""Arguments that a function does not take: what to say of them, and which word of ours another program's stands for."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, ParamSpec, TypeVar
+
+from tunelight.errors import ArgumentError, guess
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Topic = Literal["sweep", "trainable", "strategy", "failures", "checkpoints", "scheduler", "other"]
+
+# --- the words of Ray Tune, Ray Train, Optuna, W&B, ray_lightning and Lightning -----------------------------------
+
+_TRAINER: Final = """
+precision logger fast_dev_run min_epochs max_steps min_steps max_time limit_train_batches limit_val_batches
+limit_test_batches limit_predict_batches overfit_batches val_check_interval check_val_every_n_epoch
+num_sanity_val_steps log_every_n_steps enable_checkpointing enable_progress_bar enable_model_summary
+accumulate_grad_batches gradient_clip_val gradient_clip_algorithm deterministic benchmark inference_mode
+use_distributed_sampler profiler detect_anomaly barebones plugins sync_batchnorm reload_dataloaders_every_n_epochs
+default_root_dir enable_autolog_hparams model_registry
+"""
+TRAINER_ARGUMENTS: Final = frozenset(_TRAINER.split())
+"""Arguments of Lightning's Trainer that are no settings of a sweep and that no setting replaces."""
+
+
+_SWEEP: Final[dict[str, str]] = {
+    # what is searched and trained
+    **dict.fromkeys(
+        ("config", "param_space", "space", "parameters", "hyperparameters", "distributions", "domains"),
+        "the first argument, tl.run({'lr': tl.loguniform(1e-4, 1e-1)}, train, metric=...)",
+    ),
+    **dict.fromkeys(
+        (
+            "run_or_experiment", "trainable", "train_fn", "train_func", "train_function", "train_loop_per_worker",
+            "func", "function", "fn", "objective", "program", "command",
+        ),
+        "train=, a function of one configuration, train(config)",
+    ),
+    **dict.fromkeys(("model_cls", "model_class", "lightning_module"), "model=, the LightningModule's class"),
+    **dict.fromkeys(("datamodule", "data_module", "dm"), "data=, the LightningDataModule's class"),
+    **dict.fromkeys(("trainer", "trainer_kwargs"), "trainer_args=, arguments of Lightning's Trainer, with model="),
+    "train_loop_config": "what train is called with: the trial's configuration, drawn from the search space",
+    "constraints": "require of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
+    "require": "an argument of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
+    # what is judged
+    "direction": "mode=, 'min' for 'minimize' and 'max' for 'maximize'",
+    "directions": "mode=, a list with 'min' or 'max' for each metric",
+    "goal": "mode=, 'min' for 'minimize' and 'max' for 'maximize'",
+    **dict.fromkeys(("monitor", "objective_metric"), "metric=, the name of the metric that is judged"),
+    # how much
+    **dict.fromkeys(
+        ("n_trials", "num_trials", "trials", "max_trials", "n_samples", "count", "run_cap", "max_evals"),
+        "num_samples=, the number of trials in all",
+    ),
+    **dict.fromkeys(
+        ("num_epochs", "n_epochs", "epochs", "max_t", "training_iteration", "max_iter"),
+        "max_epochs=, the epochs of a trial that is not stopped early",
+    ),
+    **dict.fromkeys(("time_budget_s", "timeout", "time_limit", "max_duration"), "time_budget=, in seconds or as '2h'"),
+    "stop": "max_epochs= for the length of a trial and time_budget= for that of the sweep; a train function that has "
+    "had enough just returns",
+    # who decides
+    **dict.fromkeys(
+        ("search_alg", "search_algorithm", "sampler", "method", "algo"),
+        "searcher=, 'tpe' for example, or an Optuna sampler",
+    ),
+    **dict.fromkeys(("pruner", "early_terminate", "early_stopping"), "scheduler=, 'asha' for example"),
+    **dict.fromkeys(
+        ("grace_period", "reduction_factor", "brackets", "time_attr", "min_resource", "eta", "perturbation_interval"),
+        "part of scheduler=: {'name': 'asha', 'grace_period': 2, 'reduction_factor': 3}",
+    ),
+    **dict.fromkeys(
+        ("n_startup_trials", "multivariate", "constant_liar", "n_initial_points"),
+        "part of searcher=: {'name': 'tpe', 'n_startup_trials': 20}",
+    ),
+    **dict.fromkeys(
+        ("points_to_evaluate", "initial_params", "enqueue_trial"), "baselines=, configurations to try first"
+    ),
+    # who works
+    **dict.fromkeys(
+        ("num_workers", "n_workers", "world_size", "nproc_per_node", "devices", "num_nodes", "num_processes"),
+        "workers=, the number of workers that train one trial",
+    ),
+    **dict.fromkeys(("min_workers", "max_workers"), "workers=(1, 4), the least and the most of an elastic gang"),
+    **dict.fromkeys(
+        ("use_gpu", "num_gpus", "gpus", "gpu", "num_gpus_per_worker", "n_gpus", "accelerator", "accelerator_type"),
+        "gpus_per_worker=1",
+    ),
+    **dict.fromkeys(("num_cpus", "cpus", "cpu", "num_cpus_per_worker"), "cpus_per_worker=, the CPUs of each worker"),
+    **dict.fromkeys(
+        ("resources", "resources_per_worker"),
+        "cpus_per_worker= and gpus_per_worker=; others go into resources_per_trial={'extra_custom_resources': {...}, "
+        "for all workers together",
+    ),
+    "trainer_resources": "resources_per_trial={'cpu': 1}, what the head of a trial holds beside its workers",
+    "scaling_config": "workers=, cpus_per_worker= and gpus_per_worker=",
+    **dict.fromkeys(
+        ("placement_strategy", "label_selector", "use_tpu", "topology", "elastic_resize_monitor_interval_s"), ""
+    ),
+    "strategy": "backend='ddp', 'horovod' or 'sharded'; a strategy's own arguments go to tl.RayStrategy(...) in the "
+    "train function",
+    **dict.fromkeys(("num_hosts", "num_slots"), "workers=, the number of workers that train one trial"),
+    "init_hook": "code at the start of the train function",
+    **dict.fromkeys(
+        ("max_concurrent_trials", "n_jobs", "parallel", "max_parallel"),
+        "max_concurrent=, how many trials run at once at most",
+    ),
+    **dict.fromkeys(("reuse_actors", "reuse_workers"), "reuse_gangs="),
+    # what goes wrong
+    **dict.fromkeys(
+        ("max_failures", "failure_config", "max_retries", "max_restarts"),
+        "failures=3, or failures=tl.FailurePolicy(max_failures=3, ...)",
+    ),
+    "fail_fast": "failures=tl.FailurePolicy(give_up_after=1)",
+    **dict.fromkeys(
+        ("raise_on_failed_trial", "catch"), "Leave it out: a failed trial ends no sweep, results.errors lists it"
+    ),
+    # what is kept
+    **dict.fromkeys(
+        ("storage_path", "local_dir", "logdir", "log_dir", "output_dir", "save_dir", "results_dir", "dir"),
+        "storage=, the folder that sweeps lie in",
+    ),
+    **dict.fromkeys(
+        ("storage_filesystem", "sync_config"), "storage=, also a URL such as s3://bucket/sweeps; fsspec reaches it"
+    ),
+    **dict.fromkeys(
+        ("study_name", "experiment_name", "run_name", "project", "project_name"), "name=, the folder in storage="
+    ),
+    "study": "searcher={'name': 'tpe', 'study_storage': 'sqlite:///study.db'}; name= names the sweep and its study",
+    "entity": "Leave it out: a sweep is a folder; a W&B logger goes to the Trainer",
+    **dict.fromkeys(
+        ("load_if_exists", "restore", "resume_config", "resume_from_checkpoint", "sweep_id"),
+        "resume=True, with the name= of the sweep that is to go on",
+    ),
+    **dict.fromkeys(
+        (
+            "checkpoint_config", "checkpoint", "checkpoint_freq", "checkpoint_frequency", "checkpoint_at_end",
+            "num_to_keep", "keep_checkpoints_num", "save_top_k", "keep",
+        ),
+        "checkpoints=tl.Checkpoints(keep=1, every=1), and None for none",
+    ),
+    **dict.fromkeys(
+        ("checkpoint_score_attr", "checkpoint_score_attribute", "checkpoint_score_order"),
+        "metric= and mode=: the best checkpoints are kept by them",
+    ),
+    **dict.fromkeys(("export_formats", "trial_name_creator", "trial_dirname_creator", "chdir_to_trial_dir"), ""),
+    # what is shown
+    **dict.fromkeys(("progress_reporter", "show_progress_bar", "progress_bar"), "progress=, True or False"),
+    "log_to_file": "verbose=1, which prints what trials print",
+    "run_config": "name=, storage=, failures=, checkpoints= and callbacks=",
+    "tune_config": "metric=, mode=, num_samples=, scheduler=, searcher= and max_concurrent=",
+    "gc_after_trial": "",
+    **dict.fromkeys(("random_state", "random_seed", "rng"), "seed="),
+    "ray_address": "address=, that of the Ray cluster",
+    **dict.fromkeys(
+        TRAINER_ARGUMENTS,
+        "an argument of Lightning's Trainer: pl.Trainer(<name>=...) in the train function, or trainer_args={'<name>': "
+        "...} with model=",
+    ),
+}  # fmt: skip
+
+_WORKERS: Final = "num_workers=, the number of workers"
+_USE_GPU: Final = "use_gpu=True, or resources_per_worker={'GPU': 2} for another number than one"
+_STRATEGY: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        ("workers", "n_workers", "world_size", "devices", "num_nodes", "num_processes", "num_hosts", "num_slots"),
+        _WORKERS,
+    ),
+    **dict.fromkeys(
+        (
+            "gpus", "gpu", "num_gpus", "num_gpus_per_worker", "gpus_per_worker", "accelerator", "accelerator_type",
+            "n_gpus",
+        ),
+        _USE_GPU,
+    ),
+    **dict.fromkeys(("cpus", "cpu", "num_cpus", "cpus_per_worker"), "num_cpus_per_worker=, the CPUs of each worker"),
+    **dict.fromkeys(("resources", "trainer_resources"), "resources_per_worker={'CPU': 2, 'GPU': 1}"),
+    **dict.fromkeys(("max_failures", "max_restarts", "max_retries"), "failures=3, or tl.FailurePolicy(...)"),
+    "initialization_hook": "init_hook=",
+    "num_cpus_head": "Leave it out: a strategy reserves workers only",
+    **dict.fromkeys(
+        ("stage", "sharding_strategy", "reshard_after_forward", "cpu_offload"),
+        "Leave it out: tl.RayShardedStrategy shards parameters, gradients and optimizer states (FSDP2)",
+    ),
+}  # fmt: skip
+
+_CLOSE: Final = 0.8
+"""How much a misspelt word must resemble another program's, from 0 to 1, so that it is taken for that."""
+
+WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {
+    "sweep": _SWEEP,
+    "trainable": {
+        **{word: text for word, text in _SWEEP.items() if re.match(r"\w+=", text)},
+        **dict.fromkeys(
+            (
+                "num_samples",
+                "scheduler",
+                "searcher",
+                "search_alg",
+                "max_concurrent",
+                "max_concurrent_trials",
+                "n_trials",
+            ),
+            "the Tuner's: tune.Tuner(trainable, tune_config=tune.TuneConfig(...))",
+        ),
+        **dict.fromkeys(
+            ("config", "space", "param_space"), "the Tuner's: tune.Tuner(trainable, param_space={'lr': ...})"
+        ),
+        **dict.fromkeys(
+            ("name", "storage", "storage_path", "callbacks"),
+            "the Tuner's: tune.Tuner(trainable, run_config=tune.RunConfig(...))",
+        ),
+        "checkpoints": "keep=, how many of the best",
+    },
+    "strategy": _STRATEGY,
+    "failures": {
+        **dict.fromkeys(("max_retries", "max_restarts", "retries", "max_fails"), "max_failures="),
+        "fail_fast": "give_up_after=1",
+        **dict.fromkeys(("timeout", "timeout_s", "hang_timeout"), "hang_timeout_s="),
+        "backoff": "backoff_s=",
+    },
+    "checkpoints": {
+        **dict.fromkeys(("num_to_keep", "save_top_k", "keep_checkpoints_num"), "keep=, how many of the best"),
+        **dict.fromkeys(
+            ("checkpoint_frequency", "checkpoint_freq", "every_n_epochs", "frequency", "save_every", "every_n"),
+            "every=, in reports",
+        ),
+        **dict.fromkeys(("train_time_interval", "every_n_seconds"), "every_s=, in seconds"),
+        **dict.fromkeys(
+            ("monitor", "checkpoint_score_attribute", "checkpoint_score_attr"),
+            "an argument of the sweep, tl.run(metric=...)",
+        ),
+        "checkpoint_score_order": "an argument of the sweep, tl.run(mode=...)",
+        **dict.fromkeys(("save_last", "checkpoint_at_end"), "Leave it out: the last two are always kept"),
+    },
+    "scheduler": {
+        **dict.fromkeys(("max_epochs", "max_resource", "num_epochs", "max_iter"), "max_t="),
+        **dict.fromkeys(("eta", "factor"), "reduction_factor="),
+        **dict.fromkeys(("min_resource", "min_t", "min_epochs", "warmup_steps"), "grace_period="),
+        **dict.fromkeys(("monitor", "objective"), "metric="),
+        "direction": "mode=, 'min' or 'max'",
+        **dict.fromkeys(("mutations", "hyperparam_bounds"), "hyperparam_mutations="),
+        **dict.fromkeys(("deadline", "time_budget_s", "time_budget"), "deadline_s="),
+    },
+    "other": {},
+}
+"""By what is called: for words of other programs, what replaces them here (empty: nothing does)."""
+
+
+def replacement(name: Any, valid: Iterable[str], topic: Topic = "sweep") -> str:
+    """Return a sentence on what an unknown ``name`` may stand for: another program's word, or the nearest valid one.
+
+    It begins with a space; empty where there is nothing to say.
+    """
+    words, valid = WORDS[topic], list(valid)
+    known = {word: text for word, text in words.items() if word not in valid and _applies(text, valid)}
+    name = str(name)
+    if name in known:
+        return _said(name, known[name])
+    close = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)
+    if close and close == difflib.get_close_matches(name, [*close, *valid], n=1):
+        return f" Did you mean {close[0]!r}?{_said(close[0], known[close[0]])}"
+    return guess(name, valid)
+
+
+def _applies(text: str, valid: Iterable[str]) -> bool:
+    """Tell whether a replacement that begins with an argument names one that is taken."""
+    argument = re.match(r"(\w+)=", text)
+    return argument is None or argument[1] in valid
+
+
+def _said(name: str, text: str) -> str:
+    if not text:
+        return " Nothing here replaces it: leave it out."
+    text = text.replace("<name>", name)
+    return f" {text}." if text[0].isupper() else f" Here that is {text}."
+
+
+# --- calls --------------------------------------------------------------------------------------------------------
+
+
+def known_arguments(topic: Topic = "other") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a public function, or a class's ``__init__``, say what to write instead of an argument it does not take.
+
+    Its signature stays what it is, for editors and ``inspect``. Raises, when it is called: ArgumentError, which is a
+    TypeError too.
+    """
+
+    def checked(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise ArgumentError(_wrong_call(function, signature, args, kwargs, topic, str(error))) from None
+            return function(*args, **kwargs)
+
+        return call
+
+    return checked
+
+
+def known_fields(topic: Topic) -> Callable[[type[T]], type[T]]:
+    """Have a dataclass answer to unknown arguments as :func:`known_arguments` does for a function."""
+
+    def checked(kind: type[T]) -> type[T]:
+        setattr(kind, "__init__", known_arguments(topic)(kind.__init__))  # noqa: B010 - mypy takes it for unsafe
+        return kind
+
+    return checked
+
+
+def check_keywords(who: str, given: Iterable[str], valid: Iterable[str], topic: Topic) -> None:
+    """Raise ArgumentError where a keyword in ``given`` is none of the valid ones."""
+    valid = list(valid)
+    if unknown := [name for name in given if name not in valid]:
+        raise ArgumentError(_unknown(who, unknown, valid, topic))
+
+
+def _unknown(who: str, names: Iterable[str], valid: list[str], topic: Topic) -> str:
+    hints = {name: replacement(name, valid, topic) for name in names}
+    told = " ".join(f"{who} takes no {name}=.{hint}" for name, hint in hints.items())
+    return told if all(" Here that is " in hint for hint in hints.values()) else f"{told} It takes: {', '.join(valid)}."
+
+
+def _wrong_call(  # noqa: PLR0917 - called once
+    function: Any,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    topic: Topic,
+    reason: str,
+) -> str:
+    """Say what is wrong with a call that does not fit its signature."""
+    name = function.__qualname__.removesuffix(".__init__")
+    who = f"tl.{name}" if name != function.__qualname__ else f"tl.{name}()"
+    taken = [one for one in signature.parameters.values() if one.name != "self"]
+    valid = [one.name for one in taken if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    unknown = [word for word in kwargs if word not in valid]
+    domain = next((word for word in unknown if _is_domain(kwargs[word])), None)
+    if domain is not None:
+        return (
+            f"{who} takes no {domain}=, and what is given there is a domain. Domains belong to the search space, a "
+            f"dict, which is the first argument of tl.run and tl.SearchSpace: {{{domain!r}: ...}}."
+        )
+    if unknown and len(valid) == len(taken):
+        return _unknown(who, unknown, valid, topic)
+    by_position = [one.name for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    came = len(args) - ("self" in signature.parameters)
+    if came > len(by_position):
+        return (
+            f"{who} takes {', '.join(by_position) or 'nothing'} by position, and {came} arguments came so. Give the "
+            f"others by name. It takes: {', '.join(valid)}."
+        )
+    return f"{who} cannot be called so: {reason}. It takes: {', '.join(valid)}."
+
+
+def _is_domain(value: Any) -> bool:
+    return any(
+        base.__module__ == "ray.tune.search.sample" and base.__name__ == "Domain" for base in type(value).__mro__
+    )

@@ -1,0 +1,54 @@
+"""Arguments of Lightning's Trainer that a sweep answers itself: who trains, on how many devices, on which kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunelight.errors import SettingsError
+
+_BACKENDS = {"fsdp": "sharded", "deepspeed": "sharded", "model_parallel": "sharded", "horovod": "horovod"}
+"""What Lightning's strategies begin with, and the backend that does the same; "ddp" does for all others."""
+_ON_CPUS = ("auto", "cpu")
+_ON_GPUS = (*_ON_CPUS, "gpu", "cuda")
+
+
+def check_trainer_argument(
+    name: str,
+    value: Any,
+    *,
+    workers: int | tuple[int, int] | None,
+    gpus_per_worker: float,
+    resources_per_trial: Mapping[str, Any] | None,
+) -> None:
+    """Refuse a Trainer argument that contradicts what a sweep's workers are, before any of them starts.
+
+    Raises: SettingsError, which says what to write instead.
+    """
+    words = resources_per_trial or {}
+    gpus = bool(gpus_per_worker or words.get("extra_gpu"))
+    alone = workers in (None, 1) and not (words.get("extra_cpu") or words.get("extra_gpu"))
+    if name == "strategy" and not (_is_ours(value) or (alone and not isinstance(value, str))):
+        text = value if isinstance(value, str) else type(value).__name__
+        backend = next((ours for theirs, ours in _BACKENDS.items() if text.lower().startswith(theirs)), "ddp")
+        raise SettingsError(
+            f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
+            f"workers. Leave it out, and say backend={backend!r}; for arguments of a strategy give one of tunelight's, "
+            "tl.RayStrategy(find_unused_parameters=True) for example."
+        )
+    if name == "accelerator" and isinstance(value, str) and value.lower() not in (_ON_GPUS if gpus else _ON_CPUS):
+        wanted = (
+            "no worker holds a GPU. Say gpus_per_worker=1, and leave the accelerator out"
+            if value.lower() in _ON_GPUS
+            else "workers train on CPUs, or with gpus_per_worker=1 on GPUs. Leave it out"
+        )
+        raise SettingsError(f"The Trainer gets accelerator={value!r}, but {wanted}.")
+    if name in ("devices", "num_nodes") and value not in (1, "1", -1, "-1", "auto"):
+        raise SettingsError(
+            f"The Trainer gets {name}={value!r}, but each worker of a trial is one process with a device of its own. "
+            "Leave it out, and say workers=, the number of workers that train one trial."
+        )
+
+
+def _is_ours(value: Any) -> bool:
+    return any(base.__module__.startswith("tunelight.strategies") for base in type(value).__mro__)
