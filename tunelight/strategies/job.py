@@ -103,6 +103,7 @@ class Left:
 def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
     """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError with what cannot go."""
     run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
+    run["strategy"] = trainer.strategy.for_ranks()
     try:
         return pack(run)
     except Exception as error:
@@ -165,7 +166,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
     run = unpack(ray.get(config.pop("run")))
     trainer = run["trainer"]
     strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
-    _arrive(trainer, strategy)
+    _arrive(trainer, strategy, run["strategy"])
     added = [*guard_callbacks(), *([] if session.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
     run["globals"].set()
@@ -199,9 +200,9 @@ def hand_in_training_state(_config: dict[str, Any]) -> None:
         get_context().hand_in(ray.put(pack(told)))
 
 
-def _arrive(trainer: Any, strategy: Any) -> None:
-    """Make a driver's Trainer one of this rank."""
-    strategy.join(get_context())
+def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:
+    """Make a driver's Trainer one of this rank; ``sent`` is what its strategy has for the ranks."""
+    strategy.arrive(sent)
     connector = trainer._accelerator_connector
     connector.accelerator = strategy.accelerator
     connector.cluster_environment = strategy.cluster_environment
