@@ -219,7 +219,7 @@ def test_the_signature_of_a_strategy_is_that_of_its_init() -> None:
 def test_the_copy_of_a_trainer_says_that_a_new_one_is_needed(kind: Any) -> None:
     """Without its launcher it would train in this process alone."""
     trainer = copy.deepcopy(no_trainer(strategy=kind(num_workers=2), max_epochs=1))
-    with pytest.raises(StrategyError, match="belongs to no Trainer.*Make a new Trainer"):
+    with pytest.raises(StrategyError, match=r"belongs to no Trainer.*Make a new Trainer"):
         trainer.fit(Small(), torch.utils.data.DataLoader(torch.zeros(4, 2)))
 
 
