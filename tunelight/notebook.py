@@ -58,7 +58,7 @@ def is_terminal(stream: object) -> bool:
 
 def _write(text: Text) -> None:
     stream = sys.stderr if text.error else sys.stdout
-    print(text.text, end="", file=stream)  # noqa: T201 - as print does, it takes whatever stands for a stream
+    print(text.text, end="", file=stream)  # it takes whatever stands for a stream
     if callable(flush := getattr(stream, "flush", None)):
         flush()
 

@@ -23,7 +23,7 @@ import tunelight as tl
 from tests.fakes import MemoryControl
 from tunelight import session
 from tunelight.control import Mailbox
-from tunelight.errors import ResourceError, SettingsError, StrategyError
+from tunelight.errors import ResourceError, SettingsError, StrategyError, TrainFunctionError
 from tunelight.gang.horovod import environment
 from tunelight.gang.placement import arrange, layout, visible_gpus
 from tunelight.gang.rendezvous import Meeting
@@ -235,6 +235,15 @@ class Small(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+def test_a_compiled_model_whose_backend_cannot_be_sent_says_compile() -> None:
+    lock, model = threading.Lock(), Small()
+    compiled: Any = torch.compile(model, backend=lambda graph, _inputs: lock and graph.forward)
+    data = torch.utils.data.DataLoader(torch.zeros(4, 2))
+    with pytest.raises(TrainFunctionError, match=r"What torch\.compile was told for Small.*self\.net\.compile\(\)"):
+        no_trainer(strategy=tl.RayStrategy(num_workers=2), max_epochs=1).fit(compiled, data)
+    assert "training_step" not in vars(model)  # Lightning's compiled ones are gone again
+
+
 @ALL
 def test_one_strategy_may_serve_trainers_with_plugins_one_after_another(kind: Any) -> None:
     """Each Trainer's checkpoint_io is its own: Lightning would say that it was set through both."""
@@ -376,6 +385,13 @@ def test_all_gpus_of_a_node_are_visible_in_pci_order_and_each_rank_has_its_own()
     placed = arrange(located(("1", ("10",)), ("2", ("0",)), ("1", ("2",))))
     seen = [(place.rank, place.gpus, place.gpu) for _, place in placed]
     assert seen == [(0, ("2", "10"), 1), (1, ("2", "10"), 0), (2, ("0",), 0)]
+
+
+def test_ranks_of_a_node_are_neighbours_and_counted_from_0_on_each() -> None:
+    """Workers of two nodes that came in turns; the first rank is the first of the first node."""
+    placed = [place for _, place in arrange(located(("1", ()), ("2", ()), ("1", ()), ("2", ())))]
+    seen = [(place.rank, place.node_rank, place.local_rank, place.local_world_size) for place in placed]
+    assert seen == [(0, 0, 0, 2), (1, 0, 1, 2), (2, 1, 0, 2), (3, 1, 1, 2)]
 
 
 def test_gpus_may_be_uuids_or_mig_slices() -> None:

@@ -27,7 +27,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from tunelight.errors import TrainFunctionError
 from tunelight.gang.reset import torch_flags
 from tunelight.session import get_context
-from tunelight.strategies import files
+from tunelight.strategies import compiling, files
 from tunelight.strategies.guard import guard_callbacks
 from tunelight.strategies.shares import interleave
 from tunelight.strategies.transfer import (
@@ -103,11 +103,25 @@ class Left:
 def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
     """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError with what cannot go."""
     run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
-    run["strategy"] = trainer.strategy.for_ranks()
+    run["strategy"], run["compiled"] = trainer.strategy.for_ranks(), compiling.take_off(trainer.lightning_module)
     try:
         return pack(run)
     except Exception as error:
+        if run["compiled"] is not None:
+            _check_compiled(run["compiled"], trainer.lightning_module)
         raise _unpicklable(trainer, args, kwargs, error) from error
+
+
+def _check_compiled(compiled: Any, model: pl.LightningModule) -> None:
+    """Raise TrainFunctionError if what ``torch.compile`` was told for ``model`` cannot be sent."""
+    try:
+        pack(compiled, {"model": model})
+    except Exception as error:
+        raise TrainFunctionError(
+            f"What torch.compile was told for {type(model).__name__} cannot be sent to the workers: "
+            f"{type(error).__name__}: {error}. Pass the model that is not compiled, and compile its parts in its "
+            "configure_model(), which runs on each worker: self.net.compile()."
+        ) from error
 
 
 def _unpicklable(trainer: Any, args: Any, kwargs: Any, error: Exception) -> TrainFunctionError:
@@ -169,6 +183,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
     _arrive(trainer, strategy, run["strategy"])
     added = [*guard_callbacks(), *([] if session.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
+    compiling.compile_again(run["compiled"])
     run["globals"].set()
     if "files" in config:
         files.write(ray.get(config.pop("files")))
