@@ -20,9 +20,9 @@ def train(config: dict[str, Any]) -> None:
     if config["trains_by_itself"]:
         tl.report({"loss": float(library.fit())})
         return
-    given = {"strategy": tl.RayStrategy(), "plugins": [TorchCheckpointIO()]}
+    given: dict[str, Any] = {"strategy": tl.RayStrategy(), "plugins": [TorchCheckpointIO()]}
     model, data = Line(config["lr"]), LineData()
-    trainer(1, **given).fit(model, datamodule=data)  # type: ignore[arg-type]  # settings of a Trainer
+    trainer(1, **given).fit(model, datamodule=data)
     kept: dict[str, Any] = copy.deepcopy(given)
     trainer(1, **kept).fit(model, datamodule=data)
     trainer(1, **kept).validate(model, datamodule=data, verbose=False)

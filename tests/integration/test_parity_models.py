@@ -205,8 +205,15 @@ def noting(folder: Path, graph: Any, _inputs: Any) -> Any:
     return graph.forward
 
 
+class Silent(Boring):
+    """Logs nothing while it trains: torch 2.13 cannot compile Lightning's log, nor in one process."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.loss(batch)
+
+
 def test_a_compiled_model_is_compiled_on_the_workers(tmp_path: Path) -> None:
-    plain, model = Boring(), Boring()
+    plain, model = Silent(), Silent()
     plain.load_state_dict(weights(model))
     one = trainer("ddp")
     compiled: Any = torch.compile(model, backend=partial(noting, tmp_path))
@@ -216,8 +223,8 @@ def test_a_compiled_model_is_compiled_on_the_workers(tmp_path: Path) -> None:
     again = trainer("ddp", max_epochs=2)
     again.fit(plain, loader(32, 16))
     assert same(weights(model), weights(plain))
-    (tested,) = one.test(compiled, loader(), verbose=False)
-    assert tested == pytest.approx(again.test(plain, loader(), verbose=False)[0])
+    ours, theirs = one.predict(compiled, loader()), again.predict(plain, loader())
+    assert all(torch.allclose(one, other) for one, other in zip(ours or [], theirs or [], strict=True))
     processes = set(lines(tmp_path, "compiled"))
     assert len(processes) == 2
     assert str(os.getpid()) not in processes

@@ -63,7 +63,7 @@ def test_sharded_finetune(tmp_path: Path) -> None:
         model = Boring.load_from_checkpoint(path)
         before = weights(model)
         one = trainer(backend, max_epochs=-1, max_steps=1)
-        one.fit(model, loader())
+        one.fit(model, loader(), loader())
         assert one.global_step == 1
         assert not same(before, weights(model))
 

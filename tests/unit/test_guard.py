@@ -22,7 +22,12 @@ from tunelight.errors import StrategyError
 from tunelight.messages import Place, Task
 
 ROOT = Path(__file__).parents[2]
-QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "accelerator": "cpu",
+}
 
 
 def factories() -> dict[str, EntryPoint]:

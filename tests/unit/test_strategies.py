@@ -18,6 +18,7 @@ import torch
 from pytorch_lightning.plugins import AsyncCheckpointIO, HalfPrecision, Precision, TorchCheckpointIO
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests.fakes import MemoryControl
@@ -158,6 +159,10 @@ def test_the_largest_size_of_an_elastic_gang_is_its_number_of_workers(kind: Any)
     assert kind(num_workers=(1, 4)).num_workers == 4
 
 
+def points() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.zeros(4, 2)))
+
+
 COPIES = pytest.mark.parametrize(
     "copied",
     [
@@ -220,7 +225,7 @@ def test_the_copy_of_a_trainer_says_that_a_new_one_is_needed(kind: Any) -> None:
     """Without its launcher it would train in this process alone."""
     trainer = copy.deepcopy(no_trainer(strategy=kind(num_workers=2), max_epochs=1))
     with pytest.raises(StrategyError, match=r"belongs to no Trainer.*Make a new Trainer"):
-        trainer.fit(Small(), torch.utils.data.DataLoader(torch.zeros(4, 2)))
+        trainer.fit(Small(), points())
 
 
 class Small(pl.LightningModule):
@@ -229,7 +234,7 @@ class Small(pl.LightningModule):
         self.layer = nn.Linear(2, 1)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        return torch.as_tensor(self.layer(batch).sum())
+        return torch.as_tensor(self.layer(batch[0]).sum())
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -237,10 +242,9 @@ class Small(pl.LightningModule):
 
 def test_a_compiled_model_whose_backend_cannot_be_sent_says_compile() -> None:
     lock, model = threading.Lock(), Small()
-    compiled: Any = torch.compile(model, backend=lambda graph, _inputs: lock and graph.forward)
-    data = torch.utils.data.DataLoader(torch.zeros(4, 2))
+    compiled: Any = torch.compile(model, backend=lambda graph, _inputs: (graph.forward, lock)[0])
     with pytest.raises(TrainFunctionError, match=r"What torch\.compile was told for Small.*self\.net\.compile\(\)"):
-        no_trainer(strategy=tl.RayStrategy(num_workers=2), max_epochs=1).fit(compiled, data)
+        no_trainer(strategy=tl.RayStrategy(num_workers=2), max_epochs=1).fit(compiled, points())
     assert "training_step" not in vars(model)  # Lightning's compiled ones are gone again
 
 
