@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -260,6 +261,15 @@ def test_one_strategy_may_serve_trainers_with_plugins_one_after_another(kind: An
     assert no_trainer(strategy=strategy).strategy.checkpoint_io is not without
     assert no_trainer(strategy=strategy, plugins=[first], precision="bf16-true").strategy.checkpoint_io is first
     assert type(no_trainer(strategy=strategy).strategy.precision_plugin) is Precision
+
+
+def test_a_strategy_ends_the_workers_of_an_earlier_trainer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Any] = []
+    monkeypatch.setattr("tunelight.strategies.driver.pool", SimpleNamespace(close=closed.append))
+    with tl.RayStrategy(num_workers=2) as strategy:
+        vars(no_trainer(strategy=strategy).strategy.launcher)["_held"] = held = object()
+        no_trainer(strategy=strategy)
+    assert closed == [held]
 
 
 def test_a_plugin_that_wraps_another_gets_lightning_s_own_to_wrap() -> None:

@@ -61,7 +61,7 @@ class DriverLauncher(_Launcher):
         self.trainer: pl.Trainer
         self._strategy = strategy
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
-        self._held: Held | None = None
+        self._held: Held | None = before._held if isinstance(before, DriverLauncher) else None
         self._trained: tuple[Held, int] | None = None
 
     @property
