@@ -108,6 +108,11 @@ DOORS: dict[str, Door] = {
     "gang.horovod": Door(names(FIRST), late=names("torch horovod"), why=HEAD),
     "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
     # Lightning's side, inside a worker.
+    "lightning": Door(why="Lightning imports what is above its rooms for every Trainer of the environment"),
+    "lightning.guard": Door(
+        names("strategies.guard"),
+        why="every Trainer of the environment loads it, whatever its Lightning: it may cost nothing",
+    ),
     "strategies": Door(
         names("messages errors arguments checkpoints session settings policies gang"),
         names(LIGHTNING),
@@ -220,8 +225,8 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster datasets failfast gang.pool gang.seat headwatch machine.signals past recipe replay runtime settling",
-            "trial trainable",
+            "cluster datasets failfast gang.pool gang.seat headwatch machine.signals past recipe replay runtime",
+            "settling trial trainable",
             "schedulers searchers storage results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),

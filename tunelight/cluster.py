@@ -303,7 +303,8 @@ def quiet(verbose: int) -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
-        sys.stdout.flush()
+        if callable(flush := getattr(sys.stdout, "flush", None)):  # any object may stand for standard output
+            flush()
 
 
 @contextlib.contextmanager

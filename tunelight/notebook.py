@@ -45,10 +45,22 @@ def shown() -> Iterator[Callable[[Text], None]]:
         cell.draw()
 
 
+def is_terminal(stream: object) -> bool:
+    """Tell whether a stream is a terminal; whatever stands for one need only write, or may be None."""
+    isatty = getattr(stream, "isatty", None)
+    if not callable(isatty):
+        return False
+    try:
+        return bool(isatty())
+    except ValueError:  # it is closed
+        return False
+
+
 def _write(text: Text) -> None:
     stream = sys.stderr if text.error else sys.stdout
-    stream.write(text.text)
-    stream.flush()
+    print(text.text, end="", file=stream)  # it takes whatever stands for a stream
+    if callable(flush := getattr(stream, "flush", None)):
+        flush()
 
 
 class Cell:

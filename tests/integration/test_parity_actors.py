@@ -82,7 +82,8 @@ def test_global_and_local_ranks(backend: str, tmp_path: Path) -> None:
 def holds(one: pl.Trainer, module: pl.LightningModule) -> Any:
     import ray
 
-    return ray.get_runtime_context().get_assigned_resources()
+    strategy: Any = one.strategy
+    return ray.get_runtime_context().get_assigned_resources() | {"told": strategy.num_cpus_per_worker}
 
 
 @BACKENDS
@@ -90,7 +91,8 @@ def test_resource_override_of_the_cpus(backend: str, tmp_path: Path) -> None:
     told = Tell(tmp_path, holds)
     override = KINDS[backend](2, num_cpus_per_worker=2, resources_per_worker={"CPU": 0.5})
     trainer(override, callbacks=[told]).fit(Boring(), loader())
-    assert [rank["CPU"] for rank in told.heard()] == [0.5, 0.5]
+    assert [(rank["CPU"], rank["told"]) for rank in told.heard()] == [(0.5, 0.5)] * 2
+    assert override.num_cpus_per_worker == 0.5
 
 
 @EVERY_BACKEND

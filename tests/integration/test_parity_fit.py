@@ -115,6 +115,54 @@ def test_metrics_are_equal_on_driver_and_worker(backend: str, tmp_path: Path) ->
     assert first[2] == {"of_bar": 3}
 
 
+class Forked(Boring):
+    """Logs validation by step and by epoch, under names that Lightning forks."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("forked", self.loss(batch), on_step=True, on_epoch=True, sync_dist=True)
+        self.log("constant", 1.25, sync_dist=True)
+        super().validation_step(batch, batch_idx)
+
+
+@EVERY_BACKEND
+def test_metrics_are_equal_on_a_gang_and_in_one_process(backend: str) -> None:
+    """Their names are too: those of steps are logged, and no callback's."""
+    model, found = Forked(lr=0), []
+    for kind in (backend, "auto"):
+        one = trainer(kind)
+        one.fit(model, loader(), loader())
+        found.append(metrics(one, model))
+    ours, theirs = found
+    for there, here in zip(ours, theirs, strict=True):
+        assert there.keys() == here.keys()
+    assert "forked_step" in ours[1]
+    assert ours[0]["forked_epoch"] == ours[1]["forked_epoch"] == pytest.approx(theirs[0]["forked_epoch"])
+    assert ours[0]["constant"] == ours[1]["constant"] == 1.25
+
+
+class Remembering(Boring):
+    """Counts its validations, and keeps that number in checkpoints."""
+
+    validations = 0
+
+    def on_validation_end(self) -> None:
+        self.validations += 1
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["validations"] = self.validations
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.validations = checkpoint["validations"]
+
+
+@EVERY_BACKEND
+def test_the_best_checkpoint_of_an_early_stop_holds_what_the_model_keeps_in_it(backend: str, tmp_path: Path) -> None:
+    stop, best = EarlyStopping("val_loss", patience=2), ModelCheckpoint(dirpath=tmp_path)
+    settings = {"max_epochs": 50, "num_sanity_val_steps": 0, "enable_checkpointing": True}
+    trainer(backend, callbacks=[stop, best], **settings).fit(Remembering(lr=0), loader(), loader())
+    assert Remembering.load_from_checkpoint(best.best_model_path).validations == stop.patience + 1
+
+
 class Unused(Boring):
     """Has a layer that no loss depends on."""
 

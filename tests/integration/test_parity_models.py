@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from tests.integration.parity import (
     Numbered,
     Tell,
     indices,
+    lines,
     loader,
+    note,
     same,
     strategy,
     trainer,
@@ -193,3 +197,35 @@ def test_gradient_accumulation_equals_a_bigger_batch(backend: str) -> None:
     trainer("auto", max_epochs=3).fit(theirs, loader(32, 32), loader())
     assert same(weights(ours), weights(theirs))
     assert one.global_step == 3
+
+
+def noting(folder: Path, graph: Any, _inputs: Any) -> Any:
+    """Be a backend of torch.compile that notes which process compiles, and runs what it is given as it is."""
+    note(folder, "compiled", os.getpid())
+    return graph.forward
+
+
+class Silent(Boring):
+    """Logs nothing while it trains: torch 2.13 cannot compile Lightning's log, nor in one process."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.loss(batch)
+
+
+def test_a_compiled_model_is_compiled_on_the_workers(tmp_path: Path) -> None:
+    plain, model = Silent(), Silent()
+    plain.load_state_dict(weights(model))
+    one = trainer("ddp")
+    compiled: Any = torch.compile(model, backend=partial(noting, tmp_path))
+    for _ in range(2):  # and again, with what the first run left
+        one.fit(compiled, loader(32, 16))
+        one.fit_loop.max_epochs = 2
+    again = trainer("ddp", max_epochs=2)
+    again.fit(plain, loader(32, 16))
+    assert same(weights(model), weights(plain))
+    ours, theirs = one.predict(compiled, loader()), again.predict(plain, loader())
+    assert all(torch.allclose(one, other) for one, other in zip(ours or [], theirs or [], strict=True))
+    processes = set(lines(tmp_path, "compiled"))
+    assert len(processes) == 2
+    assert str(os.getpid()) not in processes
+    assert torch.equal(compiled.layer.weight, model.layer.weight)

@@ -59,12 +59,13 @@ def test_sharded_checkpoint_equals_the_weights(tmp_path: Path) -> None:
 
 def test_sharded_finetune(tmp_path: Path) -> None:
     _, _, path = fitted(tmp_path)
-    model = Boring.load_from_checkpoint(path)
-    before = weights(model)
-    one = trainer("sharded", max_epochs=-1, max_steps=1)
-    one.fit(model, loader())
-    assert one.global_step == 1
-    assert not same(before, weights(model))
+    for backend in ("sharded", "auto"):  # on a gang, and in this process
+        model = Boring.load_from_checkpoint(path)
+        before = weights(model)
+        one = trainer(backend, max_epochs=-1, max_steps=1)
+        one.fit(model, loader(), loader())
+        assert one.global_step == 1
+        assert not same(before, weights(model))
 
 
 class Driven(Boring):
@@ -93,8 +94,11 @@ def test_sharded_resume(workers: int, tmp_path: Path) -> None:
 
 
 def test_sharded_test() -> None:
+    """Without a fit before it, and after one."""
     model, one = Boring(), trainer("sharded")
-    one.fit(model, loader())
-    (there,) = one.test(model, loader(10), verbose=False)
-    (here,) = trainer("auto").test(model, loader(10), verbose=False)
-    assert there == pytest.approx(here)
+    for fitted_before in (False, True):
+        if fitted_before:
+            one.fit(model, loader())
+        (there,) = one.test(model, loader(10), verbose=False)
+        (here,) = trainer("auto").test(model, loader(10), verbose=False)
+        assert there == pytest.approx(here)

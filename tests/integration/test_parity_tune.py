@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +28,28 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
 
 
+def training_with(**strategies: Any) -> Callable[[dict[str, Any]], None]:
+    """Return a train function whose strategies and callback were made on the driver: they go along with it."""
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss"}, filename="model.ckpt", on="validation_end")
+
+    def train_with(config: dict[str, Any]) -> None:
+        one = trainer(strategies[config["backend"]], max_epochs=config["epochs"], callbacks=[report])
+        finish(config, one)
+        (tested,) = one.test(Boring(), loader(), verbose=False)
+        assert tested["test_loss"] > 0
+
+    return train_with
+
+
 def train(config: dict[str, Any]) -> None:
     """Train in a trial: the Trainer's gang takes the trial's bundles."""
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss"}, filename="model.ckpt", on="validation_end")
     ours = KINDS[config["backend"]](config.get("workers", 2))
-    one = trainer(ours, max_epochs=config["epochs"], callbacks=[report])
+    finish(config, trainer(ours, max_epochs=config["epochs"], callbacks=[report]))
+
+
+def finish(config: dict[str, Any], one: pl.Trainer) -> None:
+    """Fit, and leave the loss and the weights for the test."""
     model = Boring(lr=config["lr"])
     one.fit(model, loader(), loader())
     if "folder" in config:
@@ -57,11 +75,18 @@ def sweep(config: dict[str, Any], storage: Path, resources: Any = None, trainabl
 
 @pytest.fixture(scope="module")
 def trials(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a finished sweep of a DDP and a Horovod trial, which ran at the same time, by their names."""
+    """Return a finished sweep of a DDP and a Horovod trial, which ran at the same time, by their names.
+
+    For ``log_to_file=True`` an object that can only write stands for standard output in them.
+    """
     folder = tmp_path_factory.mktemp("tune")
+    both = {"ddp": tl.RayStrategy(num_workers=2), "horovod": tl.HorovodRayStrategy(num_slots=2, use_gpu=False)}
+    reserved = [tl.get_tune_resources(num_workers=one.num_workers, use_gpu=one.use_gpu) for one in both.values()]
+    assert reserved[0] == reserved[1]
+    config = {"backend": tune.grid_search(list(both)), "folder": str(folder)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-        analysis = sweep({"backend": tune.grid_search(["ddp", "horovod"]), "folder": str(folder)}, folder / "storage")
+        analysis = sweep(config, folder / "storage", reserved[0], training_with(**both), log_to_file=True)
     return {
         trial.config["backend"]: SimpleNamespace(analysis=analysis, folder=folder, trial=trial)
         for trial in analysis.trials

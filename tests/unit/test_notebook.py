@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tunelight import notebook
+from tunelight.cluster import quiet
 from tunelight.messages import Text
-from tunelight.notebook import Cell, Screen
+from tunelight.notebook import Cell, Screen, is_terminal
+from tunelight.reporting.views import choose_view
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,44 @@ def test_outside_of_a_notebook_text_is_written_as_it_comes(capsys: pytest.Captur
         show(Text("\rbar"))
         show(Text("wrong\n", error=True))
     assert capsys.readouterr() == ("\rbar", "wrong\n")
+
+
+class Tee:
+    """What Ray Tune puts in place of standard output for log_to_file=True: it only writes."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+
+class Closed(Tee):
+    def isatty(self) -> bool:
+        raise ValueError("I/O operation on closed file")
+
+
+class Terminal(Tee):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "answer"), [(Tee(), False), (None, False), (Closed(), False), (Terminal(), True)])
+def test_any_object_may_stand_for_a_stream(stream: Any, answer: bool) -> None:
+    assert is_terminal(stream) is answer
+    assert choose_view(Console(file=stream)).animated is False or answer
+
+
+@pytest.mark.parametrize("stream", [Tee(), None])
+def test_what_ranks_print_reaches_any_object_that_writes(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", stream)
+    with notebook.shown() as show:
+        show(Text("[0] a line\n", False))
+    assert stream is None or stream.text == "[0] a line\n"
+
+
+def test_ray_is_quiet_whatever_stands_for_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (Tee(), None):
+        monkeypatch.setattr("sys.stdout", stream)
+        with quiet(0):
+            print("a word")  # noqa: T201 - the stream is what this is about

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import pickle
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.plugins.precision import DoublePrecision, HalfPrecision, Precision
+from pytorch_lightning.plugins import AsyncCheckpointIO, HalfPrecision, Precision, TorchCheckpointIO
+from pytorch_lightning.plugins.precision import DoublePrecision
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests.fakes import MemoryControl
 from tunelight import session
 from tunelight.control import Mailbox
-from tunelight.errors import ResourceError, SettingsError, StrategyError
+from tunelight.errors import ResourceError, SettingsError, StrategyError, TrainFunctionError
 from tunelight.gang.gpus import visible_gpus
 from tunelight.gang.horovod import environment
 from tunelight.gang.placement import arrange, layout
@@ -67,8 +74,10 @@ def join(tmp_path: Path) -> Iterator[Any]:
         ({"failures": -2}, "max_failures must be a whole number of -1"),
         ({"on_resize": "shrink"}, "There is no on_resize='shrink'"),
         ({"num_workers": 1.5}, "num_workers must be a whole number, 1 or more, not 1.5"),
-        ({"num_cpus_per_worker": -1}, "num_cpus_per_worker must be 0 or more, not -1"),
-        ({"resources_per_worker": {"GPU": 1}}, "use_gpu is False"),
+        ({"num_cpus_per_worker": -1}, "num_cpus_per_worker must be a number, 0 or more, not -1"),
+        ({"resources_per_worker": {"GPU": -1}}, r"resources_per_worker\['GPU'\] must be a number, 0 or more, not -1"),
+        ({"resources_per_worker": {"CPU": -2}}, r"resources_per_worker\['CPU'\] must be a number, 0 or more, not -2"),
+        ({"resources_per_worker": {"big": "1"}}, r"resources_per_worker\['big'\] must be a number, 0 or more, not '1'"),
         ({"init_hook": 3}, "init_hook must be a function without arguments, not 3"),
     ],
 )
@@ -126,16 +135,167 @@ def test_a_gpu_accelerator_without_use_gpu_is_refused_by_lightning() -> None:
 
 def test_a_cpu_accelerator_with_use_gpu_is_refused_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(StrategyError, match="use_gpu=True"):
+    with pytest.raises(StrategyError, match="reserves 1 GPU for each worker"):
         pl.Trainer(strategy=tl.RayStrategy(use_gpu=True), accelerator="cpu", logger=False)
 
 
 @ALL
-def test_a_strategy_leaves_the_driver_s_own_behind_when_it_is_pickled(kind: Any) -> None:
-    trainer = pl.Trainer(strategy=kind(num_workers=2), logger=False, enable_checkpointing=False, accelerator="cpu")
-    sent = pickle.loads(pickle.dumps(trainer.strategy))
-    assert sent.launcher is None
-    assert sent.workers is None
+@pytest.mark.parametrize(
+    ("given", "cpus", "gpus"),
+    [
+        ({}, 2, 0),
+        ({"use_gpu": True}, 2, 1),
+        ({"resources_per_worker": {"CPU": 3, "big": 1}}, 3, 0),
+        ({"resources_per_worker": {"GPU": 2}}, 2, 2),
+        ({"use_gpu": True, "resources_per_worker": {"GPU": 0}}, 2, 0),
+    ],
+)
+def test_a_strategy_tells_the_size_and_resources_that_it_reserves(kind: Any, given: Any, cpus: int, gpus: int) -> None:
+    strategy = kind(3, 2, **given)
+    assert (strategy.num_workers, strategy.num_cpus_per_worker) == (3, cpus)
+    assert (strategy.num_gpus_per_worker, strategy.use_gpu) == (gpus, gpus > 0)
+    told = tl.get_tune_resources(strategy.num_workers, strategy.num_cpus_per_worker, strategy.use_gpu)
+    assert len(told.bundles) == 3
+
+
+@ALL
+def test_the_largest_size_of_an_elastic_gang_is_its_number_of_workers(kind: Any) -> None:
+    assert kind(num_workers=(1, 4)).num_workers == 4
+
+
+def points() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.zeros(4, 2)))
+
+
+COPIES = pytest.mark.parametrize(
+    "copied",
+    [
+        copy.copy,
+        copy.deepcopy,
+        lambda strategy: pickle.loads(pickle.dumps(strategy)),
+        lambda strategy: cloudpickle.loads(cloudpickle.dumps(strategy)),
+    ],
+    ids=["copy", "deepcopy", "pickle", "cloudpickle"],
+)
+
+
+def no_trainer(**settings: Any) -> pl.Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    return pl.Trainer(**{**quiet, "enable_model_summary": False, **settings})
+
+
+@COPIES
+@ALL
+@pytest.mark.parametrize("used", [False, True], ids=["new", "of a Trainer"])
+def test_a_driver_s_strategy_is_copied_by_its_arguments(kind: Any, copied: Any, used: bool) -> None:
+    strategy = kind(2, resources_per_worker={"CPU": 0.5}, idle_timeout_s=7, failures=5)
+    if used:
+        no_trainer(strategy=strategy, precision="bf16-true", plugins=[Refusing()])
+    other = copied(strategy)
+    assert type(other) is kind
+    assert other.workers == strategy.workers
+    assert (other.launcher, other.accelerator) == (None, None)
+    assert type(other.precision_plugin) is Precision
+    assert type(other.checkpoint_io) is TorchCheckpointIO
+    assert no_trainer(strategy=other).world_size == 2
+
+
+class Refusing(TorchCheckpointIO):
+    """A plugin that cannot be copied, as one with a connection."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("it holds a connection")
+
+
+class Renamed(tl.RayStrategy):
+    """Has arguments of its own, as a user's strategy may."""
+
+    def __init__(self, size: int, *, hook: Any = None) -> None:
+        super().__init__(num_workers=size, init_hook=hook)
+
+
+@COPIES
+def test_a_subclass_is_copied_by_the_arguments_of_its_own(copied: Any) -> None:
+    other = copied(Renamed(3, hook=print))
+    assert (type(other), other.num_workers, other.workers.init_hook) == (Renamed, 3, print)
+
+
+def test_the_signature_of_a_strategy_is_that_of_its_init() -> None:
+    assert list(inspect.signature(Renamed).parameters) == ["size", "hook"]
+
+
+@ALL
+def test_the_copy_of_a_trainer_says_that_a_new_one_is_needed(kind: Any) -> None:
+    """Without its launcher it would train in this process alone."""
+    trainer = copy.deepcopy(no_trainer(strategy=kind(num_workers=2), max_epochs=1))
+    with pytest.raises(StrategyError, match=r"belongs to no Trainer.*Make a new Trainer"):
+        trainer.fit(Small(), points())
+
+
+class Small(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return torch.as_tensor(self.layer(batch[0]).sum())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_a_compiled_model_whose_backend_cannot_be_sent_says_compile() -> None:
+    lock, model = threading.Lock(), Small()
+    compiled: Any = torch.compile(model, backend=lambda graph, _inputs: (graph.forward, lock)[0])
+    with pytest.raises(TrainFunctionError, match=r"What torch\.compile was told for Small.*self\.net\.compile\(\)"):
+        no_trainer(strategy=tl.RayStrategy(num_workers=2), max_epochs=1).fit(compiled, points())
+    assert "training_step" not in vars(model)  # Lightning's compiled ones are gone again
+
+
+@ALL
+def test_one_strategy_may_serve_trainers_with_plugins_one_after_another(kind: Any) -> None:
+    """Each Trainer's checkpoint_io is its own: Lightning would say that it was set through both."""
+    strategy, first, second = kind(num_workers=2), TorchCheckpointIO(), TorchCheckpointIO()
+    assert no_trainer(strategy=strategy, plugins=[first]).strategy.checkpoint_io is first
+    assert no_trainer(strategy=strategy, plugins=[second]).strategy.checkpoint_io is second
+    without = no_trainer(strategy=strategy).strategy.checkpoint_io
+    assert type(without) is TorchCheckpointIO
+    assert without not in (first, second)
+    assert no_trainer(strategy=strategy).strategy.checkpoint_io is not without
+    assert no_trainer(strategy=strategy, plugins=[first], precision="bf16-true").strategy.checkpoint_io is first
+    assert type(no_trainer(strategy=strategy).strategy.precision_plugin) is Precision
+
+
+def test_a_strategy_ends_the_workers_of_an_earlier_trainer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Any] = []
+    monkeypatch.setattr("tunelight.strategies.driver.pool", SimpleNamespace(close=closed.append))
+    with tl.RayStrategy(num_workers=2) as strategy:
+        vars(no_trainer(strategy=strategy).strategy.launcher)["_held"] = held = object()
+        no_trainer(strategy=strategy)
+    assert closed == [held]
+
+
+def test_a_plugin_that_wraps_another_gets_lightning_s_own_to_wrap() -> None:
+    trainer = no_trainer(strategy=tl.RayStrategy(), plugins=[AsyncCheckpointIO()])
+    wrapped: Any = trainer.strategy.checkpoint_io
+    assert type(wrapped) is AsyncCheckpointIO
+    assert type(wrapped.checkpoint_io) is TorchCheckpointIO
+
+
+def test_a_precision_of_the_strategy_s_own_is_used() -> None:
+    own = HalfPrecision("bf16-true")
+    strategy = tl.RayStrategy(precision_plugin=own)
+    for _ in range(2):
+        assert no_trainer(strategy=strategy).strategy.precision_plugin is own
+
+
+def test_a_checkpoint_io_of_the_strategy_s_own_stays_and_may_not_be_contradicted() -> None:
+    own = TorchCheckpointIO()
+    strategy = tl.RayStrategy(checkpoint_io=own)
+    for _ in range(2):
+        assert no_trainer(strategy=strategy).strategy.checkpoint_io is own
+    with pytest.raises(MisconfigurationException, match="checkpoint_io set through both"):
+        no_trainer(strategy=strategy, plugins=[TorchCheckpointIO()])
 
 
 @pytest.mark.parametrize("version", ["1.6.5", "2.4.0", "2.7.0", "3.0.0rc1"])
@@ -188,13 +348,61 @@ def test_a_rank_trains_on_its_own_gpu_of_all_that_it_sees(join: Any) -> None:
     assert tl.RayStrategy().root_device == torch.device("cuda", 1)
 
 
-def test_a_strategy_from_a_driver_becomes_a_rank_s(join: Any) -> None:
-    strategy = pickle.loads(pickle.dumps(tl.RayStrategy(num_workers=2)))
-    strategy.join(join(gpu=0))
-    assert strategy.root_device == torch.device("cuda", 0)
-    assert type(strategy.accelerator).__name__ == "CUDAAccelerator"
-    strategy.join(join())
-    assert type(strategy.accelerator).__name__ == "CPUAccelerator"
+@ALL
+def test_a_driver_s_strategy_goes_to_a_rank_with_what_its_trainer_set(kind: Any, join: Any) -> None:
+    strategy = kind(num_workers=2, failures=7)
+    trainer = no_trainer(strategy=strategy, precision="bf16-true")
+    trainer.strategy.connect(model := Small())
+    sent = cloudpickle.dumps((trainer, model, strategy.for_ranks()))
+    join(kind.backend, gpu=0)
+    there, module, state = cloudpickle.loads(sent)
+    there.strategy.arrive(state)
+    assert there.strategy.root_device == torch.device("cuda", 0)
+    assert type(there.strategy.accelerator).__name__ == "CUDAAccelerator"
+    assert there.strategy.precision_plugin is there._accelerator_connector.precision_plugin
+    assert there.strategy.lightning_module is module
+    assert isinstance(there.strategy.launcher, GangLauncher)
+    assert (there.world_size, there.global_rank) == (2, 1)
+    join(kind.backend)
+    there, _, state = cloudpickle.loads(sent)
+    there.strategy.arrive(state)
+    assert type(there.strategy.accelerator).__name__ == "CPUAccelerator"
+
+
+@COPIES
+@ALL
+@pytest.mark.parametrize("used", [False, True], ids=["new", "of a Trainer"])
+def test_a_rank_s_strategy_is_copied_by_its_arguments(kind: Any, copied: Any, used: bool, join: Any) -> None:
+    """What a rank holds cannot be copied: a store's connection, a process group, its session."""
+    one = join(kind.backend)
+    vars(one.exchange)["_store"] = threading.Lock()
+    strategy = kind(num_workers=2)
+    if used:
+        no_trainer(strategy=strategy, plugins=[Refusing()])
+    other = copied(strategy)
+    assert (other.joined, other.global_rank, other.world_size) == (True, 1, 2)
+    assert other._session is one
+    trainer = no_trainer(strategy=other)
+    assert isinstance(trainer.strategy.launcher, GangLauncher)
+
+
+@ALL
+def test_a_strategy_that_was_made_outside_joins_the_gang_that_it_is_sent_to(kind: Any, join: Any) -> None:
+    """As one in the closure of a train function."""
+    sent = cloudpickle.dumps(kind(num_workers=2))
+    join(kind.backend)
+    strategy = cloudpickle.loads(sent)
+    assert (strategy.joined, strategy.num_workers, strategy.use_gpu) == (True, 2, False)
+    join(kind.backend, gpu=0)
+    assert cloudpickle.loads(sent).use_gpu
+
+
+@ALL
+def test_a_rank_s_strategy_tells_its_gang_s_size_whatever_it_was_asked_for(kind: Any, join: Any) -> None:
+    join(kind.backend, gpu=0)
+    strategy = kind(num_cpus_per_worker=2)
+    assert (strategy.num_workers, strategy.use_gpu) == (2, True)
+    assert (strategy.num_cpus_per_worker, strategy.num_gpus_per_worker) == (0, 0)  # this process is no worker of Ray's
 
 
 @pytest.mark.parametrize(
@@ -269,6 +477,13 @@ def test_all_gpus_of_a_node_are_visible_in_pci_order_and_each_rank_has_its_own()
     placed = arrange(located(("1", ("10",)), ("2", ("0",)), ("1", ("2",))))
     seen = [(place.rank, place.gpus, place.gpu) for _, place in placed]
     assert seen == [(0, ("2", "10"), 1), (1, ("2", "10"), 0), (2, ("0",), 0)]
+
+
+def test_ranks_of_a_node_are_neighbours_and_counted_from_0_on_each() -> None:
+    """Workers of two nodes that came in turns; the first rank is the first of the first node."""
+    placed = [place for _, place in arrange(located(("1", ()), ("2", ()), ("1", ()), ("2", ())))]
+    seen = [(place.rank, place.node_rank, place.local_rank, place.local_world_size) for place in placed]
+    assert seen == [(0, 0, 0, 2), (1, 0, 1, 2), (2, 1, 0, 2), (3, 1, 1, 2)]
 
 
 def test_gpus_may_be_uuids_or_mig_slices() -> None:

@@ -168,6 +168,13 @@ def current_group() -> PlacementGroup | None:
     return ray.util.get_current_placement_group() if ray.is_initialized() else None
 
 
+def assigned() -> dict[str, float]:
+    """Return what Ray has assigned to this worker, by resource; nothing where this process is no worker."""
+    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return {}
+    return dict(ray.get_runtime_context().get_assigned_resources())
+
+
 def _alike(one: GangSpec, other: GangSpec) -> bool:
     """Tell whether two specs ask for the same workers; each job brings its own folder and import paths."""
     return replace(one, cwd="", sys_path=()) == replace(other, cwd="", sys_path=())

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from tunelight.notebook import in_notebook
+from tunelight.notebook import in_notebook, is_terminal
 
 MAX_ROWS: Final = 12
 _FRAME_LINES: Final = 8
@@ -115,6 +115,5 @@ def choose_view(console: Console | None = None) -> View:
         return NotebookView()
     console = console or Console()
     # rich also calls a pipe a terminal where FORCE_COLOR is set, as CI services do: no live table there.
-    isatty = getattr(console.file, "isatty", None)
-    live = console.is_terminal and not console.is_dumb_terminal and callable(isatty) and isatty()
+    live = console.is_terminal and not console.is_dumb_terminal and is_terminal(console.file)
     return TerminalView(console) if live else LinesView(console)

@@ -1,7 +1,8 @@
 """What tunelight's strategies share: they know where they are, and do there what a rank or a driver has to do.
 
 A strategy that is made inside a gang joins it. One that is made anywhere else belongs to a driver: its
-launcher starts a gang, or takes a warm one, and sends the Trainer there.
+launcher starts a gang, or takes a warm one, and sends the Trainer there. A copy of a strategy, and one that was
+pickled, is made anew from the same arguments, and so finds out where it is by itself.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins import CheckpointIO
 from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
 from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.plugins import TorchCheckpointIO
+from pytorch_lightning.plugins.io.wrapper import _WrappingCheckpointIO
 from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import ParallelStrategy
 
@@ -78,11 +83,6 @@ class Workers:
         for name, value in (("num_workers", self.number), ("num_hosts", self.hosts)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SettingsError(f"{name} must be a whole number, 1 or more, not {value!r}.")
-        for name, amount in (("num_cpus_per_worker", self.cpus), ("use_gpu", self.gpus)):
-            if not isinstance(amount, int | float):
-                raise SettingsError(f"{name} must be a number, 0 or more, not {amount!r}.")
-            if amount < 0:
-                raise SettingsError(f"{name} must be 0 or more, not {amount!r}.")
         if self.init_hook is not None and not callable(self.init_hook):
             raise SettingsError(f"init_hook must be a function without arguments, not {self.init_hook!r}.")
 
@@ -106,13 +106,13 @@ def workers(
 ) -> Workers:
     """Return what a driver's strategy asks for; CPU and GPU in ``resources_per_worker`` win (fractions too)."""
     custom = dict(resources_per_worker or {})
+    amounts = {"num_cpus_per_worker": num_cpus_per_worker}
+    amounts |= {f"resources_per_worker[{name!r}]": amount for name, amount in custom.items()}
+    for name, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, Real) or not amount >= 0:
+            raise SettingsError(f"{name} must be a number, 0 or more, not {amount!r}.")
     cpus = custom.pop("CPU", num_cpus_per_worker)
     gpus = custom.pop("GPU", 1 if use_gpu else 0)
-    if gpus and not use_gpu:
-        raise SettingsError(
-            f"resources_per_worker holds {gpus:g} GPU, but use_gpu is False, so that nothing would train on it. "
-            "Pass use_gpu=True."
-        )
     if 0 < gpus < 1:
         warnings.warn(
             f"{gpus:g} GPU for each worker lets several share one, which NCCL cannot do: they meet by gloo, which is "
@@ -150,13 +150,41 @@ def _bundles_here() -> int | None:
     return len(bundles) - (len(bundles) > 1 and bundles[0] != bundles[1])
 
 
+def _assigned(resource: str) -> float:
+    """Return how much of a resource Ray has assigned to this worker."""
+    from tunelight.gang.pool import assigned  # noqa: PLC0415 - it imports Ray
+
+    return assigned().get(resource, 0)
+
+
+def _made_anew(kind: type[GangStrategy], args: tuple[Any, ...], kwargs: dict[str, Any]) -> GangStrategy:
+    """Return a strategy of the same arguments as the one that was copied or pickled."""
+    return kind(*args, **kwargs)
+
+
 class GangStrategy(ParallelStrategy):
     """The part of a strategy that deals with gangs; mix it in before one of Lightning's."""
 
     backend: ClassVar[str]
     """How the gang of such a strategy meets."""
+    _of_process: ClassVar[frozenset[str]] = frozenset(
+        {"_given", "_session", "_launcher", "workers", "_callbacks_held", "_model"}
+        | {"cluster_environment", "parallel_devices", "_lightning_optimizers"}
+    )
+    """Attributes that a strategy has of the process that it is in; the others are sent to ranks."""
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
     _session: Session | None = None
     _launcher: GangLauncher | DriverLauncher | None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the arguments, those of a subclass's own ``__init__`` too: by them a strategy is copied."""
+        strategy = super().__new__(cls)
+        strategy._given = (args, kwargs)
+        return strategy
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        """Copy and pickle the class and its arguments: what else it holds is of its Trainer and of its process."""
+        return _made_anew, (type(self), *self._given)
 
     def _settle(self, num_workers: NumWorkers, wanted: Callable[[], Workers]) -> GangEnvironment:
         """Find out where this is; return Lightning's view of the gang.
@@ -195,8 +223,28 @@ class GangStrategy(ParallelStrategy):
         """True on a rank of a gang, False on a driver."""
         return self._session is not None
 
-    # Lightning takes a strategy's accelerator and precision for the user's own choice, and refuses or overrules what
-    # the next Trainer asks for. Kept under other names, they are each Trainer's.
+    @property
+    def num_workers(self) -> int:
+        """Return the gang's size; of an elastic gang, the size that it is meant to have."""
+        return self.workers.number if self._session is None else self._session.wanted
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        """Return how many CPUs each worker reserves."""
+        return self.workers.cpus if self._session is None else _assigned("CPU")
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        """Return how many GPUs each worker reserves."""
+        return self.workers.gpus if self._session is None else _assigned("GPU")
+
+    @property
+    def use_gpu(self) -> bool:
+        """Tell whether workers train on GPUs."""
+        return self.workers.gpus > 0 if self._session is None else self._session.gpu is not None
+
+    # Lightning takes a strategy's accelerator, precision and checkpoint_io for the user's own choice, and refuses or
+    # overrules what the next Trainer asks for. Those that a Trainer sets are kept apart, until the next Trainer's come.
 
     @property
     def accelerator(self) -> Accelerator | None:
@@ -205,30 +253,60 @@ class GangStrategy(ParallelStrategy):
 
     @accelerator.setter
     def accelerator(self, accelerator: Accelerator) -> None:
-        self._of_trainer["accelerator"] = accelerator
+        self._of_trainer = {"accelerator": accelerator}  # the first thing that a Trainer sets, and each does
 
     @property
     def precision_plugin(self) -> Precision:
         """Return the precision of this strategy's Trainer."""
-        return self._of_trainer.get("precision") or Precision()
+        return self._of_trainer.get("precision") or self._precision_plugin or Precision()
 
     @precision_plugin.setter
     def precision_plugin(self, precision_plugin: Precision | None) -> None:
-        self._of_trainer["precision"] = precision_plugin
+        if self._of_trainer:
+            self._of_trainer["precision"] = precision_plugin
+        else:  # Lightning's own __init__ sets what it was given
+            self._precision_plugin = precision_plugin
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """Return what writes and reads the checkpoints of this strategy's Trainer."""
+        found: CheckpointIO | None = self._of_trainer.get("checkpoint_io") or self._checkpoint_io
+        if found is None:
+            found = self._of_trainer["checkpoint_io"] = TorchCheckpointIO()
+        elif isinstance(found, _WrappingCheckpointIO) and found.checkpoint_io is None:
+            found.checkpoint_io = TorchCheckpointIO()
+        return found
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: CheckpointIO) -> None:
+        self._of_trainer["checkpoint_io"] = io
 
     # -- on a driver
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what is the driver's own."""
-        return {**self.__dict__, "_launcher": None, "workers": None, "_callbacks_held": None, "_model": None}
+    def for_ranks(self) -> dict[str, Any]:
+        """Return what a rank's copy of this strategy lacks: above all what the Trainer has set. Runs on: driver."""
+        return {name: value for name, value in vars(self).items() if name not in self._of_process}
 
-    def join(self, session: Session) -> None:
-        """Become this rank's strategy; it came from a driver. Runs on: worker."""
-        self._session = session
-        self.cluster_environment = GangEnvironment(session.place)
-        self.accelerator = CPUAccelerator() if session.gpu is None else CUDAAccelerator()
-        self.parallel_devices = [self.root_device]
-        self._launcher = GangLauncher(session)
+    def arrive(self, sent: Mapping[str, Any]) -> None:
+        """Take over what the driver's strategy had for its ranks (`for_ranks`). Runs on: worker."""
+        assert self._session is not None  # noqa: S101 - it was unpickled on a rank
+        vars(self).update(sent)
+        self._of_trainer["accelerator"] = CPUAccelerator() if self._session.gpu is None else CUDAAccelerator()
+        self._launcher = GangLauncher(self._session)
+
+    def setup_environment(self) -> None:
+        """Set up this rank's device. Raises: StrategyError in a copy of a Trainer, which has a strategy of its own."""
+        if self._launcher is None:
+            raise StrategyError(
+                f"This {type(self).__name__} belongs to no Trainer: copied or pickled with a Trainer it was made anew. "
+                "Make a new Trainer with it, in place of the copy."
+            )
+        super().setup_environment()
+
+    def teardown(self) -> None:
+        """Let go of the model and what is on this rank's device; one without a Trainer has nothing to let go of."""
+        if self._of_trainer:
+            super().teardown()
 
     def shutdown(self) -> None:
         """End this strategy's workers and free what they hold; the next fit starts new ones. Runs on: driver."""
@@ -266,8 +344,9 @@ class GangStrategy(ParallelStrategy):
 
         if self.workers.gpus and torch.cuda.is_available() and isinstance(self.accelerator, CPUAccelerator):
             raise StrategyError(
-                f"{type(self).__name__}(use_gpu=True) and Trainer(accelerator='cpu') contradict each other: leave "
-                "accelerator out, or use_gpu."
+                f"{type(self).__name__} reserves {self.workers.gpus:g} GPU for each worker, and "
+                "Trainer(accelerator='cpu') would leave it unused. Leave accelerator out, or the GPU (use_gpu, "
+                "resources_per_worker)."
             )
         self._launcher = DriverLauncher(self, self._launcher)
 

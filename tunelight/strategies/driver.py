@@ -31,7 +31,7 @@ from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import Run
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.messages import CheckpointInfo, Continue, Report, Task, Terminal, Text
-from tunelight.notebook import shown
+from tunelight.notebook import is_terminal, shown
 from tunelight.resources import Reservation
 from tunelight.strategies import job
 from tunelight.strategies.files import Files, read
@@ -64,6 +64,8 @@ class DriverLauncher(_Launcher):
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
         self._held: Held | None = None
         self._lease = 0
+        if isinstance(before, DriverLauncher):
+            self._held, self._lease = before._held, before._lease
         self._trained: tuple[Held, int] | None = None
 
     @property
@@ -193,7 +195,7 @@ class DriverLauncher(_Launcher):
             sys_path=driver_paths(),
             until=1 if reporter else None,
             verbose=1,
-            terminal=Terminal(_is_tty(), shutil.get_terminal_size().columns),
+            terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
             job=True,
             heard=reporter is not None,
             every_s=0.0 if reporter else SAFE_EVERY_S,
@@ -378,10 +380,6 @@ def _elsewhere(gang: Gang) -> bool:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 - the person at the driver waits
-
-
-def _is_tty() -> bool:
-    return bool(sys.stdout is not None and sys.stdout.isatty())
 
 
 def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, name: str) -> int:

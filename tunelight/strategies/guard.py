@@ -1,12 +1,12 @@
 """Catches the Trainer that would train every rank alone.
 
-Lightning loads this through its own entry point, ``pytorch_lightning.callbacks_factory``: every Trainer made
-inside a trial gets one silent callback that looks at its strategy, and one that makes it recover.
-Outside of a trial there is none.
+Every Trainer made inside a trial gets one silent callback that looks at its strategy, and one of
+``pytorch_lightning`` another that makes it recover. `tunelight.lightning.guard` is how Lightning finds them.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import StrategyError
@@ -18,22 +18,25 @@ if TYPE_CHECKING:
 
 STRATEGIES = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
 """What tunelight's strategies are called, by the backend of the gangs that they are for."""
+_OTHER = "lightning"
+"""The other package that Lightning is published as."""
 
 
 def guard_callbacks() -> list[Callback]:
-    """Return the guard and what a recovery needs inside a trial, else nothing. Called by Lightning."""
+    """Return the guard and what a recovery needs inside a trial, else nothing."""
     session = current()
     if session is None:
         return []
     from tunelight.strategies.recovery import Recovery  # noqa: PLC0415 - Lightning is loaded when this runs
 
-    return [_guard(session), Recovery(session)]
+    return [guard_for(session, "pytorch_lightning"), Recovery(session)]
 
 
-def _guard(session: Session) -> Callback:
-    from pytorch_lightning.callbacks import Callback, ProgressBar  # noqa: PLC0415 - Lightning is loaded when this runs
+def guard_for(session: Session, package: str) -> Any:
+    """Return the guard as a callback of the package that makes the Trainer, and so has imported its callbacks."""
+    callbacks = sys.modules[f"{package}.callbacks"]
 
-    class Guard(Callback):
+    class Guard(callbacks.Callback):  # type: ignore[misc, name-defined]  # of either package
         """Checks the Trainer's strategy before it does anything, counts its batches, quiets bars nobody could see."""
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -41,7 +44,7 @@ def _guard(session: Session) -> Callback:
             session.begun = True
             if not session.verbose:  # a job's bar is drawn at the driver
                 for callback in trainer.callbacks:
-                    if isinstance(callback, ProgressBar):
+                    if isinstance(callback, callbacks.ProgressBar):
                         callback.disable()
 
         def _count(self, *_: Any, **__: Any) -> None:
@@ -55,11 +58,26 @@ def _guard(session: Session) -> Callback:
 
 
 def check_strategy(trainer: Any, session: Session) -> None:
-    """Raise StrategyError unless ``trainer`` trains on the gang (any strategy does for a gang of one)."""
-    if getattr(trainer.strategy, "backend", None) in STRATEGIES or session.wanted == 1:
+    """Raise StrategyError unless ``trainer`` trains on the gang (any Trainer does for a gang of one)."""
+    if session.wanted == 1:
+        return
+    alone = f"each of the gang's {session.world_size} workers would train a model of its own"
+    if is_other(trainer):
+        raise StrategyError(
+            f"This Trainer is of the package {_OTHER}, and tunelight's strategies are of pytorch_lightning, another "
+            f"copy of the same code, so that {alone}. Write `import pytorch_lightning as pl` in place of `import "
+            f"lightning.pytorch as pl` for Trainer, model and callbacks, and pass strategy=tunelight."
+            f"{STRATEGIES[session.backend]}() to the Trainer. A library that imports {_OTHER} itself can train with "
+            "one worker: workers=1."
+        )
+    if getattr(trainer.strategy, "backend", None) in STRATEGIES:
         return
     raise StrategyError(
-        f"This Trainer uses {type(trainer.strategy).__name__}, so each of the gang's {session.world_size} "
-        f"workers would train a model of its own. Pass strategy=tunelight.{STRATEGIES[session.backend]}() "
-        "to the Trainer."
+        f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy=tunelight."
+        f"{STRATEGIES[session.backend]}() to the Trainer."
     )
+
+
+def is_other(trainer: Any) -> bool:
+    """Tell whether a Trainer is of the package ``lightning``, by itself or by a class that it derives from."""
+    return any(base.__module__.partition(".")[0] == _OTHER for base in type(trainer).__mro__)

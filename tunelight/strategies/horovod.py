@@ -120,6 +120,7 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
 
     strategy_name = "tunelight_horovod"
     backend = "horovod"
+    _of_process = GangStrategy._of_process | {"_numbers", "_explicit"}
 
     @known_arguments("strategy")
     def __init__(
@@ -154,15 +155,6 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
         self._passes = 1
         self._numbers = itertools.count()
         self._explicit = contextlib.ExitStack()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what no pickle takes."""
-        return {**super().__getstate__(), "_numbers": None, "_explicit": None}
-
-    def join(self, session: Any) -> None:
-        """Become this rank's strategy; it came from a driver."""
-        super().join(session)
-        self._numbers, self._explicit = itertools.count(), contextlib.ExitStack()
 
     # -- set-up
 

@@ -27,7 +27,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from tunelight.errors import TrainFunctionError
 from tunelight.gang.reset import torch_flags
 from tunelight.session import get_context
-from tunelight.strategies import files
+from tunelight.strategies import compiling, files
 from tunelight.strategies.changes import Changes, Parts
 from tunelight.strategies.guard import guard_callbacks
 from tunelight.strategies.shares import interleave
@@ -116,17 +116,32 @@ def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError with what cannot go."""
     given = [*args, *kwargs.values()]
     callbacks = list(trainer.callbacks)
+    state, compiled = trainer.strategy.for_ranks(), compiling.take_off(trainer.lightning_module)
     try:
         data = [part for part in given if isinstance(part, pl.LightningDataModule)]
         parts = Parts(_model(trainer, given), callbacks, data)
         run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
-        return Sent(pack({**run, "parts": parts}), parts, callbacks)
+        return Sent(pack({**run, "strategy": state, "compiled": compiled, "parts": parts}), parts, callbacks)
     except Exception as error:
+        if compiled is not None:
+            _check_compiled(compiled, trainer.lightning_module)
         raise _unpicklable(trainer, args, kwargs, error) from error
 
 
 def _model(trainer: Any, given: Iterable[object]) -> Any:
     return next((one for one in given if isinstance(one, pl.LightningModule)), trainer.lightning_module)
+
+
+def _check_compiled(compiled: Any, model: pl.LightningModule) -> None:
+    """Raise TrainFunctionError if what ``torch.compile`` was told for ``model`` cannot be sent."""
+    try:
+        pack(compiled, {"model": model})
+    except Exception as error:
+        raise TrainFunctionError(
+            f"What torch.compile was told for {type(model).__name__} cannot be sent to the workers: "
+            f"{type(error).__name__}: {error}. Pass the model that is not compiled, and compile its parts in its "
+            "configure_model(), which runs on each worker: self.net.compile()."
+        ) from error
 
 
 def _unpicklable(trainer: Any, args: Any, kwargs: Any, error: Exception) -> TrainFunctionError:
@@ -185,9 +200,10 @@ def run_on_rank(config: dict[str, Any]) -> None:
     run = unpack(ray.get(config.pop("run")))
     trainer = run["trainer"]
     strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
-    _arrive(trainer, strategy)
+    _arrive(trainer, strategy, run["strategy"])
     added = [*guard_callbacks(), *([] if session.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
+    compiling.compile_again(run["compiled"])
     parts: Parts = run["parts"]
     if session.rank == 0:
         parts.watch(_references(trainer, brought))
@@ -223,9 +239,9 @@ def hand_in_training_state(_config: dict[str, Any]) -> None:
         get_context().hand_in(ray.put(pack(told)))
 
 
-def _arrive(trainer: Any, strategy: Any) -> None:
-    """Make a driver's Trainer one of this rank."""
-    strategy.join(get_context())
+def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:
+    """Make a driver's Trainer one of this rank; ``sent`` is what its strategy has for the ranks."""
+    strategy.arrive(sent)
     connector = trainer._accelerator_connector
     connector.accelerator = strategy.accelerator
     connector.cluster_environment = strategy.cluster_environment

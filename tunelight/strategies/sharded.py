@@ -15,8 +15,7 @@ from torch import nn
 
 from tunelight.arguments import known_arguments
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.session import Session
-from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
+from tunelight.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
 from tunelight.strategies.training import SameTraining
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ class RayShardedStrategy(SameTraining, ModelParallelStrategy):
 
     strategy_name = "tunelight_sharded"
     backend = "sharded"
+    _of_process = GangStrategy._of_process | {"_device_mesh", "_data_parallel_size"}
 
     @known_arguments("strategy")
     def __init__(
@@ -88,15 +88,6 @@ class RayShardedStrategy(SameTraining, ModelParallelStrategy):
         self.cluster_environment = environment
         self.parallel_devices = self._devices()
         self._min_sharded = min_sharded
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what no pickle takes."""
-        return {**super().__getstate__(), "_device_mesh": None}
-
-    def join(self, session: Session) -> None:
-        """Become this rank's strategy; it came from a driver, which may have wanted more ranks."""
-        super().join(session)
-        self._data_parallel_size = session.world_size // int(self._tensor_parallel_size)
 
     def _shards(self) -> tuple[int, int]:
         """Return how many parts data is in, and which is this rank's: ranks of one tensor parallel group share it."""
