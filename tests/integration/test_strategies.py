@@ -319,9 +319,6 @@ def test_a_run_in_the_driver_s_own_process_would_have_left_the_same(kind: Any, t
     assert names[0] == names[1]
 
 
-# --- as a run in the driver's own process ---------------------------------------------------------------------
-
-
 class Recorder:
     """A user's own object, which model and callback share."""
 

@@ -15,6 +15,7 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight import sweep as sweeps
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
+from tunelight.machine.signals import StopSignals
 from tunelight.past import taken_up
 from tunelight.searchers import SweepSearch
 from tunelight.settings import Settings
@@ -206,12 +207,12 @@ class Driver:
         given = Settings(**(self.told | settings))
         with contextlib.ExitStack() as stack:
             past = stack.enter_context(taken_up(given)) if given.resume else None
-            sweep = sweeps._prepare(space, given, past)
+            sweep = stack.enter_context(sweeps._claimed(sweeps._prepare(space, given, past), past))
             search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
             search._make = lambda trial_id, config: SimpleNamespace(
                 trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()
             )  # Tune's own needs a trainable
-            with sweeps._callbacks(sweep, search, None, None) as (record, *_):  # type: ignore[arg-type]
+            with sweeps._callbacks(sweep, search, None, None, StopSignals()) as (record, *_):  # type: ignore[arg-type]
                 made: list[Any] = []
                 for _ in sweep.start.again:
                     search.next_trial()

@@ -25,6 +25,7 @@ from tunelight.results import SweepResults
 from tunelight.searchers.mirror import check_address
 from tunelight.settings import Settings
 from tunelight.storage import read_sweep_file, write_sweep_file
+from tunelight.sweep import _claimed as claimed
 from tunelight.sweep import _prepare as prepare
 
 SECRET = "hunter2"
@@ -102,8 +103,8 @@ def test_a_sweep_s_folder_holds_no_secret_that_the_sweep_was_told(tmp_path):
     settings = Settings(
         train=train, metric="loss", storage=tmp_path, name="s", seed=1, **given(path=tmp_path / "studies.db")
     )
-    sweep = prepare(space, settings, None)
-    assert {file.name for file in sweep.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
+    with claimed(prepare(space, settings, None), None) as sweep:
+        assert {file.name for file in sweep.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
     for file in sweep.folder.iterdir():
         assert SECRET not in file.read_text()
     told = yaml.safe_load((sweep.folder / "sweep.yaml").read_text())
@@ -204,7 +205,8 @@ def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, 
         "seed": 1,
         "runtime_env": {"env_vars": {"MY_TOKEN": SECRET}},
     }
-    first = prepare(space, Settings(**common), None)
+    with claimed(prepare(space, Settings(**common), None), None) as first:
+        pass
     if clear:  # as an earlier version wrote it
         told = yaml.safe_load((first.folder / "sweep.yaml").read_text())
         (first.folder / "sweep.yaml").write_text(yaml.safe_dump({**told, "trainer_args": common["trainer_args"]}))

@@ -26,18 +26,11 @@ import tunelight as tl
 from tests.fakes import MemoryControl
 from tunelight import session
 from tunelight.control import Mailbox
-from tunelight.errors import ResourceError, SettingsError, StrategyError, TrainFunctionError
-from tunelight.gang.gpus import visible_gpus
-from tunelight.gang.horovod import environment
-from tunelight.gang.placement import arrange, layout
+from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
 from tunelight.gang.rendezvous import Meeting
-from tunelight.gang.spec import GangSpec
 from tunelight.gang.torch_group import COLLECTIVE_LIMIT_S, TorchGroup
-from tunelight.gang.worker import Location
 from tunelight.messages import Place, Task
-from tunelight.resources import Reservation, check_fits
 from tunelight.strategies.base import check_lightning
-from tunelight.strategies.driver import _first_bundle
 from tunelight.strategies.launcher import GangLauncher
 from tunelight.strategies.sharded import blocks
 
@@ -268,11 +261,14 @@ def test_one_strategy_may_serve_trainers_with_plugins_one_after_another(kind: An
 
 def test_a_strategy_ends_the_workers_of_an_earlier_trainer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Any] = []
-    monkeypatch.setattr("tunelight.strategies.driver.pool", SimpleNamespace(close=closed.append))
+    monkeypatch.setattr(
+        "tunelight.strategies.driver.pool", SimpleNamespace(end=lambda held, lease: closed.append((held, lease)))
+    )
     with tl.RayStrategy(num_workers=2) as strategy:
-        vars(no_trainer(strategy=strategy).strategy.launcher)["_held"] = held = object()
+        first = vars(no_trainer(strategy=strategy).strategy.launcher)
+        first["_held"], first["_lease"] = held, _ = object(), 3
         no_trainer(strategy=strategy)
-    assert closed == [held]
+    assert closed == [(held, 3)]
 
 
 def test_a_plugin_that_wraps_another_gets_lightning_s_own_to_wrap() -> None:
@@ -439,7 +435,7 @@ def test_a_collective_s_limit_reaches_the_process_group(seconds: float | None) -
     assert limit.total_seconds() == (seconds or COLLECTIVE_LIMIT_S)
 
 
-class Refusing(pl.LightningModule):
+class RefusingAtStart(pl.LightningModule):
     """Raises before its first step, where Lightning has begun to fetch batches already."""
 
     def __init__(self) -> None:
@@ -463,82 +459,7 @@ def test_an_error_of_a_start_hook_is_not_masked_while_cleaning_up(stage: str, jo
     )
     one.strategy._launcher = GangLauncher(join(size=1, rank=0))
     with pytest.raises(AssertionError, match="mine"):
-        getattr(one, stage)(Refusing(), DataLoader(torch.zeros(4, 2)))  # type: ignore[arg-type]  # a sized sequence
-
-
-# --- places -------------------------------------------------------------------------------------------------
-
-
-def located(*nodes: tuple[str, tuple[str, ...]]) -> list[Location]:
-    return [Location(node, f"10.0.0.{node}", 1, node, gpus) for node, gpus in nodes]
-
-
-def test_all_gpus_of_a_node_are_visible_in_pci_order_and_each_rank_has_its_own() -> None:
-    placed = arrange(located(("1", ("10",)), ("2", ("0",)), ("1", ("2",))))
-    seen = [(place.rank, place.gpus, place.gpu) for _, place in placed]
-    assert seen == [(0, ("2", "10"), 1), (1, ("2", "10"), 0), (2, ("0",), 0)]
-
-
-def test_ranks_of_a_node_are_neighbours_and_counted_from_0_on_each() -> None:
-    """Workers of two nodes that came in turns; the first rank is the first of the first node."""
-    placed = [place for _, place in arrange(located(("1", ()), ("2", ()), ("1", ()), ("2", ())))]
-    seen = [(place.rank, place.node_rank, place.local_rank, place.local_world_size) for place in placed]
-    assert seen == [(0, 0, 0, 2), (1, 0, 1, 2), (2, 1, 0, 2), (3, 1, 1, 2)]
-
-
-def test_gpus_may_be_uuids_or_mig_slices() -> None:
-    assert visible_gpus([("GPU-b",), ("GPU-a",), ("MIG-1",)]) == ("GPU-a", "GPU-b", "MIG-1")
-
-
-def test_two_ranks_may_share_a_gpu() -> None:
-    placed = arrange(located(("1", ("0",)), ("1", ("0",))))
-    assert [(place.gpus, place.gpu) for _, place in placed] == [(("0",), 0), (("0",), 0)]
-
-
-@pytest.mark.parametrize(
-    ("spec", "collectives"),
-    [
-        (GangSpec(2), "gloo"),
-        (GangSpec(2, gpus_per_worker=1), "nccl"),
-        (GangSpec(2, gpus_per_worker=0.5), "gloo"),
-        (GangSpec(2, gpus_per_worker=1, process_group="gloo"), "gloo"),
-        (GangSpec(2, gpus_per_worker=1, backend="sharded"), "nccl"),
-        (GangSpec(2, gpus_per_worker=1, backend="horovod"), "horovod"),
-    ],
-)
-def test_ranks_meet_by_what_they_hold(spec: GangSpec, collectives: str) -> None:
-    assert spec.collectives == collectives
-
-
-def test_horovod_is_told_where_each_rank_is_on_uneven_nodes() -> None:
-    placed = [place for _, place in arrange(located(("1", ()), ("1", ()), ("2", ())))]
-    assert layout(placed) == (2, 1)
-    meeting = Meeting("10.0.0.1", 5, "horovod", layout(placed), 6)
-    told = [environment(meeting, place) for place in placed]
-    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-    assert [tuple(int(one[f"HOROVOD_{name}"]) for name in names) for one in told] == [
-        (0, 3, 0, 2, 0, 2),
-        (1, 3, 1, 2, 0, 1),
-        (2, 3, 0, 1, 1, 2),
-    ]
-    assert {one["HOROVOD_GLOO_RENDEZVOUS_PORT"] for one in told} == {"6"}
-
-
-@pytest.mark.parametrize(("bundles", "first"), [([{"CPU": 1}] * 2, 0), ([{"CPU": 0.5}, {"CPU": 1}, {"CPU": 1}], 1)])
-def test_workers_find_their_bundles_in_a_trial_s_reservation(bundles: Any, first: int) -> None:
-    assert _first_bundle(bundles, Reservation(2), "RayStrategy") == first
-
-
-@pytest.mark.parametrize("bundles", [[{"CPU": 1}], [{"CPU": 1}, {"CPU": 0.5}]])
-def test_a_trial_s_reservation_that_is_too_small_is_an_error(bundles: Any) -> None:
-    with pytest.raises(ResourceError, match=r"get_tune_resources\(num_workers=2"):
-        _first_bundle(bundles, Reservation(2), "RayStrategy")
-
-
-def test_workers_that_want_a_node_each_do_not_fit_on_one() -> None:
-    check_fits(Reservation(2), [{"CPU": 4}])
-    with pytest.raises(ResourceError, match="a node for each worker"):
-        check_fits(Reservation(2), [{"CPU": 4}], spread=True)
+        getattr(one, stage)(RefusingAtStart(), DataLoader(torch.zeros(4, 2)))  # type: ignore[arg-type]  # a sized sequence
 
 
 # --- sharding -----------------------------------------------------------------------------------------------

@@ -100,10 +100,6 @@ class SweepTrial(Trial):  # type: ignore[misc,unused-ignore]
         """Return nothing worth a snapshot."""
         return "{}", "{}"
 
-    def let_go(self) -> None:
-        """Drop what only a trial that may still run needs."""
-        self._default_result_or_future = None  # a reference to an object of Ray's
-
 
 class SweepSearch(SearchAlgorithm):
     """A Ray Tune SearchAlgorithm: ``num_samples`` trials, ``baselines`` first, then what ``searcher`` suggests.
@@ -144,7 +140,7 @@ class SweepSearch(SearchAlgorithm):
         self._told = set(start.told)
         self._points = start.points
         self._heard: dict[str, Any] = {}
-        self._live: dict[str, SweepTrial] = {}
+        self._live: dict[str, Trial] = {}
         self._exhausted = False
         self._waiting_since: float | None = None
         self._spec: dict[str, Any] = {}
@@ -256,7 +252,7 @@ class SweepSearch(SearchAlgorithm):
         """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
         trial = self._live.pop(trial_id, None)
         if trial is not None:
-            trial.let_go()
+            trial._default_result_or_future = None  # an object of Ray's, which only a trial that runs needs
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         state = self._ended(trial, trial_id, result or {}, error)
         if trial_id in self._points:
