@@ -40,7 +40,9 @@ def listen(heard: list[str]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(number, tune):
+def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(
+    number: signal.Signals, tune: list[str]
+) -> None:
     said: list[str] = []
     with StopSignals() as signals:
         signals.say = said.append

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from tests.unit.test_trainable import Make, make
+from tests.unit.test_trainable import Make, heads, make
 from tunelight import trainable
 
-__all__ = ["make"]
+__all__ = ["heads", "make"]
 
 
 def leaving(config: dict[str, Any]) -> None:

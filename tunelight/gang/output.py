@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from tunelight import checkpoints, stores
 from tunelight.messages import Terminal, Text
@@ -132,7 +132,7 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
         logger.warning("What is in %s could not be brought to %s: %s", folder, stores.shown(folder), error)
 
 
-def follow(old: Sequence[TextIO], new: TextIO) -> list[tuple[logging.StreamHandler[TextIO], TextIO]]:
+def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.StreamHandler[Any], Any]]:
     """Let the handlers of loggers that write to one of ``old`` write to ``new``; return each with what it had.
 
     A handler keeps the stream that was standard error when it was made, as Lightning's is when it is imported.
@@ -149,7 +149,7 @@ def follow(old: Sequence[TextIO], new: TextIO) -> list[tuple[logging.StreamHandl
     return moved
 
 
-def restore(moved: Sequence[tuple[logging.StreamHandler[TextIO], TextIO]]) -> None:
+def restore(moved: Sequence[tuple[logging.StreamHandler[Any], Any]]) -> None:
     """Give handlers back the streams that they had."""
     for handler, stream in moved:
         handler.setStream(stream)
