@@ -12,6 +12,15 @@ from tunelight.messages import RESULT_KEY, WorkerError
 from tunelight.policies import FirstTrials
 from tunelight.storage import FINISHED, GAVE_UP, RecordCallback
 
+_TRIED_AGAIN = (
+    "When the cause is mended, the same call with name={name} and resume=True goes on, and tries the failed trials "
+    "again."
+)
+_METRIC_IS_PART = (
+    "What a sweep with reports is judged by cannot change: give the right metric and another name=, or report this "
+    "one too, and go on with name={name} and resume='force'."
+)
+
 
 class FailFast(Callback):  # type: ignore[misc,unused-ignore]
     """Ends Tune's loop when the first trials of this run have failed with the same error. Runs on: driver.
@@ -29,7 +38,8 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
     def __init__(self, limit: int, metrics: Sequence[str], total: int, record: RecordCallback) -> None:
         self._first: FirstTrials | None = FirstTrials(limit)
         self._limit = limit
-        self._unseen = list(metrics)
+        seen = [report for trial in record.state.trials.values() for report in trial.history]  # a sweep that goes on
+        self._unseen = [name for name in metrics if not any(_holds(report, name) for report in seen)]
         self._reported: list[str] = []
         self._ended: set[str] = set()
         self._total = total
@@ -75,30 +85,29 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
         if self._first is None or self._record is None:
             return
         if (error := self._first.verdict) is not None:
-            text = _why(error, self._first.failures)
+            text = f"{_why(error, self._first.failures)}{self._next(self._record, _TRIED_AGAIN)}"
         elif self._unseen and self._limit and len(self._ended) >= self._limit:
-            text = self._missing()
+            text = f"{self._missing()}{self._next(self._record, _METRIC_IS_PART)}"
             error = WorkerError(-1, "", "MetricError", text, "")
         else:
             return
         self._record.ends = GAVE_UP
-        raise SweepFailedError(error, f"{text}{self._next(self._record)}", str(self._record.folder))
+        raise SweepFailedError(error, text, str(self._record.folder))
 
     def _missing(self) -> str:
         name = self._unseen[0]
         return (
             f"The sweep is judged by metric {name!r}, and none of the {len(self._ended)} trials that came to their end "
-            f"has reported it. The last report held {', '.join(sorted(self._reported))}."
+            f"has reported it. The last report held {', '.join(sorted(self._reported)) or 'nothing'}."
             f"{guess(name, self._reported)} "
         )
 
-    def _next(self, record: RecordCallback) -> str:
+    def _next(self, record: RecordCallback, how: str) -> str:
         """Say what is left, and how to go on."""
         begun, folder = len(record.state.trials), record.folder
         left = f", with {self._total - begun} of {self._total} trials not tried" if begun < self._total else ""
         return (
-            f"So the sweep has ended{left}. What ran is in {folder}. When the cause is mended, the same call "
-            f"with name={folder.name!r} and resume=True goes on, and tries the failed trials again. A sweep "
+            f"So the sweep has ended{left}. What ran is in {folder}. {how.format(name=repr(folder.name))} A sweep "
             "with failures=tl.FailurePolicy(give_up_after=0) tries all of its trials, whatever fails."
         )
 

@@ -11,6 +11,9 @@ from ray.tune import Callback
 
 from tunelight.gang.gang import WRITE_LIMIT_S
 
+_LOOK_S = 1.0
+"""How often it is asked whether a signal has come."""
+
 
 class SettlingCallback(Callback):
     """Has the heads of stopped trials bring them to their end before Tune ends the heads: it gives those 10 s.
@@ -20,11 +23,17 @@ class SettlingCallback(Callback):
 
     Args:
         finished: tells whether no trial lives, or is to come.
+        stopped: tells whether a signal has stopped the sweep, which then waits no longer.
         clock: seconds.
     """
 
-    def __init__(self, finished: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
-        self._finished, self._clock = finished, clock
+    def __init__(
+        self,
+        finished: Callable[[], bool],
+        stopped: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._finished, self._stopped, self._clock = finished, stopped, clock
         self._ended: dict[Any, float] = {}
         """The heads of trials that have ended, each with the time of its last."""
 
@@ -38,9 +47,11 @@ class SettlingCallback(Callback):
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Wait for the heads once no trial is left. Called by Tune at the end of each step of its loop."""
         if self._ended and self._finished():
-            settled = [head.settle.remote() for head in self._ended]
+            settling = [head.settle.remote() for head in self._ended]
             self._ended = {}
-            ray.wait(settled, num_returns=len(settled), timeout=WRITE_LIMIT_S)
+            end = self._clock() + WRITE_LIMIT_S
+            while settling and self._clock() < end and not self._stopped():
+                _, settling = ray.wait(settling, num_returns=len(settling), timeout=_LOOK_S)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_ended": {}}  # Tune pickles its callbacks, and heads end with it

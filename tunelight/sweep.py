@@ -411,7 +411,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
             max_failures=settings.failures.max_failures,
             time_budget_s=settings.budget_s,
             raise_on_failed_trial=False,
-            callbacks=[*callbacks, SettlingCallback(search.is_finished)],
+            callbacks=[*callbacks, SettlingCallback(search.is_finished, lambda: signals.received is not None)],
             verbose=2 if settings.verbose > 1 else 0,
         )
     sweep_seats()  # the heads have ended, but for those that were killed

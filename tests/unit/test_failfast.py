@@ -180,6 +180,31 @@ def test_a_further_metric_that_nobody_reports_ends_the_sweep(tmp_path: Path) -> 
     sweep.callback.close()
 
 
+def test_how_to_go_on_without_the_metric_is_another_thing(tmp_path: Path) -> None:
+    sweep = Watched(tmp_path, metrics=("loss", "latncy"))
+    for trial in sweep.begin(3):
+        sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5}})
+        sweep.end_by_itself(trial)
+    with pytest.raises(SweepFailedError, match="resume='force'") as caught:
+        sweep.step()
+    assert "tries the failed trials again" not in str(caught.value)
+    sweep.callback.close()
+
+
+def test_what_trials_reported_before_the_sweep_went_on_counts(tmp_path: Path) -> None:
+    earlier = Watched(tmp_path)
+    trials = earlier.begin(3)
+    for trial in trials:
+        earlier.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5}})
+    record = earlier.callback
+    goes_on = FailFast(3, ["loss"], 3, record)
+    for trial in trials:  # each had nothing left to train
+        earlier.end_by_itself(trial)
+        goes_on.on_trial_complete(1, [], trial)
+    goes_on.on_step_end(1, [])
+    record.close()
+
+
 def test_a_nested_metric_counts_as_reported(tmp_path: Path) -> None:
     sweep = Watched(tmp_path, metrics=("loss", "val/acc"))
     for trial in sweep.begin(3):

@@ -17,8 +17,9 @@ from tests.unit.recording import Sweep
 from tests.unit.test_optuna import FLAT, counts, report
 from tunelight.errors import SettingsError, StorageError
 from tunelight.past import Past
-from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher
+from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher, SweepSearch
 from tunelight.searchers.choose import build_searcher
+from tunelight.searchers.sweep import SweepTrial
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 
@@ -251,3 +252,34 @@ def test_a_sweep_may_be_resumed_under_another_searcher_but_not_with_other_metric
     past = Past(tmp_path, told, (), Sweep(tmp_path).state)
     assert past._differences({**told, "searcher": "tpe"}) == []
     assert past._differences({**told, "metric": "loss"}) == ["metric was ['loss', 'acc'] and is 'loss'"]
+
+
+# --- what is kept of a trial --------------------------------------------------------------------------------
+
+
+def trial_of_a_sweep(search: SweepSearch) -> Any:
+    trial = SweepTrial("none", stub=True, trial_id="00000", placement_group_factory=None)
+    search._live["00000"] = trial
+    return trial
+
+
+def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics():
+    search = SweepSearch(RandomSearcher(FLAT, 1), 1)
+    trial = trial_of_a_sweep(search)
+    for number in (1, 2):
+        trial.update_last_result({"loss": 1 / number, "training_iteration": number, "done": number == 2})
+    trial._default_result_or_future = ray.ObjectRef.nil()
+    search.on_trial_complete("00000", result=trial.last_result)
+    assert trial._default_result_or_future is None
+    assert trial.last_result["loss"] == 0.5
+    assert trial.metric_analysis == {}
+
+
+def test_a_trial_that_went_on_and_had_nothing_left_still_says_that_it_is_done():
+    """Tune marks it in the result that stands for a report, and the record reads it there, after the search."""
+    search = SweepSearch(RandomSearcher(FLAT, 1), 1)
+    trial = trial_of_a_sweep(search)
+    trial._default_result_or_future = {"training_iteration": 3}
+    trial.last_result.update(done=True)
+    search.on_trial_complete("00000", result=dict(trial.last_result))
+    assert trial.last_result["done"]

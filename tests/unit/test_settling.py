@@ -30,26 +30,30 @@ def trial(head: Head | None) -> Any:
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return what was waited for, time by time; each time one head more has settled."""
     calls: list[Any] = []
-    monkeypatch.setattr(
-        settling, "ray", SimpleNamespace(wait=lambda heads, **limits: calls.append((heads, limits["timeout"])))
-    )
+
+    def wait(heads: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        calls.append(heads)
+        return heads[:1], heads[1:]
+
+    monkeypatch.setattr(settling, "ray", SimpleNamespace(wait=wait))
     return calls
 
 
 def test_the_last_stopped_trials_are_waited_for_once(waited: list[Any]) -> None:
-    callback, heads = SettlingCallback(lambda: True, lambda: 0.0), [Head(), Head()]
+    callback, heads = SettlingCallback(lambda: True), [Head(), Head()]
     trials = [trial(head) for head in heads]
     for one in (*trials, trials[0]):  # a head may have had several
         callback.on_trial_complete(1, trials, one)
     callback.on_step_end(1, trials)
     callback.on_step_end(2, trials)
-    assert waited == [(heads, WRITE_LIMIT_S)]
+    assert waited == [heads, heads[1:]]
     assert [head.asked for head in heads] == [1, 1]
 
 
 def test_nothing_waits_while_a_trial_runs_or_is_to_come(waited: list[Any]) -> None:
-    callback = SettlingCallback(lambda: False, lambda: 0.0)
+    callback = SettlingCallback(lambda: False)
     ended = trial(Head())
     callback.on_trial_complete(1, [ended], ended)
     callback.on_step_end(1, [ended])
@@ -58,10 +62,18 @@ def test_nothing_waits_while_a_trial_runs_or_is_to_come(waited: list[Any]) -> No
 
 def test_heads_that_have_long_settled_are_forgotten(waited: list[Any]) -> None:
     now = [0.0]
-    callback, early, late = SettlingCallback(lambda: True, lambda: now[0]), Head(), Head()
+    callback, early, late = SettlingCallback(lambda: True, clock=lambda: now[0]), Head(), Head()
     callback.on_trial_complete(1, [], trial(early))
     now[0] = WRITE_LIMIT_S + 1
     callback.on_trial_complete(1, [], trial(late))
     callback.on_trial_complete(1, [], trial(None))  # it was paused
     callback.on_step_end(1, [trial(late)])
-    assert waited == [([late], WRITE_LIMIT_S)]
+    assert waited == [[late]]
+
+
+def test_a_signal_ends_the_wait(waited: list[Any]) -> None:
+    callback, heads = SettlingCallback(lambda: True, lambda: bool(waited)), [Head(), Head()]
+    for head in heads:
+        callback.on_trial_complete(1, [], trial(head))
+    callback.on_step_end(1, [])
+    assert waited == [heads]

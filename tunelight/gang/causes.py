@@ -44,7 +44,10 @@ def as_cause(error: WorkerFailedError) -> WorkerFailedError:
     for name, value in attributes.items():
         with contextlib.suppress(AttributeError, TypeError):  # a property, say
             setattr(made, name, value)
-    made.error = error.error
+    try:
+        made.error = error.error
+    except (AttributeError, TypeError):  # its own class has another thing of that name
+        return error
     for note in getattr(error, "__notes__", ()):
         made.add_note(note)
     return made.with_traceback(error.__traceback__)

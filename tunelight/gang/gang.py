@@ -184,10 +184,9 @@ class Gang:
         self._serial += 1
         decision = numbered(decision, self._serial)
         self._watch.rest()  # they may have waited for this
-        for worker in self._crew.workers[1:] if isinstance(decision, Adopt) else ():
-            worker.answer.remote(self.trials, decision)
-        if self.size and 0 not in self._ended:  # else its seat may have another worker by now
-            self._crew.workers[0].answer.remote(self.trials, decision)
+        for rank, worker in enumerate(self._crew.workers if isinstance(decision, Adopt) else self._crew.workers[:1]):
+            if worker is not None and rank not in self._ended:  # else its seat may have another worker by now
+                worker.answer.remote(self.trials, decision)
         return self._serial
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:

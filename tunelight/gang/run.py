@@ -312,6 +312,9 @@ class Run:
         Training code that cannot write one keeps its workers.
         """
         if self._may_leave() and self._due():
+            self._why = (
+                None  # a node that was to be drained, and whose checkpoint was refused then, may be kept after all
+            )
             self._leaving = self.gang.answer(Stop("resize", save=True))
 
     def _may_leave(self) -> bool:

@@ -61,7 +61,7 @@ class _Written:
 def storage_opener(where: str) -> Callable[[], BaseStorage]:
     """Return what opens the storage at an address, or the journal at a path; ``${NAME}`` is an environment variable."""
     if "://" in where:
-        return lambda: optuna.storages.get_storage(os.path.expandvars(where))
+        return lambda: optuna.storages.get_storage(_VARIABLE.sub(lambda name: os.environ[name[1]], where))
     return lambda: _journal(Path(where))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ray import ObjectRef
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
@@ -254,8 +255,8 @@ class SweepSearch(SearchAlgorithm):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
         trial = self._live.pop(trial_id, None)
-        if trial is not None:
-            trial._default_result_or_future = None  # an object of Ray's, which only a trial that runs needs
+        if trial is not None and isinstance(trial._default_result_or_future, ObjectRef):
+            trial._default_result_or_future = None  # an object of Ray's that nobody has looked at, and nobody will
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         state = self._ended(trial, trial_id, result or {}, error)
         if trial_id in self._points:
