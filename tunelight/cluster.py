@@ -43,7 +43,6 @@ def connected(
     """
     import ray  # noqa: PLC0415 - half a second that bad input need not wait for
 
-    check_ray(settings)
     ours = not ray.is_initialized()
     environment = dict(os.environ)
     watch: HeadWatch | None = None
