@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tunelight.errors import TrialStopped
+from tunelight.lightning.strategies import BY_BACKEND
 from tunelight.messages import RESULT_KEY, Resize
-from tunelight.strategies import BY_BACKEND
 
 KINDS = ("sigkill", "segfault", "abort", "sigstop", "stuck", "exception", "node", "head")
 MOMENTS = ("setup", "batch", "collective", "validation", "checkpoint", "between", "resize")

@@ -38,9 +38,9 @@ from measure import run_peer
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tunelight.record import PAUSED, RUNNING, TERMINAL, SweepState, TrialState, apply, read_lines, read_record
 from tunelight.simulation import Costs, Curve, Simulation, simulate
 from tunelight.simulation.fidelity import fidelity_path
-from tunelight.storage import PAUSED, RUNNING, TERMINAL, SweepState, TrialState, apply, read_lines, read_record
 
 LIMIT = 0.10
 SLOTS = 2

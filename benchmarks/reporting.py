@@ -26,8 +26,8 @@ from typing import Any
 from figures import table
 from rich.console import Console
 
+from tunelight.record import RecordCallback, write_sweep_file
 from tunelight.reporting import ProgressCallback, TensorBoardCallback
-from tunelight.storage import RecordCallback, write_sweep_file
 
 RATE = 20.0
 """Reports a second, of all trials together."""

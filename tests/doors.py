@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[1] / "tunelight"
 class Door:
     """What one room may import.
 
-    ``rooms`` are rooms of tunelight, or single modules of one ("strategies.guard"); a room may always
+    ``rooms`` are rooms of tunelight, or single modules of one ("lightning.guard"); a room may always
     import its own modules. ``libraries`` are third-party modules or single names in them; ``late`` are
     libraries that only the inside of a function may import, so that importing the room stays cheap.
     """
@@ -36,10 +36,7 @@ def names(*lists: str) -> frozenset[str]:
 
 
 TUNE = "ray ray.tune"
-FIRST = (
-    "messages errors arguments imports versions masking stores checkpoints writing control exchange sharing session "
-    "settings space resources policies"
-)
+FIRST = "messages errors compat.arguments machine stores checkpoints session settings space resources policies"
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
 
@@ -47,122 +44,139 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 DOORS: dict[str, Door] = {
     # What crosses a process, and what every process may know.
     "messages": Door(),
-    "imports": Door(),
-    "versions": Door(),
-    "masking": Door(),
+    "machine.imports": Door(),
+    "machine.versions": Door(),
+    "stores.masking": Door(),
     "errors": Door(names("messages")),
-    "machine": Door(why="it knows this process and this machine, and neither Ray nor torch"),
-    "arguments": Door(names("errors"), why="it says what to write instead, and knows none of what it speaks of"),
-    "notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
+    "machine": Door(
+        names("errors"), names("psutil"), why="it knows this process and this machine, and neither Ray nor torch"
+    ),
+    "compat.arguments": Door(names("errors"), why="it says what to write instead, and knows none of what it speaks of"),
+    "machine.notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
     "stores": Door(
-        names("errors masking"),
+        names("errors stores.masking"),
         late=names("fsspec"),
         why="every process may read a path, and few of them one in a store",
     ),
     "stores.tune": Door(libraries=names("fsspec pyarrow"), why="it is Tune's side of a store, imported where one is"),
     "checkpoints": Door(names("messages errors stores"), why="reads and writes files, and knows no framework"),
-    "writing": Door(
+    "checkpoints.writer": Door(
         names("messages errors stores checkpoints policies"), why="it writes what it is handed, and knows no framework"
     ),
-    "sharing": Door(names("messages errors control"), why="it is handed the way to fetch, and knows no framework"),
-    "control": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
-    "exchange": Door(names("messages"), why="it is handed the store and what can be put there"),
+    "session.shared": Door(
+        names("messages errors session.mailbox"), why="it is handed the way to fetch, and knows no framework"
+    ),
+    "session.mailbox": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
+    "session.exchange": Door(names("messages"), why="it is handed the store and what can be put there"),
     "session": Door(
-        names("messages errors arguments checkpoints policies control writing exchange sharing"),
+        names(
+            "messages errors compat.arguments checkpoints",
+            "policies session.mailbox checkpoints.writer session.exchange session.shared",
+        ),
         why="a worker's context knows neither Ray nor torch",
     ),
     # What is declared before anything runs, and plain deciders.
-    "settings": Door(names("messages errors arguments policies stores"), names("cloudpickle yaml")),
-    "space": Door(names("messages errors arguments settings"), names("numpy pydantic yaml", TUNE)),
-    "resources": Door(names("messages errors arguments settings"), late=names(TUNE)),
-    "runtime": Door(names("errors"), why="it says what goes along to other nodes, and knows none of them"),
-    "failfast": Door(
-        names("messages errors policies storage"),
+    "settings": Door(names("messages errors compat.arguments policies stores"), names("cloudpickle yaml")),
+    "space": Door(names("messages errors compat.arguments settings"), names("numpy pydantic yaml", TUNE)),
+    "resources": Door(names("messages errors compat.arguments settings"), late=names(TUNE)),
+    "cluster.runtime_env": Door(names("errors"), why="it says what goes along to other nodes, and knows none of them"),
+    "sweep.failfast": Door(
+        names("messages errors policies record"),
         names("ray.tune.Callback"),
         why="it hears what Tune's callbacks are told, and ends one sweep",
     ),
-    "headwatch": Door(names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"),
+    "cluster.gcs_watch": Door(
+        names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"
+    ),
     "cluster": Door(
-        names("messages errors resources runtime settings headwatch nodes storage.names gang.network"),
+        names(
+            "messages errors resources cluster.runtime_env",
+            "settings cluster.gcs_watch cluster.nodes record.names machine.network",
+        ),
         names("ray"),
         why="it finds or starts a Ray and asks what it holds, whatever runs there",
     ),
-    "nodes": Door(
-        names("messages stores gang.alike gang.network gang.rendezvous"),
+    "cluster.nodes": Door(
+        names("messages stores machine.version_check machine.network gang.meeting.rendezvous"),
         names("ray"),
         late=names("torch"),
         why="its probes run on every node, and meet there as a gang does",
     ),
-    "survey": Door(
-        names("errors cluster doctor nodes gang.alike"), names("ray"), why="it asks probes, and judges what they say"
+    "cluster.survey": Door(
+        names("errors cluster cluster.doctor cluster.nodes machine.version_check"),
+        names("ray"),
+        why="it asks probes, and judges what they say",
     ),
     "policies": Door(
-        names("messages errors arguments"), why="a policy decides by what it is handed, and acts on nothing"
+        names("messages errors compat.arguments"), why="a policy decides by what it is handed, and acts on nothing"
     ),
     # N actors that train as one.
     "gang": Door(names(FIRST), names("ray psutil cloudpickle"), why=HEAD),
     "gang.worker": Door(names(FIRST), names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
-    "gang.rendezvous": Door(names(FIRST), names("ray psutil"), late=names("torch"), why=HEAD),
-    "gang.torch_group": Door(names(FIRST), late=names("torch"), why=HEAD),
-    "gang.gathering": Door(names(FIRST), late=names("torch"), why=HEAD),
-    "gang.horovod": Door(names(FIRST), late=names("torch horovod"), why=HEAD),
+    "gang.meeting.rendezvous": Door(names(FIRST), names("ray psutil"), late=names("torch"), why=HEAD),
+    "gang.meeting.torch_group": Door(names(FIRST), late=names("torch"), why=HEAD),
+    "gang.meeting.gathering": Door(names(FIRST), late=names("torch"), why=HEAD),
+    "gang.meeting.horovod": Door(names(FIRST), late=names("torch horovod"), why=HEAD),
     "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
     # Lightning's side, inside a worker.
     "lightning": Door(why="Lightning imports what is above its rooms for every Trainer of the environment"),
     "lightning.guard": Door(
-        names("strategies.guard"),
+        names("lightning.strategy_check"),
         why="every Trainer of the environment loads it, whatever its Lightning: it may cost nothing",
     ),
-    "strategies": Door(
-        names("messages errors arguments checkpoints session settings policies gang"),
+    "lightning": Door(
+        names("messages errors compat.arguments checkpoints session settings policies gang"),
         names(LIGHTNING),
         late=names("torchmetrics horovod"),
         why="a worker knows its session, never a scheduler, a storage or Tune",
     ),
-    "strategies.transfer": Door(names("settings.code"), names("cloudpickle numpy torch")),
-    "strategies.generators": Door(libraries=names("numpy torch")),
-    "strategies.changes": Door(libraries=names("numpy", LIGHTNING)),
-    "strategies.files": Door(names("errors"), names("numpy")),
-    "strategies.job": Door(
+    "lightning.transfer": Door(names("settings.code"), names("cloudpickle numpy torch")),
+    "lightning.exact.generators": Door(libraries=names("numpy torch")),
+    "lightning.state.changes": Door(libraries=names("numpy", LIGHTNING)),
+    "lightning.remote.disks": Door(names("errors"), names("numpy")),
+    "lightning.remote.job": Door(
         names("messages errors session settings.code gang"),
         names("ray", LIGHTNING),
         why="it is what a driver sends and a worker runs, through Ray's object store",
     ),
-    "strategies.driver": Door(
-        names(FIRST, "cluster gang notebook"),
+    "lightning.remote.driver": Door(
+        names(FIRST, "cluster gang machine.notebook"),
         names("ray cloudpickle", LIGHTNING),
         why="it is the driver's side of a strategy: it finds a Ray and forms gangs",
     ),
-    "strategies.tune": Door(
+    "lightning.remote.tune": Door(
         names("messages checkpoints"),
         names(TUNE),
         why="the one way to Tune for a gang inside a function trainable, in the process of the trial",
     ),
-    "callbacks": Door(
-        names("messages errors arguments checkpoints session gang strategies.guard strategies.adoption"),
+    "lightning.callbacks": Door(
+        names(
+            "messages errors compat.arguments checkpoints",
+            "session gang lightning.strategy_check lightning.state.adoption",
+        ),
         names(LIGHTNING),
         why="a worker knows its session, never a scheduler, a storage or Tune",
     ),
     # Ray Data, an extra: imported where somebody has datasets.
-    "datasets": Door(
+    "data": Door(
         names("messages errors session settings"),
         late=names("ray ray.data pyarrow"),
         why="a sweep without datasets needs neither Ray Data nor pyarrow",
     ),
-    "datasets.module": Door(
-        names("messages errors arguments session settings strategies.shares"),
+    "data.module": Door(
+        names("messages errors compat.arguments session settings lightning.exact.eval_shards"),
         names(LIGHTNING),
         late=names("ray.data"),
         why="it is Lightning's side of a dataset",
     ),
-    "caching": Door(
-        names("messages errors session strategies.transfer"),
+    "data.cached": Door(
+        names("messages errors session lightning.transfer"),
         names("numpy"),
         late=names("cloudpickle filelock"),
         why="it keeps what a user's function loads, whatever trains on it",
     ),
-    "recipe": Door(
-        names("messages errors session settings callbacks strategies"),
+    "lightning.recipe": Door(
+        names("messages errors session settings lightning.callbacks lightning"),
         late=names(LIGHTNING),
         why="the driver holds it and only workers carry it out",
     ),
@@ -180,35 +194,41 @@ DOORS: dict[str, Door] = {
     ),
     # The driver's side: Tune, the trial's head, and what becomes of results.
     "trial": Door(names(FIRST, "gang"), why=HEAD),
-    "trainable": Door(names(FIRST, "gang trial"), names("cloudpickle numpy", TUNE), why=HEAD),
-    "settling": Door(names("gang"), names("ray ray.tune.Callback"), why="it waits for heads, as Tune ends a sweep"),
-    "tuner": Door(names(FIRST, "trial trainable"), why="it makes trainables; what it is given, it checks and hands on"),
+    "trial.trainable": Door(names(FIRST, "gang trial"), names("cloudpickle numpy", TUNE), why=HEAD),
+    "trial.settling": Door(
+        names("gang"), names("ray ray.tune.Callback"), why="it waits for heads, as Tune ends a sweep"
+    ),
+    "trial.plain_tune": Door(
+        names(FIRST, "trial trial.trainable"), why="it makes trainables; what it is given, it checks and hands on"
+    ),
     "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
     "schedulers.pb2": Door(names(FIRST), names("numpy"), late=names("sklearn threadpoolctl"), why="an extra"),
     "searchers": Door(
-        names(FIRST, "storage"),
+        names(FIRST, "record"),
         names("numpy optuna", TUNE),
         why="they suggest, from what they are told and what earlier sweeps recorded",
     ),
     "simulation": Door(
-        names(FIRST, "schedulers searchers storage"),
+        names(FIRST, "schedulers searchers record"),
         names("numpy sortedcontainers", TUNE),
         why="it runs schedulers and searchers on virtual time, and reads what sweeps left",
     ),
-    "storage": Door(
-        names("messages errors versions masking stores checkpoints settings space"),
+    "record": Door(
+        names("messages errors machine.versions stores.masking stores checkpoints settings space"),
         names("numpy yaml ray.tune.Callback"),
         why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
     ),
-    "past": Door(names("errors settings space storage stores"), why="a sweep's past is read, and judged, without Ray"),
-    "replay": Door(
-        names("messages errors searchers space storage"),
+    "sweep.past": Door(
+        names("errors settings space record stores"), why="a sweep's past is read, and judged, without Ray"
+    ),
+    "sweep.replay": Door(
+        names("messages errors searchers space record"),
         names(TUNE),
         why="it tells Tune's schedulers and searchers what the record says",
     ),
-    "pareto": Door(names("errors settings storage"), names("numpy"), why="it compares what trials reported"),
+    "results.pareto": Door(names("errors settings record"), names("numpy"), why="it compares what trials reported"),
     "results": Door(
-        names("messages errors checkpoints pareto settings space storage stores recipe resources"),
+        names("messages errors checkpoints results.pareto settings space record stores lightning.recipe resources"),
         names("numpy pandas yaml"),
         late=names(LIGHTNING, "safetensors"),
         why="results are read from the record alone, also where neither Ray nor torch is installed",
@@ -217,7 +237,7 @@ DOORS: dict[str, Door] = {
         names("errors"), names("torch"), why="it is a module of torch, and imported when one is asked for"
     ),
     "reporting": Door(
-        names("messages errors notebook settings space storage"),
+        names("messages errors machine.notebook settings space record"),
         names("numpy plotly rich tensorboard ray.tune.Callback"),
         late=names("IPython optuna"),
         why="it shows what the record says",
@@ -225,39 +245,41 @@ DOORS: dict[str, Door] = {
     "sweep": Door(
         names(
             FIRST,
-            "cluster datasets failfast gang.pool gang.seat headwatch machine.signals past recipe replay runtime",
-            "settling trial trainable",
-            "schedulers searchers storage results reporting",
+            "cluster data sweep.failfast gang.pool gang.seat",
+            "cluster.gcs_watch machine.signals sweep.past lightning.recipe sweep.replay cluster.runtime_env",
+            "trial.settling trial trial.trainable",
+            "schedulers searchers record results reporting",
         ),
         names("cloudpickle numpy rich yaml", TUNE),
         why="it wires the rooms into one Tuner; only workers need torch and Lightning",
     ),
-    "reopen": Door(
-        names("errors arguments masking settings space storage stores sweep results"),
+    "sweep.resume": Door(
+        names("errors compat.arguments stores.masking settings space record stores sweep results"),
         why="it reads what a sweep was told, and runs that again",
     ),
-    "reproducing": Door(
-        names("errors arguments reopen results schedulers storage"),
+    "sweep.reproduce": Door(
+        names("errors compat.arguments sweep.resume results schedulers record"),
         why="it runs a trial again as a sweep of its own, and compares two records",
     ),
-    "checking": Door(
-        names("errors cluster datasets.shelf resources schedulers searchers settings space sweep"),
+    "sweep.check": Door(
+        names("errors cluster data.shelf resources schedulers searchers settings space sweep"),
         names("numpy"),
         why="it builds all of a sweep but its trials, and runs one batch as a sweep",
     ),
-    "doctor": Door(
-        names("errors cluster dashboards"),
+    "cluster.doctor": Door(
+        names("errors cluster reporting.dashboards"),
         names("packaging psutil"),
         late=names("torch horovod"),
         why="it looks at what may be broken, so it imports it last",
     ),
-    "dashboards": Door(names("errors"), why="it starts programs of others, and ends them"),
-    "starter": Door(names("errors"), why="it copies files into an empty folder"),
-    "starter.train": Door(libraries=names(LIGHTNING), why="it is what a user could have written"),
+    "reporting.dashboards": Door(names("errors"), why="it starts programs of others, and ends them"),
+    "cli.starter": Door(names("errors"), why="it copies files into an empty folder"),
+    "cli.starter.train": Door(libraries=names(LIGHTNING), why="it is what a user could have written"),
     "cli": Door(
         names(
-            "errors arguments settings space storage stores sweep reopen reproducing results reporting simulation",
-            "checking doctor survey dashboards starter",
+            "errors compat.arguments settings space record stores",
+            "sweep sweep.resume sweep.reproduce results reporting simulation",
+            "sweep.check cluster.doctor cluster.survey reporting.dashboards cli.starter",
         ),
         names("typer"),
         late=names("rich yaml"),
@@ -268,8 +290,9 @@ DOORS: dict[str, Door] = {
     "": Door(
         names(
             FIRST,
-            "gang strategies callbacks recipe digits datasets caching",
-            "trainable tuner schedulers searchers simulation storage results reporting sweep reopen reproducing",
+            "gang lightning lightning.callbacks lightning.recipe digits data data.cached",
+            "trial.trainable trial.plain_tune schedulers searchers simulation",
+            "record results reporting sweep sweep.resume sweep.reproduce",
         ),
         why="`import tunelight` costs nothing that its user does not need",
     ),

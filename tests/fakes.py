@@ -13,13 +13,13 @@ from typing import Any
 
 import cloudpickle
 
-from tunelight import session as sessions
-from tunelight.control import Mailbox, numbered
+from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import GangError, TrialStopped
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
 from tunelight.messages import Decision, Ended, Event, Place, Save, Saved, Stop, Task, WorkerError
-from tunelight.writing import CheckpointWriter
+from tunelight.session import session as sessions
+from tunelight.session.mailbox import Mailbox, numbered
 
 
 class MemoryControl:

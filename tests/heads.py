@@ -17,8 +17,8 @@ from ray.tune.experiment.trial import _TrialInfo
 from ray.tune.result import TRIAL_INFO
 
 from tests.fakes import FakeGang
-from tunelight import trainable
-from tunelight.trainable import GangTrainable
+from tunelight.trial import trainable
+from tunelight.trial.trainable import GangTrainable
 
 
 class Storage(StorageContext):

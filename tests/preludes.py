@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tunelight as tl
-from tunelight.space.named import folder
+from tunelight.space.shipped import folder
 
 YAML: Final = {
     "constrained": """\

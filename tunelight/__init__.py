@@ -16,29 +16,29 @@ _WHERE = {
     "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
     "GangPBT": "tunelight.schedulers",
-    "HorovodRayStrategy": "tunelight.strategies",
+    "HorovodRayStrategy": "tunelight.lightning.strategies",
     "OptunaSearcher": "tunelight.searchers",
     "Plan": "tunelight.simulation",
-    "RayDataModule": "tunelight.datasets.module",
-    "RayShardedStrategy": "tunelight.strategies",
-    "RayStrategy": "tunelight.strategies",
+    "RayDataModule": "tunelight.data.module",
+    "RayShardedStrategy": "tunelight.lightning.strategies",
+    "RayStrategy": "tunelight.lightning.strategies",
     "SearchSpace": "tunelight.space",
     "Simulation": "tunelight.simulation",
     "SweepResults": "tunelight.results",
     "TrialResult": "tunelight.results",
-    "TuneReportCallback": "tunelight.callbacks",
-    "TuneReportCheckpointCallback": "tunelight.callbacks",
-    "cached": "tunelight.caching",
-    "gang_trainable": "tunelight.tuner",
-    "get_checkpoint_path": "tunelight.session",
-    "get_context": "tunelight.session",
-    "get_dataset_shard": "tunelight.datasets.shards",
+    "TuneReportCallback": "tunelight.lightning.callbacks",
+    "TuneReportCheckpointCallback": "tunelight.lightning.callbacks",
+    "cached": "tunelight.data.cached",
+    "gang_trainable": "tunelight.trial.plain_tune",
+    "get_checkpoint_path": "tunelight.session.session",
+    "get_context": "tunelight.session.session",
+    "get_dataset_shard": "tunelight.data.shards",
     "get_tune_resources": "tunelight.resources",
     "plan": "tunelight.simulation",
-    "report": "tunelight.session",
-    "reproduce": "tunelight.reproducing",
-    "resume": "tunelight.reopen",
-    "run": "tunelight.sweep",
+    "report": "tunelight.session.session",
+    "reproduce": "tunelight.sweep.reproduce",
+    "resume": "tunelight.sweep.resume",
+    "run": "tunelight.sweep.run",
     "simulate": "tunelight.simulation",
     **dict.fromkeys(
         (
@@ -86,25 +86,25 @@ if TYPE_CHECKING:
     )
     from ray.tune import grid_search as grid
 
-    from tunelight.caching import cached
-    from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
-    from tunelight.datasets.module import RayDataModule
-    from tunelight.datasets.shards import get_dataset_shard
+    from tunelight.data.cached import cached
+    from tunelight.data.module import RayDataModule
+    from tunelight.data.shards import get_dataset_shard
+    from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+    from tunelight.lightning.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.policies import FailurePolicy
-    from tunelight.reopen import resume
-    from tunelight.reproducing import reproduce
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
     from tunelight.searchers import OptunaSearcher
-    from tunelight.session import get_checkpoint_path, get_context, report
+    from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate
     from tunelight.space import SearchSpace
-    from tunelight.space.own import ordinal
-    from tunelight.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
-    from tunelight.sweep import run
-    from tunelight.tuner import gang_trainable
+    from tunelight.space.more_domains import ordinal
+    from tunelight.sweep.reproduce import reproduce
+    from tunelight.sweep.resume import resume
+    from tunelight.sweep.run import run
+    from tunelight.trial.plain_tune import gang_trainable
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal
 
-from tunelight.arguments import known_fields
+from tunelight.compat.arguments import known_fields
 from tunelight.errors import SettingsError
 from tunelight.messages import Failure, WorkerError
 

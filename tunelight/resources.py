@@ -9,7 +9,7 @@ from functools import cached_property
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from tunelight.arguments import known_arguments
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import ResourceError, SettingsError, guess
 from tunelight.settings import check_setting
 

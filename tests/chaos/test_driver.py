@@ -21,7 +21,7 @@ import tunelight as tl
 from tests.integration.test_strategies import Small, data, trainer
 from tests.integration.training import Line, LineData
 from tunelight import errors
-from tunelight.strategies import driver
+from tunelight.lightning.remote import driver
 
 
 class Killed(Small):

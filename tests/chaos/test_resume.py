@@ -16,7 +16,7 @@ import pytest
 from ray.tune.experiment import Trial
 
 import tunelight as tl
-from tunelight.headwatch import EXIT_CODE
+from tunelight.cluster.gcs_watch import EXIT_CODE
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher
 

@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Any
 
-from tunelight.gang.network import addresses
-from tunelight.gang.rendezvous import Meeting, Rendezvous
+from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous
+from tunelight.machine.network import addresses
 from tunelight.messages import Place
 
 HOROVODS_PATIENCE_S = 4

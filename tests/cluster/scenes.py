@@ -23,7 +23,7 @@ from ray.tune import Callback
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
 from tunelight import stores
-from tunelight.storage import read_lines
+from tunelight.record import read_lines
 
 TOLD = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 

@@ -22,7 +22,7 @@ def keeping(config: dict[str, Any]) -> None:
 
     import torch
 
-    from tunelight.caching import _store
+    from tunelight.data.cached import _store
 
     place = tl.get_context()
 

@@ -13,8 +13,8 @@ from pytorch_lightning.callbacks import Callback
 
 import tunelight as tl
 from tunelight.digits import DigitsClassifier, DigitsData
-from tunelight.storage import read_record
-from tunelight.strategies import BY_BACKEND
+from tunelight.lightning.strategies import BY_BACKEND
+from tunelight.record import read_record
 
 RATES = (1e-2, 3e-3, 1e-3, 1e-6)
 """The last learns next to nothing, so that it is sure to be the worst."""

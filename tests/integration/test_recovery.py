@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import share_holdings
-from tunelight.checkpoints import FOLDER, file_name
+from tunelight.checkpoints.files import FOLDER, file_name
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.messages import CheckpointInfo, Ended, OnResize, Report, Task
@@ -51,7 +51,7 @@ def train(config: dict[str, Any]) -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     import tunelight as tl
-    from tunelight.strategies import BY_BACKEND
+    from tunelight.lightning.strategies import BY_BACKEND
 
     class Net(pl.LightningModule):
         def __init__(self) -> None:

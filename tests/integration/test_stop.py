@@ -10,7 +10,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
 from tests.integration.training import Line, LineData
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
 
 
 class StopAtTwo(FIFOScheduler):

@@ -101,6 +101,6 @@ def test_another_machine_goes_on_from_the_store_alone(
 
 def test_a_bucket_that_is_not_there_is_told_before_ray_starts(bucket: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("tunelight.sweep.connected", lambda *_: pytest.fail("Ray is asked first"))
+    monkeypatch.setattr("tunelight.sweep.run.connected", lambda *_: pytest.fail("Ray is asked first"))
     with pytest.raises(StorageError, match="s3://other/sweeps/s cannot be written"):
         tl.run({"lr": tl.uniform(0, 1)}, print, metric="loss", storage="s3://other/sweeps", name="s")

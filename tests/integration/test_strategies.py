@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tunelight import errors
-from tunelight.strategies import driver as drivers
+from tunelight.lightning.remote import driver as drivers
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -255,7 +255,7 @@ def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
 ) -> None:
     """The file is gone from its path when a worker looks, as it would be on another node."""
     monkeypatch.setattr(drivers, "_elsewhere", lambda gang: True)
-    from tunelight.strategies.files import read
+    from tunelight.lightning.remote.disks import read
 
     def take(paths: Any) -> Any:
         found = read(paths)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tunelight.strategies.transfer import Packed, copy_into, pack, pack_state, unpack, unpack_view
+from tunelight.lightning.transfer import Packed, copy_into, pack, pack_state, unpack, unpack_view
 
 MB = 2**20
 

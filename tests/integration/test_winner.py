@@ -17,7 +17,7 @@ import tunelight as tl
 from tests.integration.test_elastic import Halve
 from tests.integration.training import Line, LineData, saving
 from tests.unit.test_results import Writer
-from tunelight import storage
+from tunelight import record as storage
 from tunelight.digits import DigitsClassifier, DigitsData
 
 ROOT = Path(__file__).parents[2]

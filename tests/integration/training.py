@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
-from tunelight.strategies import BY_BACKEND
+from tunelight.lightning.strategies import BY_BACKEND
 
 
 class Line(pl.LightningModule):

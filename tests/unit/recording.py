@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tunelight.storage import RecordCallback, SweepState
+from tunelight.record import RecordCallback, SweepState
 
 
 class Clock:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.recording import Sweep
+from tunelight.record import write_sweep_file
 from tunelight.results import SweepResults
-from tunelight.storage import write_sweep_file
 
 RUNGS = {"by": "training_iteration", "at": [1, 4, 16]}
 

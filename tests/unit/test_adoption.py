@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tunelight.strategies.adoption import TrainerExchange, flat, plain_values, put_values
+from tunelight.lightning.state.adoption import TrainerExchange, flat, plain_values, put_values
 
 
 class Net(pl.LightningModule):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tunelight.errors import GangError
-from tunelight.gang.alike import MUST_AGREE, alike, differences, installed, node_name
 from tunelight.gang.crew import Crew
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
+from tunelight.machine.version_check import MUST_AGREE, alike, differences, installed, node_name
 
 
 def test_what_is_installed_is_known_without_importing_it():

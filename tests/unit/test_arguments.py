@@ -18,9 +18,9 @@ from ray import train as ray_train
 from ray import tune
 
 import tunelight as tl
-from tunelight.arguments import TRAINER_ARGUMENTS, WORDS, replacement
 from tunelight.cli import app
 from tunelight.cli.overrides import settings_of
+from tunelight.compat.arguments import TRAINER_ARGUMENTS, WORDS, replacement
 from tunelight.digits import DigitsClassifier
 from tunelight.errors import ArgumentError, SettingsError, TunelightError
 from tunelight.settings import NAMES

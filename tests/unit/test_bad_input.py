@@ -13,6 +13,7 @@ import yaml
 
 import tunelight as tl
 from tunelight.errors import ResourceError, SettingsError, SpaceError, TunelightError
+from tunelight.record import to_yaml
 from tunelight.resources import fitted, reserve
 from tunelight.schedulers.mutation import explore
 from tunelight.searchers.distributions import parameter_of
@@ -20,7 +21,6 @@ from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.samplers import make_sampler
 from tunelight.settings import Settings
 from tunelight.space.files import Loader, read_value
-from tunelight.storage import to_yaml
 
 Write = Callable[[str], Path]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from tunelight.strategies.batches import Parts, TrainingBatches, TurnLoader
+from tunelight.lightning.exact.train_batches import Parts, TrainingBatches, TurnLoader
 
 sizes, worlds, batch_sizes = st.integers(1, 60), st.integers(1, 5), st.integers(1, 7)
 

@@ -14,11 +14,11 @@ from tests.unit.test_report import Page
 from tests.unit.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.errors import NoResultError
+from tunelight.record import read_record
 from tunelight.reporting.figures import history, learning_curves, pareto
 from tunelight.reporting.page import page
 from tunelight.reporting.words import best_line, end_line, summary
 from tunelight.results import SweepResults
-from tunelight.storage import read_record
 
 FAILED = ("ERROR", "OOM", "DIVERGED")
 

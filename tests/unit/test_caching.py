@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tunelight as tl
-from tunelight.caching import _store, clear_cache
+from tunelight.data.cached import _store, clear_cache
 from tunelight.errors import DataError
 from tunelight.messages import CACHE_VARIABLE
 

@@ -12,11 +12,11 @@ import pytest
 import pytorch_lightning as pl
 
 from tests.fakes import MemoryControl
-from tunelight import session
-from tunelight.callbacks import TuneReportCallback, TuneReportCheckpointCallback
-from tunelight.control import Mailbox
 from tunelight.errors import MetricError, SettingsError, StrategyError
+from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
 from tunelight.messages import Place, Task
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
 
 
 @pytest.fixture

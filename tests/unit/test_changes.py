@@ -13,9 +13,9 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 
-from tunelight.strategies import changes
-from tunelight.strategies.changes import Parts
-from tunelight.strategies.transfer import copy_into, pack, pack_state, unpack, unpack_view
+from tunelight.lightning.state import changes
+from tunelight.lightning.state.changes import Parts
+from tunelight.lightning.transfer import copy_into, pack, pack_state, unpack, unpack_view
 
 
 class Net(pl.LightningModule):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo
 

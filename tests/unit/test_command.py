@@ -104,7 +104,7 @@ def failing(error: BaseException) -> Any:
     ],
 )
 def test_an_error_is_a_message_and_an_exit_code(monkeypatch, error, code):
-    monkeypatch.setattr("tunelight.storage.list_sweeps", failing(error))
+    monkeypatch.setattr("tunelight.record.list_sweeps", failing(error))
     done = call("ls", code=code)
     assert (str(error) or "interrupted") in done.stderr
     assert "Traceback" not in done.output
@@ -112,7 +112,7 @@ def test_an_error_is_a_message_and_an_exit_code(monkeypatch, error, code):
 
 def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch):
     error = StorageError("no such sweep")
-    monkeypatch.setattr("tunelight.storage.list_sweeps", failing(error))
+    monkeypatch.setattr("tunelight.record.list_sweeps", failing(error))
     for words in (["--debug", "ls"], ["ls", "--debug"]):
         done = call(*words, code=BAD_INPUT)
         assert "Traceback" in done.stderr

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.test_command import SPACE, call
 from tests.unit.test_results import ERROR, Writer
 from tunelight.cli.app import FAILED, INTERRUPTED, OK
-from tunelight.reproducing import compare
 from tunelight.results import SweepResults
+from tunelight.sweep.reproduce import compare
 
 FILE = "space.yaml"
 
@@ -55,7 +55,7 @@ def taking(monkeypatch: pytest.MonkeyPatch, where: str, answer: Any) -> list[Any
     ],
 )
 def test_run_s_exit_code_says_how_the_sweep_went(tmp_path, monkeypatch, losses, reason, code):
-    taking(monkeypatch, "tunelight.sweep.run", swept(tmp_path / "runs", *losses, reason=reason))
+    taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", *losses, reason=reason))
     assert "Sweep digits: 1 trials" in call("run", FILE, "-q", code=code).output
     assert call("run", FILE, code=code).output.startswith("In runs/digits. Next")  # its progress has said the rest
     about = json.loads(call("run", FILE, "--json", code=code).stdout)
@@ -63,7 +63,7 @@ def test_run_s_exit_code_says_how_the_sweep_went(tmp_path, monkeypatch, losses, 
 
 
 def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
-    seen = taking(monkeypatch, "tunelight.sweep.run", swept(tmp_path / "runs", 0.5))
+    seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
     call("run", FILE, "-n", 5, "--workers", "1,4", "--set", "metric=val_acc", "--set", "model.lr=0.5", "-q")
     call("run", FILE)
     assert seen[0][1] == {"num_samples": 5, "workers": (1, 4), "metric": "val_acc", "progress": False}
@@ -73,7 +73,7 @@ def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
 
 def test_resume_and_extend_go_on_with_the_sweep_that_is_named(tmp_path, monkeypatch):
     results = swept(tmp_path / "tunelight_runs", 0.5)
-    seen = taking(monkeypatch, "tunelight.reopen.resume", results)
+    seen = taking(monkeypatch, "tunelight.sweep.resume.resume", results)
     call("resume", "digits", "--address", "auto")
     call("extend", "last", "-n", 9, "--set", "workers=2", "-q")
     assert seen == [
@@ -87,7 +87,7 @@ def test_resume_and_extend_go_on_with_the_sweep_that_is_named(tmp_path, monkeypa
 )
 def test_reproduce_says_whether_metrics_match(tmp_path, monkeypatch, again, code, said):
     first, second = swept(tmp_path / "tunelight_runs", 0.5), swept(tmp_path / "again", again)
-    seen = taking(monkeypatch, "tunelight.reproducing.reproduce", compare(first, first.trials[0], second))
+    seen = taking(monkeypatch, "tunelight.sweep.reproduce.reproduce", compare(first, first.trials[0], second))
     assert said in call("reproduce", "digits", "0", "--ignore", "time", code=code).output
     assert json.loads(call("reproduce", "digits", "0", "--json", code=code).stdout)["same"] is (code == OK)
     assert seen[0] == ((first.folder, "0"), {"ignore": ["time"], "progress": False})
@@ -95,7 +95,7 @@ def test_reproduce_says_whether_metrics_match(tmp_path, monkeypatch, again, code
 
 def test_a_reproduction_that_was_cut_off_is_interrupted(tmp_path, monkeypatch):
     first, second = swept(tmp_path / "tunelight_runs", 0.5, 0.4), swept(tmp_path / "again", 0.5, reason="interrupted")
-    taking(monkeypatch, "tunelight.reproducing.reproduce", compare(first, first.trials[0], second))
+    taking(monkeypatch, "tunelight.sweep.reproduce.reproduce", compare(first, first.trials[0], second))
     call("reproduce", "digits", "0", code=INTERRUPTED)
 
 
@@ -104,8 +104,8 @@ class StoppedBeforeRayError(Exception):
 
 
 def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(monkeypatch):
-    from tunelight.checking import check, rehearse
     from tunelight.cli.overrides import told
+    from tunelight.sweep.check import check, rehearse
 
     made: list[Any] = []
 
@@ -113,8 +113,8 @@ def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(mo
         made.append(sweep)
         raise StoppedBeforeRayError
 
-    monkeypatch.setattr("tunelight.sweep.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
-    monkeypatch.setattr("tunelight.sweep._tune", stop)
+    monkeypatch.setattr("tunelight.sweep.run.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
+    monkeypatch.setattr("tunelight.sweep.run._tune", stop)
     file, settings = told(FILE, [], {"workers": 2, "baselines": ({"model.lr": 0.1, "model.hidden": 32},)})
     checked = check(file, settings)
     with pytest.raises(StoppedBeforeRayError):
@@ -130,10 +130,10 @@ def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(mo
 
 @pytest.mark.parametrize(("error", "code"), [(None, OK), ("rank 0: ValueError: shapes differ", FAILED)])
 def test_check_tells_of_its_batch(monkeypatch, error, code):
-    from tunelight.checking import Rehearsal
+    from tunelight.sweep.check import Rehearsal
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    taking(monkeypatch, "tunelight.checking.rehearse", Rehearsal({"model.lr": 0.1}, {"val_loss": 2.3}, error))
+    taking(monkeypatch, "tunelight.sweep.check.rehearse", Rehearsal({"model.lr": 0.1}, {"val_loss": 2.3}, error))
     done = call("check", FILE, "--batch", code=code)
     assert ("shapes differ" if error else "One batch went through; reported: val_loss=2.3") in done.output
     assert json.loads(call("check", FILE, "--batch", "--json", code=code).stdout)["batch"]["error"] == error

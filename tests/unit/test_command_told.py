@@ -12,7 +12,7 @@ import pytest
 from tests.unit.test_command import call, failing
 from tests.unit.test_results import Writer
 from tunelight.cli.app import BAD_INPUT
-from tunelight.storage import locked
+from tunelight.record import locked
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_program_gets_a_wrong_command_line_as_json_too(words):
 
 
 def test_what_the_system_refuses_is_told(monkeypatch):
-    monkeypatch.setattr("tunelight.storage.list_sweeps", failing(PermissionError(13, "Permission denied", "runs")))
+    monkeypatch.setattr("tunelight.record.list_sweeps", failing(PermissionError(13, "Permission denied", "runs")))
     done = call("ls", "--json", code=BAD_INPUT)
     assert "Permission denied: 'runs'" in done.stderr
     assert "Permission denied: 'runs'" in json.loads(done.stdout)["error"]["message"]

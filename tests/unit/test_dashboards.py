@@ -16,8 +16,8 @@ import pytest
 from tests.unit.test_command import call
 from tests.unit.test_results import Writer
 from tunelight.cli.app import BAD_INPUT
-from tunelight.dashboards import HOST, Server, free_port, serve, servers
 from tunelight.errors import SettingsError, StorageError
+from tunelight.reporting.dashboards import HOST, Server, free_port, serve, servers
 
 
 @pytest.fixture

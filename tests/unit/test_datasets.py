@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import tunelight as tl
-from tunelight.datasets.module import Reading, ShardLoader, WholeLoader
-from tunelight.datasets.shelf import _check_reach, check_rows, check_sources, open_dataset, task_error
+from tunelight.data.module import Reading, ShardLoader, WholeLoader
+from tunelight.data.shelf import _check_reach, check_rows, check_sources, open_dataset, task_error
 from tunelight.errors import DataError, ResourceError, SettingsError
 from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
 from tunelight.settings import Settings
@@ -150,12 +150,12 @@ def test_columns_of_types_that_do_not_go_together_are_told(tmp_path: Path):
 
 
 def test_a_path_that_ray_data_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tunelight.datasets.shelf._check_reach", lambda *_: None)
+    monkeypatch.setattr("tunelight.data.shelf._check_reach", lambda *_: None)
 
     def refuse(paths: list[str]) -> None:
         raise ValueError("no such scheme.")
 
-    monkeypatch.setattr("tunelight.datasets.shelf.ray_data", lambda: SimpleNamespace(read_parquet=refuse))
+    monkeypatch.setattr("tunelight.data.shelf.ray_data", lambda: SimpleNamespace(read_parquet=refuse))
     with pytest.raises(DataError, match=r"'train' cannot be read from s4://x/y: no such scheme\. Correct the path"):
         open_dataset("train", {"parquet": "s4://x/y"})
 
@@ -222,7 +222,7 @@ def loader(rows: int, known: bool = True, **kwargs: Any) -> tuple[ShardLoader, l
 
 
 def test_a_pass_is_an_epoch_and_only_a_leap_opens_the_shard_anew(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tunelight.datasets.module.close_shard", lambda shard: None)
+    monkeypatch.setattr("tunelight.data.module.close_shard", lambda shard: None)
     data, opened, shard = loader(10, buffer=8)
     for epoch in (3, 4, 7):
         data.set_epoch(epoch)
@@ -277,7 +277,7 @@ def test_ray_data_prints_errors_alone_and_handlers_of_others_get_all_of_it(tmp_p
     import io
     import logging
 
-    from tunelight.datasets.shelf import ray_data
+    from tunelight.data.shelf import ray_data
 
     ray_data()
     ours, shown, file = logging.getLogger("ray.data"), io.StringIO(), tmp_path / "ray-data.log"

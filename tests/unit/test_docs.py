@@ -14,7 +14,7 @@ import yaml
 import tunelight as tl
 from tests import docs, preludes
 from tests.docs_checks import check_command, parse
-from tunelight.sweep import run
+from tunelight.sweep.run import run
 
 PAGES = docs.pages()
 BLOCKS = [block for page in PAGES for block in docs.blocks(page)]

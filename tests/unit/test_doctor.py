@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit.test_command import call
-from tunelight import doctor
 from tunelight.cli.app import FAILED
-from tunelight.dashboards import HOST, free_port
-from tunelight.doctor import Finding
+from tunelight.cluster import doctor
+from tunelight.cluster.doctor import Finding
+from tunelight.reporting.dashboards import HOST, free_port
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeGang
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
 from tunelight.gang.spec import GangSpec
+from tunelight.lightning.remote import driver
+from tunelight.lightning.remote.tune import TrialReporter
 from tunelight.policies import FailurePolicy
-from tunelight.strategies import driver
-from tunelight.strategies.tune import TrialReporter
 
 
 def reports(config: dict[str, Any]) -> None:

@@ -16,10 +16,8 @@ from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from tunelight.strategies.borrowed import copied, fill, gaps, remember, remember_attributes, remember_logged
-from tunelight.strategies.ddp import RayStrategy
-from tunelight.strategies.evaluation import _neutral
-from tunelight.strategies.shares import (
+from tunelight.lightning.exact.borrowed import copied, fill, gaps, remember, remember_attributes, remember_logged
+from tunelight.lightning.exact.eval_shards import (
     BatchShare,
     Share,
     StreamShare,
@@ -28,6 +26,8 @@ from tunelight.strategies.shares import (
     length_to_report,
     share_of,
 )
+from tunelight.lightning.exact.evaluation import _neutral
+from tunelight.lightning.strategies.ddp import RayStrategy
 
 sizes = st.integers(0, 40)
 worlds = st.integers(1, 6)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes import MemoryControl
-from tunelight import session
-from tunelight.control import Mailbox, decode, encode
-from tunelight.exchange import Exchange
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop, Task
+from tunelight.session import session
+from tunelight.session.exchange import Exchange
+from tunelight.session.mailbox import Mailbox, decode, encode
 
 
 class Weights:

@@ -10,12 +10,12 @@ import cloudpickle
 import pytest
 
 from tests.heads import Heads, heads_in
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY, Adopt
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
-from tunelight.trainable import GangTrainable, make_trainable
-from tunelight.trial import TrialSpec
+from tunelight.trial.spec import TrialSpec
+from tunelight.trial.trainable import GangTrainable, make_trainable
 
 RETRY = FailurePolicy(1, retry_exceptions=True)
 Make = Callable[..., GangTrainable]

@@ -12,11 +12,11 @@ import pytest
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError, SweepFailedError, WorkerFailedError
-from tunelight.failfast import FailFast
 from tunelight.messages import WorkerError
-from tunelight.past import Past
 from tunelight.policies import FirstTrials, signature
-from tunelight.storage import read_lines, read_record
+from tunelight.record import read_lines, read_record
+from tunelight.sweep.failfast import FailFast
+from tunelight.sweep.past import Past
 
 TRACE = 'Traceback (most recent call last):\n  File "/x/train.py", line {line}, in train\n    boom\nKeyError: 3'
 

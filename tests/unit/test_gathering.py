@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from tunelight.errors import GangError
-from tunelight.gang.gathering import gather, try_pairs
+from tunelight.gang.meeting.gathering import gather, try_pairs
 from tunelight.messages import Place
 
 HERE = "127.0.0.1"

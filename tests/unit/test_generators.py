@@ -8,7 +8,7 @@ import random
 import numpy as np
 import torch
 
-from tunelight.strategies.generators import Generators, capture, restore, same
+from tunelight.lightning.exact.generators import Generators, capture, restore, same
 
 
 def draw() -> list[float]:

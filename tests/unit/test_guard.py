@@ -16,10 +16,10 @@ from lightning import pytorch as other
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from tests.fakes import MemoryControl
-from tunelight import session
-from tunelight.control import Mailbox
 from tunelight.errors import StrategyError
 from tunelight.messages import Place, Task
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
 
 ROOT = Path(__file__).parents[2]
 QUIET: dict[str, Any] = {
@@ -67,7 +67,7 @@ def test_outside_of_a_trial_nothing_is_added_and_nothing_imported(group: str) ->
 import sys
 from importlib.metadata import EntryPoint
 assert EntryPoint("tunelight", {entry.value!r}, {group!r}).load()() == []
-heavy = ("torch", "pytorch_lightning", "lightning.", "lightning_fabric", "ray", "numpy", "tunelight.strategies")
+heavy = ("torch", "pytorch_lightning", "lightning.", "lightning_fabric", "ray", "numpy", "tunelight.lightning.st")
 found = [name for name in sys.modules if name.startswith(heavy)]
 assert not found, found
 """

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tunelight import headwatch
+from tunelight.cluster import gcs_watch as headwatch
+from tunelight.cluster.gcs_watch import EXIT_CODE, HeadCallback, HeadWatch
 from tunelight.errors import HeadLostError
-from tunelight.headwatch import EXIT_CODE, HeadCallback, HeadWatch
 
 
 @pytest.fixture

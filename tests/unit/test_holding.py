@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tunelight.gang.holding import Holding
+from tunelight.gang.gang_log import Holding
 from tunelight.gang.worker import Location
 
 

@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.fakes import MemoryControl
-from tunelight import session
-from tunelight.control import Mailbox
+from tunelight.lightning.launcher import GangLauncher
 from tunelight.messages import CheckpointInfo, Place, Task
-from tunelight.strategies.launcher import GangLauncher
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
 
 
 class Counting(pl.LightningModule):

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tunelight.errors import StorageError
-from tunelight.storage import LOCK_FILE, locked
+from tunelight.record import LOCK_FILE, locked
 
 HOLD = """
 import sys
-from tunelight.storage import locked
+from tunelight.record import locked
 with locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

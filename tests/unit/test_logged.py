@@ -10,7 +10,7 @@ import torch
 import torchmetrics
 from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection
 
-from tunelight.strategies import logged
+from tunelight.lightning.state import epoch_metrics as logged
 
 
 def trainer() -> Any:

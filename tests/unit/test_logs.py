@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from tunelight.control import Mailbox
+from tunelight.lightning.state import loggers as logs
 from tunelight.messages import CheckpointInfo, Place, Task
-from tunelight.session import Session
-from tunelight.strategies import logs
+from tunelight.session.mailbox import Mailbox
+from tunelight.session.session import Session
 
 
 def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int = 0, **task: Any) -> Session:
@@ -215,7 +215,7 @@ def test_an_mlflow_run_is_named_by_sweep_and_gone_on_with(tmp_path: Path, mlflow
 
 
 def test_a_logger_that_is_given_as_a_function_is_made_for_each_trial(tmp_path: Path) -> None:
-    from tunelight.recipe import _made
+    from tunelight.lightning.recipe import _made
 
     one = CSVLogger(tmp_path)
     assert _made(one) is one

@@ -20,9 +20,9 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.test_optuna import FLAT, counts, report, searcher
 from tunelight.errors import SettingsError
-from tunelight.searchers import mirror
-from tunelight.searchers.mirror import Mirror, check_address
-from tunelight.storage import write_sweep_file
+from tunelight.record import write_sweep_file
+from tunelight.searchers import study_copy as mirror
+from tunelight.searchers.study_copy import Mirror, check_address
 
 THREE = {"COMPLETE": 1, "FAIL": 1, "PRUNED": 1}
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tunelight import notebook
-from tunelight.cluster import quiet
+from tunelight.cluster.connect import quiet
+from tunelight.machine import notebook
+from tunelight.machine.notebook import Cell, Screen, is_terminal
 from tunelight.messages import Text
-from tunelight.notebook import Cell, Screen, is_terminal
 from tunelight.reporting.views import choose_view
 
 

@@ -17,12 +17,12 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
-from tunelight.replay import replay_searcher
+from tunelight.record import read_lines
 from tunelight.searchers import OptunaSearcher, SweepSearch
 from tunelight.searchers.distributions import parameter_of
 from tunelight.searchers.samplers import KINDS
 from tunelight.space import SearchSpace
-from tunelight.storage import read_lines
+from tunelight.sweep.replay import replay_searcher
 
 SPACE = SearchSpace({"lr": tl.loguniform(1e-4, 1.0), "net": {"width": tl.randint(8, 65), "act": tl.choice(["a", "b"])}})
 FLAT = SearchSpace({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)})

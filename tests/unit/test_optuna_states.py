@@ -11,11 +11,11 @@ import pytest
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.test_optuna import FLAT, counts, searcher
-from tunelight.replay import replay_searcher
+from tunelight.record import RecordCallback, read_lines
 from tunelight.searchers import OptunaSearcher
 from tunelight.simulation import run
 from tunelight.simulation.controller import SimController, StubTrial
-from tunelight.storage import RecordCallback, read_lines
+from tunelight.sweep.replay import replay_searcher
 
 
 class Kept(OptunaSearcher):

@@ -18,12 +18,12 @@ from tests.unit.recording import Sweep
 from tests.unit.test_report import Page
 from tunelight.cli import app
 from tunelight.errors import MetricError, SettingsError
-from tunelight.pareto import front
+from tunelight.record import write_sweep_file
 from tunelight.reporting.figures import pareto
 from tunelight.reporting.page import page
 from tunelight.reporting.screen import Screen
+from tunelight.results.pareto import front
 from tunelight.settings import Settings
-from tunelight.storage import write_sweep_file
 
 POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
 

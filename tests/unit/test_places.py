@@ -9,13 +9,13 @@ import pytest
 
 from tunelight.errors import ResourceError
 from tunelight.gang.gpus import visible_gpus
-from tunelight.gang.horovod import environment
+from tunelight.gang.meeting.horovod import environment
+from tunelight.gang.meeting.rendezvous import Meeting
 from tunelight.gang.placement import arrange, layout
-from tunelight.gang.rendezvous import Meeting
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
+from tunelight.lightning.remote.driver import _first_bundle
 from tunelight.resources import Reservation, check_fits
-from tunelight.strategies.driver import _first_bundle
 
 needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 

@@ -12,9 +12,9 @@ from tunelight.errors import GangError
 from tunelight.gang import pool as pools
 from tunelight.gang.pool import Held, Pool
 from tunelight.gang.spec import GangSpec
+from tunelight.lightning.remote import driver as drivers
+from tunelight.lightning.remote.driver import DriverLauncher
 from tunelight.resources import Reservation
-from tunelight.strategies import driver as drivers
-from tunelight.strategies.driver import DriverLauncher
 
 
 class Gang:

@@ -13,11 +13,11 @@ from ray.tune.experiment import Trial
 
 import tunelight as tl
 from tests.unit.recording import Sweep
-from tunelight.replay import replay_scheduler
+from tunelight.record import read_lines, read_record
 from tunelight.schedulers import GangPBT
 from tunelight.schedulers.choose import build_scheduler, first_decision
 from tunelight.settings import Settings
-from tunelight.storage import read_lines, read_record
+from tunelight.sweep.replay import replay_scheduler
 
 LR = {"lr": tune.loguniform(1e-4, 1.0)}
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tunelight.record import SweepState, apply
 from tunelight.reporting import display
 from tunelight.reporting.progress import ProgressCallback
 from tunelight.reporting.views import MAX_ROWS, LinesView, NotebookView, TerminalView, choose_view
-from tunelight.storage import SweepState, apply
 
 
 class Screen(io.StringIO):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.recording import Sweep
-from tunelight import storage
-from tunelight.masking import masked_command
+from tunelight import record as storage
+from tunelight.record.provenance import git_state
 from tunelight.results import SweepResults
-from tunelight.storage.provenance import git_state
+from tunelight.stores.masking import masked_command
 
 
 @pytest.mark.parametrize(

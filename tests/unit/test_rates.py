@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tunelight.strategies.rates import LearningRates, factor_for
+from tunelight.lightning.state.rates import LearningRates, factor_for
 
 
 def session(workers: int, keep: str = "linear", warmup: int = 0, wanted: int = 4) -> Any:

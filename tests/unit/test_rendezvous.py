@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from tunelight.errors import GangError
-from tunelight.gang.horovod import named
-from tunelight.gang.network import interface_name, listening, reach
-from tunelight.gang.rendezvous import Meeting, Rendezvous, interface_variables
+from tunelight.gang.meeting.horovod import named
+from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous, interface_variables
+from tunelight.machine.network import interface_name, listening, reach
 from tunelight.messages import Place
 
 ELSEWHERE = "203.0.113.7"  # of the range that is kept for documentation

@@ -23,11 +23,11 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
-from tunelight.replay import replay_scheduler, replay_searcher, revived
+from tunelight.record import read_lines
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.searchers import Again, RandomSearcher, Start, SweepSearch
 from tunelight.space import SearchSpace
-from tunelight.storage import read_lines
+from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
 
 LR = SearchSpace({"lr": tl.uniform(0, 1)})
 

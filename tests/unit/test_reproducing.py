@@ -13,14 +13,14 @@ import yaml
 from ray.tune.schedulers import TrialScheduler
 
 from tests.unit.test_results import ERROR, Writer
-from tunelight import storage
+from tunelight import record as storage
 from tunelight.errors import ImportPathError, NoResultError, SettingsError
-from tunelight.past import taken_up
-from tunelight.reproducing import _prepare, compare, reproduce
 from tunelight.results import SweepResults
 from tunelight.schedulers.until import Until
 from tunelight.settings import Settings
-from tunelight.trial import trial_seed
+from tunelight.sweep.past import taken_up
+from tunelight.sweep.reproduce import _prepare, compare, reproduce
+from tunelight.trial.spec import trial_seed
 
 
 def recorded(folder: Path, *losses: float, **told: Any) -> SweepResults:
@@ -163,8 +163,8 @@ def stop_before_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append(made)
         raise StoppedBeforeRayError
 
-    monkeypatch.setattr("tunelight.sweep.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
-    monkeypatch.setattr("tunelight.sweep._tune", stop)
+    monkeypatch.setattr("tunelight.sweep.run.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
+    monkeypatch.setattr("tunelight.sweep.run._tune", stop)
     return seen
 
 

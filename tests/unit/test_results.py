@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tunelight import storage
+from tunelight import record as storage
 from tunelight.errors import (
     CheckpointError,
     ImportPathError,
@@ -21,8 +21,8 @@ from tunelight.errors import (
     StorageError,
     TrainFunctionError,
 )
+from tunelight.record import Record
 from tunelight.results import SweepResults, TrialResult
-from tunelight.storage import Record
 
 ERROR = {"rank": 1, "node": "a", "type_name": "ValueError", "message": "no such lr", "traceback": "Traceback"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_results import ERROR, Fake, Writer
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo
 

@@ -13,13 +13,13 @@ import ray
 
 import tunelight as tl
 from tests.unit.recording import Sweep
-from tunelight import sweep as sweeps
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
 from tunelight.machine.signals import StopSignals
-from tunelight.past import taken_up
+from tunelight.record import RECORD_FILE, Record, read_lines, read_sweep_file, write_sweep_file
 from tunelight.searchers import SweepSearch
 from tunelight.settings import Settings
-from tunelight.storage import RECORD_FILE, Record, read_lines, read_sweep_file, write_sweep_file
+from tunelight.sweep import run as sweeps
+from tunelight.sweep.past import taken_up
 
 
 def train(config: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ def test_a_scheduler_that_no_record_brings_back(tmp_path):
 def test_a_later_format(tmp_path):
     folder = folder_of(tmp_path)
     record = folder / "record.jsonl"
-    from tunelight.storage import Record
+    from tunelight.record import Record
 
     record.unlink()
     later = Record.open(folder)
@@ -174,7 +174,7 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, m
 
     from tunelight.resources import reserve
     from tunelight.settings import Settings
-    from tunelight.sweep import _told
+    from tunelight.sweep.run import _told
 
     monkeypatch.setenv("A", "1")  # its value is not recorded
     space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})

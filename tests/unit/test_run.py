@@ -12,6 +12,7 @@ import pytest
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.run import Run
 from tunelight.gang.spec import GangSpec
+from tunelight.lightning.remote.driver import _listen
 from tunelight.messages import (
     CheckpointInfo,
     Continue,
@@ -29,7 +30,6 @@ from tunelight.messages import (
     Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
-from tunelight.strategies.driver import _listen
 
 TASK = Task("00000", "/nowhere", {}, b"", 1, "/", until=None)
 

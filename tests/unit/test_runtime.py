@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tunelight.cluster.runtime_env import for_job, for_workers, refuse_local
 from tunelight.errors import SettingsError
-from tunelight.runtime import for_job, for_workers, refuse_local
 
 HERE = {"lo": ("127.0.0.1",), "eth0": ("10.0.0.1",)}
 

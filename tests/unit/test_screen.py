@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tunelight.record import SweepState, apply
 from tunelight.reporting import display
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.screen import Screen, best_curve, last_events, rungs_line, sparkline, workers_in_use
 from tunelight.reporting.words import compact, elapsed
-from tunelight.storage import SweepState, apply
 
 NOW = 1_000_000.0
 

@@ -16,12 +16,12 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.test_optuna import FLAT, counts, report
 from tunelight.errors import SettingsError, StorageError
-from tunelight.past import Past
 from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher, SweepSearch
 from tunelight.searchers.choose import build_searcher
 from tunelight.searchers.sweep import SweepTrial
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
+from tunelight.sweep.past import Past
 
 GIVEN: dict[str, Any] = {"metric": "loss", "seed": 1}
 

@@ -16,17 +16,18 @@ from ray.tune.schedulers.trial_scheduler import TrialScheduler
 from tests.fakes import FakeGang, MemoryControl
 from tests.heads import Heads, heads_in
 from tests.unit.recording import Sweep
-from tunelight import checkpoints, session
-from tunelight.control import Mailbox
+from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place, Task
-from tunelight.replay import replay_scheduler
+from tunelight.record import create_sweep_folder, read_lines, read_record
 from tunelight.resources import reserve
 from tunelight.schedulers import ASHA
 from tunelight.searchers import Again, SweepSearch
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
 from tunelight.simulation import Costs, Curve, simulate
-from tunelight.storage import create_sweep_folder, read_lines, read_record
-from tunelight.trainable import GangTrainable, make_trainable
-from tunelight.trial import TrialSpec
+from tunelight.sweep.replay import replay_scheduler
+from tunelight.trial.spec import TrialSpec
+from tunelight.trial.trainable import GangTrainable, make_trainable
 
 
 class Clock:

@@ -15,18 +15,18 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.test_results import Writer
 from tunelight.cli import app
-from tunelight.cluster import check_runtime_env
+from tunelight.cluster.connect import check_runtime_env
 from tunelight.errors import SettingsError
-from tunelight.masking import masked, masked_command, masked_settings
-from tunelight.past import taken_up
+from tunelight.record import read_sweep_file, write_sweep_file
 from tunelight.reporting.page import page
-from tunelight.reproducing import _prepare
 from tunelight.results import SweepResults
-from tunelight.searchers.mirror import check_address
+from tunelight.searchers.study_copy import check_address
 from tunelight.settings import Settings
-from tunelight.storage import read_sweep_file, write_sweep_file
-from tunelight.sweep import _claimed as claimed
-from tunelight.sweep import _prepare as prepare
+from tunelight.stores.masking import masked, masked_command, masked_settings
+from tunelight.sweep.past import taken_up
+from tunelight.sweep.reproduce import _prepare
+from tunelight.sweep.run import _claimed as claimed
+from tunelight.sweep.run import _prepare as prepare
 
 SECRET = "hunter2"
 URL = f"postgresql://me:{SECRET}@db.example/studies"
@@ -166,7 +166,7 @@ def test_errors_and_notes_are_recorded_without_them(tmp_path):
 
 
 def test_resume_takes_variables_from_the_environment(old, monkeypatch, caplog):
-    from tunelight.reopen import _read_back
+    from tunelight.sweep.resume import _read_back
 
     monkeypatch.setenv("MY_TOKEN", "new")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from tests.fakes import MemoryControl
-from tunelight import checkpoints, session
-from tunelight.control import Mailbox
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
 from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Task, Wrote
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
 
 
 class Ranks:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tunelight import settling
 from tunelight.gang.gang import WRITE_LIMIT_S
-from tunelight.settling import SettlingCallback
+from tunelight.trial import settling
+from tunelight.trial.settling import SettlingCallback
 
 
 class Head:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes import MemoryControl
 from tunelight.errors import DataError, TrialStopped
-from tunelight.sharing import Sharing
+from tunelight.session.shared import Sharing
 
 
 def ranks(count: int = 2, aborted: str | None = None) -> list[Sharing]:

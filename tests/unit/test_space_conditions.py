@@ -20,7 +20,7 @@ from tunelight.searchers import RandomSearcher
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings
 from tunelight.space.constraints import read_constraint
-from tunelight.space.own import WIDTH
+from tunelight.space.more_domains import WIDTH
 
 SGD = {
     "opt": {"choice": ["sgd", "adam"]},
@@ -278,8 +278,8 @@ def test_a_searcher_of_rays_is_not_given_what_it_cannot_know():
 
 
 def test_a_sweep_that_goes_on_finds_its_conditions_and_constraints(tmp_path):
-    from tunelight.reopen import _space
-    from tunelight.storage import read_sweep_file, write_sweep_file
+    from tunelight.record import read_sweep_file, write_sweep_file
+    from tunelight.sweep.resume import _space
 
     space = tl.SearchSpace({**SGD, "z": 3}, require=["lr < 1e-2", "momentum > 0.1"])
     write_sweep_file(tmp_path, {"space": space.describe(), "require": space.require})

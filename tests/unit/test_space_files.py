@@ -18,8 +18,8 @@ from tunelight.settings import NAMES, Settings, check_model
 from tunelight.space import names, schema
 from tunelight.space.domains import ARGUMENTS
 from tunelight.space.files import YamlFile
-from tunelight.space.named import folder
-from tunelight.space.outline import SpaceFile
+from tunelight.space.shipped import folder
+from tunelight.space.yaml_schema import SpaceFile
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ["cifar10_vit", "digits_cnn", "digits_gan", "digits_mlp", "digits_vit", "finetune_lr", "mnist_mlp"]
@@ -211,7 +211,7 @@ def test_the_readme_lists_every_space_and_every_domain():
 
 
 def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
-    from tunelight.space import named
+    from tunelight.space import shipped as named
 
     package = tmp_path / "tunelight"
     (package / "searchspaces").mkdir(parents=True)

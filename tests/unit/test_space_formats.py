@@ -20,7 +20,7 @@ from ray import tune
 import tunelight as tl
 from tunelight.errors import SpaceError
 from tunelight.settings import Settings
-from tunelight.space.own import WIDTH
+from tunelight.space.more_domains import WIDTH
 
 PLAIN = {
     "a": {"choice": ["x", 1, 2.5, True]},

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.test_command import call
 from tunelight.cli.app import BAD_INPUT
+from tunelight.cli.starter import FILES, write_starter
 from tunelight.errors import StorageError
-from tunelight.starter import FILES, write_starter
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.unit.recording import Clock, Sweep, lines
-from tunelight import storage
+from tunelight import record as storage
 from tunelight.errors import StorageError
-from tunelight.storage import Record, read_record
+from tunelight.record import Record, read_record
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
-from tunelight import storage
+from tunelight import record as storage
 from tunelight.errors import SettingsError, StorageError
-from tunelight.storage import create_sweep_folder, read_record
+from tunelight.record import create_sweep_folder, read_record
 
 # The folder
 

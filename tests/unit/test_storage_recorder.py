@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from tests.unit.recording import Clock, Sweep, lines
-from tunelight import checkpoints, storage
+from tunelight import record as storage
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import StorageError
-from tunelight.storage import Record, RecordCallback, read_record
+from tunelight.record import Record, RecordCallback, read_record
 
 
 @pytest.fixture

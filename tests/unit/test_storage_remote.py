@@ -10,7 +10,7 @@ import pytest
 
 from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
-from tunelight.storage import (
+from tunelight.record import (
     Follower,
     Record,
     create_sweep_folder,
@@ -23,8 +23,8 @@ from tunelight.storage import (
     sweep_folder,
     write_sweep_file,
 )
-from tunelight.storage import remote as remote_module
-from tunelight.storage.remote import Mirror, pull
+from tunelight.record import remote as remote_module
+from tunelight.record.remote import Mirror, pull
 from tunelight.stores import for_tune
 
 # --- a sweep's files --------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_sweep_that_another_machine_runs_is_held(storage, machine, monkeypatch
     folder = create_sweep_folder(storage(), "s")
     with locked(folder):
         machine("second")
-        monkeypatch.setattr("tunelight.storage.lock._host", lambda: "elsewhere")
+        monkeypatch.setattr("tunelight.record.lock._host", lambda: "elsewhere")
         with pytest.raises(StorageError, match=r"is run by another driver already"), locked(storage() / "s"):
             pytest.fail("two drivers hold it")
         machine("first")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.recording import Sweep
-from tunelight.storage import RecordCallback, read_record
+from tunelight.record import RecordCallback, read_record
 
 GANG = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
 

@@ -9,7 +9,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from tunelight import checkpoints, stores
+from tunelight import stores
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError
 from tunelight.messages import CheckpointInfo
 from tunelight.settings import Settings

@@ -24,15 +24,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests.fakes import MemoryControl
-from tunelight import session
-from tunelight.control import Mailbox
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
-from tunelight.gang.rendezvous import Meeting
-from tunelight.gang.torch_group import COLLECTIVE_LIMIT_S, TorchGroup
+from tunelight.gang.meeting.rendezvous import Meeting
+from tunelight.gang.meeting.torch_group import COLLECTIVE_LIMIT_S, TorchGroup
+from tunelight.lightning.launcher import GangLauncher
+from tunelight.lightning.strategies.base import check_lightning
+from tunelight.lightning.strategies.sharded import blocks
 from tunelight.messages import Place, Task
-from tunelight.strategies.base import check_lightning
-from tunelight.strategies.launcher import GangLauncher
-from tunelight.strategies.sharded import blocks
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
 
 needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 ALL = pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_one_strategy_may_serve_trainers_with_plugins_one_after_another(kind: An
 def test_a_strategy_ends_the_workers_of_an_earlier_trainer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Any] = []
     monkeypatch.setattr(
-        "tunelight.strategies.driver.pool", SimpleNamespace(end=lambda held, lease: closed.append((held, lease)))
+        "tunelight.lightning.remote.driver.pool", SimpleNamespace(end=lambda held, lease: closed.append((held, lease)))
     )
     with tl.RayStrategy(num_workers=2) as strategy:
         first = vars(no_trainer(strategy=strategy).strategy.launcher)

@@ -12,9 +12,9 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from tests.unit.test_command import call
 from tunelight.cli.app import FAILED
-from tunelight.gang.alike import MUST_AGREE
-from tunelight.nodes import Here
-from tunelight.survey import Node, Survey, _Rounds
+from tunelight.cluster.nodes import Here
+from tunelight.cluster.survey import Node, Survey, _Rounds
+from tunelight.machine.version_check import MUST_AGREE
 
 SAME = dict.fromkeys(MUST_AGREE, "1.0")
 
@@ -113,7 +113,7 @@ def test_a_clock_that_is_ahead_is_a_note(rounds):
 @pytest.mark.parametrize(("answer", "code"), [({}, 0), ({"reach": {"host#000000 (10.0.0.0)": "no answer"}}, FAILED)])
 def test_the_command_prints_a_row_for_each_node_and_fails_where_something_is_wrong(rounds, monkeypatch, answer, code):
     found = rounds(Probe(), Probe(**answer))
-    monkeypatch.setattr("tunelight.survey.survey", lambda address: found)
+    monkeypatch.setattr("tunelight.cluster.survey.survey", lambda address: found)
     printed = call("doctor", "--cluster", code=code).output
     assert "host#000000" in printed
     assert "10.0.0.1 eth0" in printed

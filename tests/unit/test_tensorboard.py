@@ -15,8 +15,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
+from tunelight.record import SweepState, apply
 from tunelight.reporting.tensorboard import TensorBoardCallback
-from tunelight.storage import SweepState, apply
 
 
 class Sweep:

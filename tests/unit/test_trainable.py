@@ -14,13 +14,13 @@ from ray.tune.result import RESULT_DUPLICATE
 
 from tests.fakes import FakeGang
 from tests.heads import Heads, heads_in
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
-from tunelight.trainable import GangTrainable, make_trainable
-from tunelight.trial import TrialSpec, trial_seed
+from tunelight.trial.spec import TrialSpec, trial_seed
+from tunelight.trial.trainable import GangTrainable, make_trainable
 
 Make = Callable[..., GangTrainable]
 RETRY = FailurePolicy(1, retry_exceptions=True)

@@ -10,7 +10,7 @@ import pytest
 from ray.exceptions import RayActorError
 
 from tests.unit.test_trainable import Make, heads, make
-from tunelight import trainable
+from tunelight.trial import trainable
 
 __all__ = ["heads", "make"]
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.heads import Heads
 from tests.unit.test_trainable import Make, background, folder, heads, make, saving, three
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.resources import reserve
-from tunelight.trainable import GangTrainable
+from tunelight.trial.trainable import GangTrainable
 
 __all__ = ["folder", "heads", "make"]
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
-from tunelight.strategies.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
+from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
 
 MB = 2**20
 FEW, MANY = 100, 5000  # numbers of a tensor whose memory stays inside the pickle, and of one whose memory does not

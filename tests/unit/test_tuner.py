@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tunelight.errors import SettingsError
-from tunelight.tuner import gang_trainable
+from tunelight.trial.plain_tune import gang_trainable
 
 
 def train(config: dict[str, Any]) -> None:

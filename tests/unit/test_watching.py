@@ -18,8 +18,8 @@ from rich.console import Console
 
 from tests.unit.recording import Sweep
 from tunelight.errors import StorageError
+from tunelight.record import LOCK_FILE, RECORD_FILE, Follower, driver_of, locked, read_record
 from tunelight.reporting import watch
-from tunelight.storage import LOCK_FILE, RECORD_FILE, Follower, driver_of, locked, read_record
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ import pytest
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import CheckpointError
+from tunelight.lightning.state.snapshot import frozen, write_later
 from tunelight.messages import CheckpointInfo, Wrote
 from tunelight.policies import FREE_S, CheckpointPolicy
-from tunelight.strategies.copies import frozen, write_later
-from tunelight.writing import CheckpointWriter
 
 
 class Clock:

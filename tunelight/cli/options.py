@@ -12,7 +12,7 @@ from tunelight.errors import SettingsError
 
 def _sweep_names(incomplete: str) -> list[str]:
     """Return the names of sweeps that begin so, for the shell."""
-    from tunelight.storage import list_sweeps  # noqa: PLC0415
+    from tunelight.record import list_sweeps  # noqa: PLC0415
 
     return [name for name in ("last", *(one.folder.name for one in list_sweeps())) if name.startswith(incomplete)]
 

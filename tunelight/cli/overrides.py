@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tunelight.arguments import replacement
+from tunelight.compat.arguments import replacement
 from tunelight.errors import SettingsError, unknown
 
 if TYPE_CHECKING:

@@ -77,9 +77,9 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a sweep on virtual time, with the real scheduler on recorded learning curves; say what it cost and found."""
+    from tunelight.record import find_sweep  # noqa: PLC0415
     from tunelight.simulation import simulate as run  # noqa: PLC0415
     from tunelight.simulation import tasks  # noqa: PLC0415
-    from tunelight.storage import find_sweep  # noqa: PLC0415
 
     known = tasks()
     if curves not in known:

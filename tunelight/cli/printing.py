@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def print_json(data: Any) -> None:
     """Print data as strict JSON: NaN and infinities become null."""
-    from tunelight.storage import plain  # noqa: PLC0415
+    from tunelight.record import plain  # noqa: PLC0415
 
     typer.echo(json.dumps(_strict(plain(data)), indent=2))
 
@@ -82,7 +82,7 @@ def words(config: Mapping[str, Any]) -> str:
 
 def about_sweep(results: SweepResults) -> dict[str, Any]:
     """Return what is worth knowing of a sweep, as plain data; one that has no end and does not run was cut off."""
-    from tunelight.storage import driver_of  # noqa: PLC0415
+    from tunelight.record import driver_of  # noqa: PLC0415
 
     driver = driver_of(results.folder)
     states: dict[str, int] = {}

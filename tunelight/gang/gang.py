@@ -20,13 +20,13 @@ import ray
 from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
-from tunelight.control import numbered
+from tunelight.checkpoints.writer import SETTLE_LIMIT_S
 from tunelight.gang.crew import Crew
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
 from tunelight.gang.worker import Location
 from tunelight.messages import Adopt, Answer, Decision, Ended, Event, Save, Saved, Stop, Task, WorkerError
-from tunelight.writing import SETTLE_LIMIT_S
+from tunelight.session.mailbox import numbered
 
 STOP_LIMIT_S = 30.0
 """How long a trial may take from a stop to its end: its next report may be an epoch away."""

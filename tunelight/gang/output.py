@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from tunelight import checkpoints, stores
+from tunelight import stores
+from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import Terminal, Text
 
 LOG = "log.txt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunelight.gang.gpus import seen_by, visible_gpus
-from tunelight.gang.rendezvous import LOOPBACK
+from tunelight.gang.meeting.rendezvous import LOOPBACK
 from tunelight.gang.worker import Location
 from tunelight.messages import Place
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from tunelight.checkpoints import last_whole, take_over
+from tunelight.checkpoints.files import last_whole, take_over
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.messages import (

@@ -20,20 +20,20 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from tunelight import session as sessions
-from tunelight.control import Mailbox
+from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import TrainFunctionError, TrialStopped
-from tunelight.gang.alike import installed
 from tunelight.gang.causes import carried
 from tunelight.gang.gpus import VISIBLE, fixed_gpus
+from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
-from tunelight.gang.rendezvous import Meeting, Rendezvous, StoreControl
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign
-from tunelight.imports import collector_resting
+from tunelight.machine.imports import collector_resting
+from tunelight.machine.version_check import installed
 from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Task, WorkerError
-from tunelight.sharing import Sharing
-from tunelight.writing import CheckpointWriter
+from tunelight.session import session as sessions
+from tunelight.session.mailbox import Mailbox
+from tunelight.session.shared import Sharing
 
 _TIDY_LIMIT_S = 10.0
 _FETCH_LIMIT_S = 60.0
@@ -46,8 +46,8 @@ WARM_IMPORTS = (
     "torch",
     "torch.distributed",
     "pytorch_lightning",
-    "tunelight.callbacks",
-    "tunelight.strategies",
+    "tunelight.lightning.callbacks",
+    "tunelight.lightning.strategies",
 )
 
 

@@ -10,14 +10,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tunelight.session import Session
+    from tunelight.session.session import Session
 
 
 def guard_callbacks() -> list[Any]:
     """Return the callbacks of a Trainer inside a trial, else nothing. Called by ``pytorch_lightning``."""
     if _session() is None:
         return []
-    from tunelight.strategies.guard import guard_callbacks  # noqa: PLC0415 - inside a trial alone
+    from tunelight.lightning.strategy_check import guard_callbacks  # noqa: PLC0415 - inside a trial alone
 
     return list(guard_callbacks())
 
@@ -27,12 +27,12 @@ def guard_other_callbacks() -> list[Any]:
     session = _session()
     if session is None:
         return []
-    from tunelight.strategies.guard import guard_for  # noqa: PLC0415 - inside a trial alone
+    from tunelight.lightning.strategy_check import guard_for  # noqa: PLC0415 - inside a trial alone
 
     return [guard_for(session, "lightning.pytorch")]
 
 
 def _session() -> Session | None:
     """Return the session of the trial that this process trains; a worker of a gang has its module imported."""
-    known = sys.modules.get("tunelight.session")
+    known = sys.modules.get("tunelight.session.session")
     return None if known is None else known.current()

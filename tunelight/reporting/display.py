@@ -10,6 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
+from tunelight.record import INTERRUPTED, SweepState
 from tunelight.reporting.screen import MOST_EVENTS, Screen, rows_of, title
 from tunelight.reporting.views import MAX_ROWS, View, choose_view
 from tunelight.reporting.words import (
@@ -20,7 +21,6 @@ from tunelight.reporting.words import (
     short_id,
     summary,
 )
-from tunelight.storage import INTERRUPTED, SweepState
 
 _SHORTEST_S: Final = 0.25
 """Between two redraws when something happened."""

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Final
 
+from tunelight.record import PENDING, RUNNING, TERMINAL, SweepState, TrialState
 from tunelight.reporting.words import epochs
-from tunelight.storage import PENDING, RUNNING, TERMINAL, SweepState, TrialState
 
 _LEAST: Final = 3
 """Ended trials before which nothing is said."""

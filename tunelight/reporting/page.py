@@ -14,9 +14,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tunelight.record import metric_value, read_sweep_file, write_atomically
 from tunelight.reporting.figures.data import flat, judged_by, progress
 from tunelight.reporting.words import compact, elapsed
-from tunelight.storage import metric_value, read_sweep_file, write_atomically
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult

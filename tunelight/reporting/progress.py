@@ -9,9 +9,9 @@ from typing import Any
 from ray.tune import Callback
 from rich.console import Console
 
+from tunelight.record import SweepState
 from tunelight.reporting.display import Display
 from tunelight.reporting.guard import guarded
-from tunelight.storage import SweepState
 
 
 class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]

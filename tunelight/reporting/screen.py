@@ -13,6 +13,7 @@ from rich.jupyter import JupyterMixin
 from rich.table import Table
 from rich.text import Text
 
+from tunelight.record import PAUSED, RUNNING, SweepState, TrialState, metric_value
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.words import (
     STYLES,
@@ -27,7 +28,6 @@ from tunelight.reporting.words import (
     metric_of,
     short_id,
 )
-from tunelight.storage import PAUSED, RUNNING, SweepState, TrialState, metric_value
 
 _NARROW: Final = 76
 """Columns below which the table leaves out what else is said above it."""

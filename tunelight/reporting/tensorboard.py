@@ -26,9 +26,9 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from tunelight.record import DIVERGED, ERROR, FINISHED, OOM, PAUSED, STOPPED, SweepState, TrialState
+from tunelight.record.names import EVENTS_END
 from tunelight.reporting.guard import guarded
-from tunelight.storage import DIVERGED, ERROR, FINISHED, OOM, PAUSED, STOPPED, SweepState, TrialState
-from tunelight.storage.names import EVENTS_END
 
 _WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 """What a report in a trial's history holds beside the user's metrics."""

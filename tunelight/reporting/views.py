@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from tunelight.notebook import in_notebook, is_terminal
+from tunelight.machine.notebook import in_notebook, is_terminal
 
 MAX_ROWS: Final = 12
 _FRAME_LINES: Final = 8

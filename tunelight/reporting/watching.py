@@ -9,9 +9,9 @@ from typing import Final
 
 from rich.console import Console
 
+from tunelight.record import RUNNING, TERMINAL, Driver, Follower, SweepState, driver_of
 from tunelight.reporting.display import Display
 from tunelight.reporting.words import elapsed
-from tunelight.storage import RUNNING, TERMINAL, Driver, Follower, SweepState, driver_of
 
 _LOOK_S: Final = 0.5
 _GRACE_S: Final = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tunelight.storage import (
+from tunelight.record import (
     DIVERGED,
     ERROR,
     INTERRUPTED,

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight import checkpoints, storage, stores
+from tunelight import record as storage
+from tunelight import stores
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError, StorageError, guess
 from tunelight.results.formats import hydra, lightning_cli, python
 

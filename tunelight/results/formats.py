@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tunelight.errors import SettingsError
-from tunelight.recipe import split
+from tunelight.lightning.recipe import split
+from tunelight.record import to_yaml
 from tunelight.resources import reserve
 from tunelight.settings import PARTS
-from tunelight.storage import to_yaml
 
 _STRATEGIES: Final = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
 _KEEP: Final = "keep_global_batch"

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight import storage, stores
+from tunelight import record as storage
+from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, guess
-from tunelight.pareto import Fronted
+from tunelight.record import SweepState
+from tunelight.results.pareto import Fronted
 from tunelight.results.trial import TrialResult
-from tunelight.storage import SweepState
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight import checkpoints, storage, stores
+from tunelight import record as storage
+from tunelight import stores
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
+from tunelight.record import TrialState
 from tunelight.results.export import export
 from tunelight.settings import load_object, paired
-from tunelight.storage import TrialState
 
 _PREFIX: Final = "model."
 

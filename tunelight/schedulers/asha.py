@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
-from tunelight.arguments import known_arguments
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.common import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tunelight.arguments import replacement
+from tunelight.compat.arguments import replacement
 from tunelight.errors import SettingsError, unknown
 from tunelight.messages import Continue
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ray.tune.experiment import Trial
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
-from tunelight.arguments import known_arguments
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (

@@ -18,7 +18,7 @@ from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer
 from tunelight.errors import SettingsError, guess
 from tunelight.space import SearchSpace
 from tunelight.space.domains import ARGUMENTS, MODIFIERS, whole_bounds
-from tunelight.space.own import Fixed
+from tunelight.space.more_domains import Fixed
 
 _BUILT_ONCE = ("data", "trainer")
 """Parts of a model= sweep's space that no running training can exchange."""

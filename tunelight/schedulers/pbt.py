@@ -22,7 +22,7 @@ import numpy as np
 from ray.tune.experiment import Trial
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
-from tunelight.arguments import known_arguments
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.common import (
@@ -36,10 +36,10 @@ from tunelight.schedulers.common import (
     tell,
     write_state,
 )
+from tunelight.schedulers.gang_trials import check_door, folder_of
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of, put
 from tunelight.schedulers.pb2 import Gains, Interval, check_installed
-from tunelight.schedulers.telling import check_door, folder_of
-from tunelight.schedulers.turns import next_in_turn, others_wait
+from tunelight.schedulers.time_sharing import next_in_turn, others_wait
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from tunelight.schedulers.cap import Cap
 from tunelight.schedulers.common import WORST
 from tunelight.schedulers.members import Member, Members, State
+from tunelight.schedulers.pasha import Cap
 from tunelight.schedulers.rungs import Rung
 
 Verdict = Literal["go on", "pause", "stop"]

@@ -72,11 +72,11 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
 
 
 def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings) -> OptunaSearcher:
+    from tunelight.record import sweep_folder  # noqa: PLC0415
     from tunelight.searchers.earlier import read_earlier  # noqa: PLC0415
-    from tunelight.searchers.mirror import check_address  # noqa: PLC0415
     from tunelight.searchers.optuna import OptunaSearcher  # noqa: PLC0415 - imports Optuna
     from tunelight.searchers.samplers import KINDS, is_sampler, learns  # noqa: PLC0415
-    from tunelight.storage import sweep_folder  # noqa: PLC0415
+    from tunelight.searchers.study_copy import check_address  # noqa: PLC0415
 
     if isinstance(given, OptunaSearcher):
         plan = given

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.errors import SettingsError, guess
-from tunelight.settings import Mode
-from tunelight.storage import (
+from tunelight.record import (
     DIVERGED,
     ERROR,
     FINISHED,
@@ -22,6 +21,7 @@ from tunelight.storage import (
     metric_value,
     read_record,
 )
+from tunelight.settings import Mode
 
 
 @dataclass(frozen=True)

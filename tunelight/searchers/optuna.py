@@ -17,16 +17,16 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
 from tunelight.errors import SettingsError
+from tunelight.record import DIVERGED, ERROR, FINISHED, INTERRUPTED, OOM, STOPPED, is_better
+from tunelight.record.names import STUDY_FILE
 from tunelight.searchers.distributions import Parameter, parameter_of
 from tunelight.searchers.earlier import Earlier
-from tunelight.searchers.mirror import Mirror, storage_opener
 from tunelight.searchers.samplers import generator, keeps_nothing, make_sampler, quiet, reseed
+from tunelight.searchers.study_copy import Mirror, storage_opener
 from tunelight.searchers.sweep import Follower
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
 from tunelight.space.plain import plain
-from tunelight.storage import DIVERGED, ERROR, FINISHED, INTERRUPTED, OOM, STOPPED, is_better
-from tunelight.storage.names import STUDY_FILE
 
 logger = logging.getLogger("tunelight")
 

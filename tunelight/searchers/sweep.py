@@ -17,10 +17,10 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search import SearchAlgorithm, Searcher
 
-from tunelight import checkpoints
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TunelightError
 from tunelight.messages import RESULT_KEY
-from tunelight.storage import ERROR, FINISHED, STOPPED
+from tunelight.record import ERROR, FINISHED, STOPPED
 
 _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"

@@ -51,4 +51,4 @@ def check_trainer_argument(
 
 
 def _is_ours(value: Any) -> bool:
-    return any(base.__module__.startswith("tunelight.strategies") for base in type(value).__mro__)
+    return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)

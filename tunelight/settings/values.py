@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight import stores
-from tunelight.arguments import known_fields, replacement
+from tunelight.compat.arguments import known_fields, replacement
 from tunelight.errors import HOW_TO_GET_HOROVOD, ArgumentError, SettingsError, guess, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy

@@ -11,7 +11,7 @@ from typing import Any
 from ray.exceptions import ActorDiedError
 
 from tunelight.simulation.clock import RESOURCE, STATE, TASK, Event
-from tunelight.simulation.gang import SimGang
+from tunelight.simulation.sim_gang import SimGang
 from tunelight.simulation.world import World
 
 

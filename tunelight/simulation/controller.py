@@ -22,7 +22,7 @@ from tunelight.errors import TunelightError
 from tunelight.simulation.actors import Actors
 from tunelight.simulation.costs import uniform
 from tunelight.simulation.curves import Curves
-from tunelight.simulation.gang import Saved, SimGang
+from tunelight.simulation.sim_gang import Saved, SimGang
 from tunelight.simulation.world import World
 
 _PATIENCE = 100

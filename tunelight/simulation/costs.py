@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from statistics import NormalDist
 
-from tunelight.arguments import known_fields
+from tunelight.compat.arguments import known_fields
 from tunelight.errors import SettingsError
 
 _NORMAL = NormalDist()

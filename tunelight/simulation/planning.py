@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.tune.schedulers import TrialScheduler
 
-from tunelight.arguments import known_arguments
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import ResourceError, SettingsError
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler

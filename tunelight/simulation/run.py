@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from tunelight.arguments import known_arguments
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by

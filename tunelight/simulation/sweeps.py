@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any, Literal
 
 from tunelight.errors import SettingsError
+from tunelight.record import FINISHED, TrialState, metric_value, read_record
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import KEY, Curve, deal
-from tunelight.storage import FINISHED, TrialState, metric_value, read_record
 
 _OWN = ("epoch", "training_iteration", "timestamp")
 

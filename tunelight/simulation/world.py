@@ -11,7 +11,7 @@ from tunelight.simulation.costs import Costs
 
 if TYPE_CHECKING:
     from tunelight.simulation.curves import Curve
-    from tunelight.simulation.gang import SimGang
+    from tunelight.simulation.sim_gang import SimGang
 
 
 class Use(NamedTuple):

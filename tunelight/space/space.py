@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.arguments import known_arguments
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same
@@ -19,9 +19,9 @@ from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
 from tunelight.space.formats import read_format, write_format
-from tunelight.space.named import find
+from tunelight.space.grid_points import Grid
 from tunelight.space.parts import check_part, check_trainer_value
-from tunelight.space.points import Grid
+from tunelight.space.shipped import find
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +121,7 @@ class SearchSpace:
         ``train``, ``model``, ``data`` and ``callbacks`` are import paths ("package.module:Name"); modules
         beside the file are found. Raises: SpaceError, SettingsError, ImportPathError, with file, line and column.
         """
-        from tunelight.space.outline import read_outline  # noqa: PLC0415 - imports pydantic
+        from tunelight.space.yaml_schema import read_outline  # noqa: PLC0415 - imports pydantic
 
         file = YamlFile(Path(path))
         with importable(file.path.parent):
@@ -263,7 +263,7 @@ class SearchSpace:
 
         A key that is new to the space must be one of ``model.``, ``data.`` or ``trainer.``. Raises: SpaceError.
         """
-        from tunelight.space.own import Fixed  # noqa: PLC0415 - imports Ray
+        from tunelight.space.more_domains import Fixed  # noqa: PLC0415 - imports Ray
 
         new = copy.copy(self)
         for key in values:
@@ -410,6 +410,6 @@ class SearchSpace:
 
 
 def _is_fixed(domain: Any) -> bool:
-    from tunelight.space.own import Fixed  # noqa: PLC0415 - imports Ray
+    from tunelight.space.more_domains import Fixed  # noqa: PLC0415 - imports Ray
 
     return isinstance(domain, Fixed)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
 from tunelight.errors import SettingsError, guess
-from tunelight.masking import masked
+from tunelight.stores.masking import masked
 
 FOLDER: Final = "tunelight-stores"
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from tunelight.record import metric_value
 from tunelight.reporting.figures.data import check_metric, failed_in, judged_by, progress, rung_reached, values_of
 from tunelight.reporting.figures.style import (
     BEST,
@@ -22,7 +23,6 @@ from tunelight.reporting.figures.style import (
     scatter,
     text,
 )
-from tunelight.storage import metric_value
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult

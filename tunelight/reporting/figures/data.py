@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tunelight.errors import MetricError, guess
+from tunelight.record import is_better, metric_value
 from tunelight.reporting.figures.style import Values
-from tunelight.storage import is_better, metric_value
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult

@@ -10,9 +10,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tunelight.errors import MetricError
+from tunelight.record import ERROR
 from tunelight.reporting.figures.data import best_report, check_metric, failed_in, judged_by, values_of
 from tunelight.reporting.figures.style import BEST, COLOURS, Values, axis_type, figure, nothing, scatter, text
-from tunelight.storage import ERROR
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults

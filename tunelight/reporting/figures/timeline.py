@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
+from tunelight.record import ERROR, OOM, PAUSED, RUNNING
 from tunelight.reporting.figures.style import COLOURS, figure, nothing, text
-from tunelight.storage import ERROR, OOM, PAUSED, RUNNING
 
 if TYPE_CHECKING:
+    from tunelight.record import SweepState, TrialState
     from tunelight.results import SweepResults
-    from tunelight.storage import SweepState, TrialState
 
 _KINDS: Final = {
     "cold": ("starting, cold: workers come and import", "#d98e4a"),

@@ -1,0 +1,110 @@
+"""best, export, reproduce: take a trial away, and run it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunelight.cli.app import FAILED, INTERRUPTED, app
+from tunelight.cli.inspect import load
+from tunelight.cli.options import STORAGE, Checkpoint, Format, Json, Storage, Sweep, Trial, given
+from tunelight.cli.printing import about_trial, print_json, short, words
+from tunelight.errors import SettingsError
+
+if TYPE_CHECKING:
+    from tunelight.results import TrialResult
+
+_HINTS = {
+    "lightning-cli": "Train it: python train.py fit --config {path}",
+    "python": "Train it: python {path}",
+    "hydra": "Use it: put it into conf/experiment/, and give +experiment={stem}",
+}
+
+
+@app.command(epilog="Example: tunelight best last --export best.yaml --checkpoint")
+def best(
+    sweep: Sweep,
+    export: Annotated[Path | None, typer.Option("--export", help="Write it to this file, too.")] = None,
+    format: Format = None,
+    checkpoint: Checkpoint = False,
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Show a sweep's best trial, and write it to a file that trains it."""
+    if export is None and (format is not None or checkpoint):
+        raise SettingsError("--format and --checkpoint say how to export, but not where to. Give --export FILE too.")
+    results = load(sweep, storage)
+    trial = results.best
+    written = None if export is None else _export(trial, export, format, checkpoint)
+    if json:
+        print_json(about_trial(trial) | {"exported": written})
+        return
+    also = "".join(f", with {name}={short(value)}" for name, value in results.further(trial).items())
+    typer.echo(f"Trial {trial.id}: {results.metric}={trial.value:.6g}{also}\n  {words(trial.config)}")
+    if (failed := results.ahead) is not None:
+        typer.echo(f"Trial {failed.id}, which {failed.outcome}, had reported {results.metric}={failed.value:.6g}.")
+    if export is not None:
+        _tell(export, written)
+
+
+@app.command(epilog="Example: tunelight export last best.yaml --format lightning-cli --checkpoint")
+def export(
+    sweep: Sweep,
+    file: Annotated[Path, typer.Argument(help="The file to write.")],
+    trial: Annotated[str, typer.Option("--trial", help="A trial's id or number.")] = "best",
+    format: Format = None,
+    checkpoint: Checkpoint = False,
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Write a trial to a file: for LightningCLI, Hydra or Python, or its configuration as YAML or JSON."""
+    chosen = load(sweep, storage).trial(trial)
+    written = _export(chosen, file, format, checkpoint)
+    if json:
+        print_json({"trial": chosen.id, "file": file.absolute(), "format": written})
+    else:
+        _tell(file, written)
+
+
+def _export(trial: TrialResult, path: Path, format: str | None, checkpoint: bool) -> str:
+    """Write a trial; return the format: without one, YAML is for LightningCLI where the sweep can tell it."""
+    from tunelight.results import format_of  # noqa: PLC0415
+
+    chosen = format_of(trial, path, format)
+    trial.export(path, chosen, checkpoint=checkpoint)
+    return chosen
+
+
+def _tell(path: Path, format: str | None) -> None:
+    typer.echo(f"Wrote {path} ({format})")
+    if format in _HINTS:
+        typer.echo(_HINTS[format].format(path=path, stem=path.stem))
+
+
+@app.command(epilog="Example: tunelight reproduce last best --ignore seconds_per_epoch")
+def reproduce(
+    sweep: Sweep,
+    trial: Trial,
+    ignore: Annotated[list[str], typer.Option("--ignore", help="A metric not to compare: a time, say.")] = [],
+    storage: Storage = STORAGE,
+    address: Annotated[str | None, typer.Option("--address", help="A Ray cluster.")] = None,
+    json: Json = False,
+) -> None:
+    """Run a trial again, with its seed, configuration and workers, and say whether all its metrics are the same.
+
+    It runs in a sweep folder of its own. Exit code 1: metrics differ.
+    """
+    from tunelight.record import find_sweep  # noqa: PLC0415
+
+    folder = find_sweep(sweep, storage)
+    from tunelight.sweep.reproduce import reproduce as run_again  # noqa: PLC0415
+
+    found = run_again(folder, trial, ignore=ignore, progress=False, **given(address=address))
+    if json:
+        print_json(found)
+    else:
+        typer.echo(str(found))
+    if not found.same:
+        raise typer.Exit(INTERRUPTED if found.interrupted else FAILED)

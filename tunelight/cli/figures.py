@@ -1,0 +1,111 @@
+"""plot, report, dashboard: pictures of a sweep."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tunelight.cli.app import app
+from tunelight.cli.inspect import load
+from tunelight.cli.options import STORAGE, Json, Storage, Sweep
+from tunelight.cli.printing import print_json
+from tunelight.errors import SettingsError, StorageError, guess
+
+_FORMATS = ("html", "json", "png", "svg", "pdf")
+
+Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
+
+
+@app.command(epilog="Example: tunelight report last --out report.html --open")
+def report(
+    sweep: Sweep,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file (report.html in the sweep's folder).")
+    ] = None,
+    open: Open = False,
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Write a report of a sweep: one HTML file with all figures and a table of the trials, which works offline."""
+    results = load(sweep, storage)
+    from tunelight import reporting  # noqa: PLC0415
+
+    path = reporting.report(results, out or results.folder / "report.html")
+    if json:
+        print_json({"report": path})
+    else:
+        typer.echo(f"Wrote {path}")
+    if open:
+        webbrowser.open(Path(path).absolute().as_uri())
+
+
+@app.command(epilog="Example: tunelight plot last history importances --out plots --format png")
+def plot(
+    sweep: Sweep,
+    figures: Annotated[list[str] | None, typer.Argument(help="Names of figures; all without one.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("plots"),
+    format: Annotated[str, typer.Option("--format", help="html, json, png, svg or pdf.")] = "html",
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Write figures of a sweep, each to a file of its own. Pictures (png, svg, pdf) need kaleido."""
+    results = load(sweep, storage)
+    from tunelight.reporting.figures import FIGURES  # noqa: PLC0415
+
+    for name in figures or ():
+        if name not in FIGURES:
+            raise SettingsError(f"There is no figure {name!r}.{guess(name, FIGURES)} There are: {', '.join(FIGURES)}.")
+    if format not in _FORMATS:
+        raise SettingsError(
+            f"There is no format {format!r}.{guess(format, _FORMATS)} There are: {', '.join(_FORMATS)}."
+        )
+    written = []
+    for name in figures or FIGURES:
+        path = out / f"{name}.{format}"
+        _write(FIGURES[name](results), path)
+        written.append(path)
+        if not json:
+            typer.echo(f"Wrote {path}")
+    if json:
+        print_json({"figures": written})
+
+
+def _write(figure: Any, path: Path) -> None:
+    """Write a figure by the file's suffix. Raises: StorageError; ReportError without what draws pictures."""
+    from tunelight import reporting  # noqa: PLC0415
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".html":
+            figure.write_html(path, include_plotlyjs=True)
+        elif path.suffix == ".json":
+            figure.write_json(path)
+        else:
+            reporting.write_image(figure, path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
+
+
+@app.command(epilog="Example: tunelight dashboard last --optuna-port 8081")
+def dashboard(
+    sweep: Sweep,
+    optuna_port: Annotated[int, typer.Option("--optuna-port", help="Of optuna-dashboard.", min=1, max=65535)] = 8080,
+    tensorboard_port: Annotated[
+        int, typer.Option("--tensorboard-port", help="Of TensorBoard.", min=1, max=65535)
+    ] = 6006,
+    storage: Storage = STORAGE,
+) -> None:
+    """Serve a sweep with optuna-dashboard and TensorBoard on this machine, until Ctrl-C."""
+    from tunelight.record import find_sweep, pull_views  # noqa: PLC0415
+    from tunelight.reporting.dashboards import serve, servers  # noqa: PLC0415
+
+    folder = find_sweep(sweep, storage)
+    if pull_views(folder):
+        typer.echo("Note: it is shown as it is now; start this again for what comes into the store later")
+    wanted, notes = servers(folder, optuna_port, tensorboard_port)
+    for note in notes:
+        typer.echo(f"Note: {note}")
+    serve(wanted, typer.echo)

@@ -1,0 +1,131 @@
+"""ls, show, watch: what sweeps there are, and how one goes or went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tunelight.cli.app import app
+from tunelight.cli.options import STORAGE, Json, Storage, Sweep
+from tunelight.cli.printing import about_sweep, about_trial, age, print_json, print_table, shown_path, words
+
+if TYPE_CHECKING:
+    from tunelight.results import SweepResults, TrialResult
+
+_LAST_REPORTS = 10
+
+
+@app.command(epilog="Example: tunelight ls runs")
+def ls(
+    storage: Annotated[str, typer.Argument(help="The folder that sweeps lie in, or its URL.")] = STORAGE,
+    json: Json = False,
+) -> None:
+    """List the sweeps in a folder, the last first."""
+    from tunelight.errors import StorageError  # noqa: PLC0415
+    from tunelight.record import is_folder, list_sweeps  # noqa: PLC0415
+    from tunelight.results import SweepResults  # noqa: PLC0415
+    from tunelight.stores import shown  # noqa: PLC0415
+
+    if storage != STORAGE and not is_folder(storage):
+        raise StorageError(f"There is no folder {storage}. Give the folder that sweeps lie in (storage= of the sweep).")
+    rows: list[dict[str, Any]] = []
+    for found in list_sweeps(storage):
+        row: dict[str, Any] = {"sweep": found.folder.name, "folder": shown(found.folder), "written": found.written}
+        try:
+            rows.append(row | about_sweep(SweepResults.load(found.folder)))
+        except StorageError as error:  # one that cannot be read must not hide the others
+            rows.append(row | {"error": str(error)})
+    if json:
+        print_json(rows)
+    elif not rows:
+        typer.echo(f"No sweeps in {storage}. Give the folder that they lie in (storage= of the sweep).")
+    else:
+        print_table(["sweep", "trials", "state", "metric", "best", "written"], [_line(row) for row in rows])
+
+
+def _line(row: dict[str, Any]) -> list[Any]:
+    if "error" in row:
+        return [row["sweep"], None, "unreadable", None, None, age(row["written"])]
+    state = row["ended"] or ("running" if row["running"] else "cut off")
+    best = row["best"]["value"] if row["best"] else None
+    return [row["sweep"], row["trials"], state, row["metric"], best, age(row["written"])]
+
+
+@app.command(epilog="Example: tunelight show last --top 10      tunelight show last 5")
+def show(
+    sweep: Sweep,
+    trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
+    top: Annotated[int | None, typer.Option("--top", help="Only so many trials, the best ones.", min=1)] = None,
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Show a sweep's trials, or one trial: configuration, reports, error, checkpoint, and what it was run with."""
+    results = load(sweep, storage)
+    if trial is not None:
+        _show_trial(results.trial(trial), json)
+        return
+    trials = results.trials if top is None else results.top(top)
+    about = about_sweep(results)
+    if json:
+        print_json(about | {"trials": [about_trial(one) for one in trials]})
+        return
+    typer.echo(results.summary())
+    if not (about["ended"] or about["running"]):
+        typer.echo(f"It was cut off: nobody runs it. To go on: tunelight resume {shown_path(results.folder)}")
+    further = [metric for metric, _ in results.objectives[1:]]
+    rows = [
+        (
+            one.id,
+            one.state,
+            one.value,
+            *results.further(one).values(),
+            len(one.history),
+            f"{one.seconds:.0f}s",
+            words(one.config),
+        )
+        for one in trials
+    ]
+    print_table(["trial", "state", results.metric or "metric", *further, "reports", "time", "configuration"], rows)
+
+
+def _show_trial(trial: TrialResult, json: bool) -> None:
+    about = about_trial(trial) | {"history": trial.history, "changes": trial.changes, "runs": trial.runs}
+    if json:
+        print_json(about)
+        return
+    for name in ("trial", "state", "value", "seconds", "seed", "checkpoint"):
+        typer.echo(f"{name:<11} {about[name] if about[name] is not None else '-'}")
+    typer.echo(f"{'config':<11} {words(trial.config)}")
+    for run in trial.runs:
+        git = run.get("git") or {}
+        commit = f"  at {git['commit'][:12]}{' with changes' if git.get('dirty') else ''}" if git.get("commit") else ""
+        if run.get("command"):
+            typer.echo(f"{'run by':<11} {' '.join(run['command'])}{commit}")
+    if trial.history:
+        names = [name for name in trial.history[-1] if name not in ("training_iteration", "timestamp")]
+        rows = [
+            [one["training_iteration"], *(one.get(name) for name in names)] for one in trial.history[-_LAST_REPORTS:]
+        ]
+        print_table(["report", *names], rows)
+    if trial.error:
+        typer.echo(f"\n{trial.error}")
+
+
+@app.command(epilog="Example: tunelight watch last")
+def watch(sweep: Sweep, storage: Storage = STORAGE) -> None:
+    """Watch a sweep that another process runs, live, until it ends. Only its folder is read."""
+    from tunelight.record import find_sweep  # noqa: PLC0415
+
+    folder = find_sweep(sweep, storage)
+    from tunelight import reporting  # noqa: PLC0415
+
+    reporting.watch(folder)
+
+
+def load(sweep: str, storage: str) -> SweepResults:
+    """Read a sweep by its path or name. Raises: StorageError."""
+    from tunelight.record import find_sweep  # noqa: PLC0415
+    from tunelight.results import SweepResults  # noqa: PLC0415
+
+    return SweepResults.load(find_sweep(sweep, storage))

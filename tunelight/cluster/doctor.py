@@ -1,0 +1,175 @@
+"""doctor: what this machine has of what tunelight stands on, and what to do where something is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+from packaging.requirements import Requirement
+
+from tunelight.cluster.connect import nodes_of
+from tunelight.errors import HOW_TO_GET_HOROVOD
+from tunelight.reporting.dashboards import OPTUNA_PORT, TENSORBOARD_PORT, is_free
+
+_GIB: Final = 1 << 30
+_FULL: Final = 0.95
+"""Ray stops placing objects on a disk that is fuller than this."""
+_FILES: Final = 4096
+"""Open files that a Ray with a dozen workers wants."""
+
+Verdict = Literal["ok", "note", "wrong"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: "ok", "note" (it works all the same) or "wrong" (``advice`` says what to do)."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything; nothing is started, and nothing is changed. Imports torch, for its GPUs."""
+    looks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _machine, _packages, _gpus, _horovod, _ray, _ports, _disks, _shared_memory,
+    )  # fmt: skip
+    findings: list[Finding] = []
+    for look in looks:
+        try:
+            findings.extend(look())
+        except Exception as error:  # noqa: BLE001 - a doctor looks at what is broken: one look must not end the others
+            findings.append(Finding(look.__name__.strip("_"), "wrong", f"{type(error).__name__}: {error}"))
+    return findings
+
+
+def _machine() -> Iterator[Finding]:
+    memory = psutil.virtual_memory()
+    text = f"{os.cpu_count()} CPUs, {memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB memory free"
+    few = (os.cpu_count() or 1) < 2
+    yield Finding("machine", "note" if few else "ok", text, "One CPU trains gangs of one worker only." if few else "")
+    linux = platform.system() == "Linux"
+    yield Finding(
+        "system", "ok" if linux else "wrong", f"{platform.system()} {platform.release()}",
+        "" if linux else "tunelight runs on Linux: use a container or a virtual machine.",
+    )  # fmt: skip
+    yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = soft < _FILES
+    advice = f"ulimit -n {min(hard, 65536)}, before Ray starts" if low else ""
+    yield Finding("open files", "note" if low else "ok", f"{soft} allowed", advice)
+
+
+def _packages() -> Iterator[Finding]:
+    for text in importlib.metadata.requires("tunelight") or []:
+        wanted = Requirement(text)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        plain = f"{wanted.name}{wanted.specifier}"
+        try:
+            version = importlib.metadata.version(wanted.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(wanted.name, "wrong", "not installed", f"pip install '{plain}'")
+            continue
+        if wanted.specifier.contains(version, prereleases=True):
+            yield Finding(wanted.name, "ok", version)
+        else:
+            yield Finding(wanted.name, "wrong", f"{version}, wanted {wanted.specifier}", f"pip install '{plain}'")
+
+
+def _gpus() -> Iterator[Finding]:
+    import torch  # noqa: PLC0415 - seconds
+
+    devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+        yield Finding("GPUs", "ok", f"{torch.cuda.device_count()} ({names}), CUDA {torch.version.cuda}")
+    elif devices and torch.version.cuda is None:
+        yield Finding(
+            "GPUs", "wrong", f"{devices} here, but torch {torch.__version__} is a build for CPUs",
+            "Install torch for your CUDA version: https://pytorch.org/get-started/locally",
+        )  # fmt: skip
+    elif devices:
+        advice = "Look at nvidia-smi, and at CUDA_VISIBLE_DEVICES."
+        yield Finding("GPUs", "wrong", f"{devices} here, but torch cannot use them", advice)
+    else:
+        yield Finding("GPUs", "note", "none: trials train on CPUs")
+
+
+def _horovod() -> Iterator[Finding]:
+    if importlib.util.find_spec("horovod") is None:
+        yield Finding("horovod", "note", "not installed; only backend='horovod' needs it", HOW_TO_GET_HOROVOD)
+        return
+    version = importlib.metadata.version("horovod")
+    try:
+        import horovod.torch as hvd  # noqa: PLC0415 - optional
+
+        gloo = bool(hvd.gloo_built())
+    except Exception as error:  # noqa: BLE001 - built for another torch, it fails in many ways
+        yield Finding("horovod", "wrong", f"{version} does not import: {error}", "Build it again for this torch.")
+        return
+    yield Finding(
+        "horovod", "ok" if gloo else "wrong", f"{version}, {'with' if gloo else 'without'} gloo",
+        "" if gloo else "Build it with HOROVOD_WITH_GLOO=1.",
+    )  # fmt: skip
+
+
+def _ray() -> Iterator[Finding]:
+    address = os.environ.get("RAY_ADDRESS")
+    if not address or address == "local":
+        yield Finding("Ray", "ok", "no RAY_ADDRESS: a sweep starts a Ray of its own on this machine")
+        return
+    cluster, nodes = nodes_of(address)
+    cpus, gpus = (sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
+    yield Finding("Ray", "ok", f"{cluster}: {len(nodes)} nodes, {cpus:g} CPUs, {gpus:g} GPUs")
+
+
+def _ports() -> Iterator[Finding]:
+    for port, what, option in (
+        (OPTUNA_PORT, "optuna-dashboard", "--optuna-port"),
+        (TENSORBOARD_PORT, "TensorBoard", "--tensorboard-port"),
+    ):
+        free = is_free(port)
+        advice = "" if free else f"tunelight dashboard {option} takes another."
+        yield Finding(f"port {port}", "ok" if free else "note", f"{'free' if free else 'in use'} ({what})", advice)
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError as error:
+        advice = "Add it to /etc/hosts: workers on several nodes meet by it."
+        yield Finding("host name", "note", f"{socket.gethostname()} has no address: {error}", advice)
+
+
+def _disks() -> Iterator[Finding]:
+    places = {"sweeps": Path.cwd(), "Ray's files": Path(os.environ.get("RAY_TMPDIR") or "/tmp")}  # noqa: S108 - Ray's own
+    for what, place in places.items():
+        usage = shutil.disk_usage(place)
+        text = f"{usage.free / _GIB:.1f} of {usage.total / _GIB:.1f} GiB free at {place}"
+        full = usage.used / (usage.used + usage.free) > _FULL
+        other = "storage=" if what == "sweeps" else "RAY_TMPDIR"
+        yield Finding(
+            what, "wrong" if full else "ok", text, f"Make room, or choose another disk by {other}." if full else ""
+        )
+    if not os.access(Path.cwd(), os.W_OK):
+        yield Finding("sweeps", "wrong", f"{Path.cwd()} cannot be written", "Choose another folder by storage=.")
+
+
+def _shared_memory() -> Iterator[Finding]:
+    shared = Path("/dev/shm")  # noqa: S108 - where Ray keeps its objects
+    if not shared.is_dir():
+        return
+    size, memory = shutil.disk_usage(shared).total, psutil.virtual_memory().total
+    small = size < 0.1 * memory and size < 2 * _GIB
+    advice = "In Docker: --shm-size=2g. Ray keeps objects on disk otherwise, which is slow." if small else ""
+    yield Finding("shared memory", "note" if small else "ok", f"{size / _GIB:.1f} GiB in {shared}", advice)

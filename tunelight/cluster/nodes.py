@@ -1,0 +1,162 @@
+"""What is to be known of a cluster's nodes: asked by a probe on each of them.
+
+A probe is an actor that holds no CPU, so that it runs beside trials.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tunelight import stores
+from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous
+from tunelight.machine.network import addresses, interface_name, listening, reach
+from tunelight.machine.version_check import ADVICE, differences, installed, node_name
+from tunelight.messages import Place
+
+REACH_LIMIT_S: Final = 5.0
+_LARGEST: Final = 64
+"""Connections that a probe tries at once."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """What a node says of itself."""
+
+    host: str
+    interface: str | None
+    interfaces: Mapping[str, tuple[str, ...]]
+    versions: Mapping[str, str | None]
+    python: str
+    sees: bool | None
+    """Whether the file that was asked for is there."""
+
+
+def here(address: str, file: str | None) -> Here:
+    """Return what this node is like. Runs on: every node. Raises: OSError where a store's working folder cannot be."""
+    if file is not None and stores.inside(file):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+    return Here(
+        host=os.uname().nodename,
+        interface=interface_name(address),
+        interfaces=addresses(),
+        versions=installed(),
+        python=sys.executable,
+        sees=None if file is None else stores.exists(Path(file)),
+    )
+
+
+class Probe:
+    """Looks around on one node. Runs on: every node."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._listener: socket.socket | None = None
+        self._meeting = Rendezvous()
+
+    def look(self, file: str | None = None) -> Here:
+        """Return what this node is like."""
+        return here(self._address, file)
+
+    def clock(self) -> float:
+        """Return this node's time, in seconds since the epoch."""
+        return time.time()
+
+    def listen(self) -> int:
+        """Listen as a gang's first rank does; return the port."""
+        self._listener = listening(self._address)
+        return int(self._listener.getsockname()[1])
+
+    def reach(self, others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+        """Return which of the others (address and port, by name) this node cannot reach, and why."""
+        with ThreadPoolExecutor(_LARGEST) as threads:
+            said = threads.map(lambda one: reach(one[0], one[1], REACH_LIMIT_S), others.values())
+            return {name: why for name, why in zip(others, said, strict=True) if why is not None}
+
+    def host(self) -> int:
+        """Open the store of a gang of probes, as its rank 0; return the port."""
+        return self._meeting.host(self._address, "gloo", ())[0]
+
+    def all_reduce(self, host: str, port: int, rank: int, size: int, mebibytes: int) -> float:
+        """Meet the other probes by gloo, and return how long one all-reduce of so many MiB takes, in seconds."""
+        import torch  # noqa: PLC0415 - seconds
+        import torch.distributed as dist  # noqa: PLC0415
+
+        self._meeting.join(
+            Meeting(host, port, "gloo", timeout_s=REDUCE_LIMIT_S),
+            Place(rank, size, local_rank=0, local_world_size=1, node_rank=rank, interface=self._address),
+        )
+        try:
+            data = torch.ones(mebibytes << 18)  # of four bytes each
+            dist.all_reduce(data)  # opens the connections
+            began = time.perf_counter()
+            dist.all_reduce(data)
+            return time.perf_counter() - began
+        finally:
+            self._meeting.close()
+
+
+REDUCE_LIMIT_S: Final = 60.0
+
+
+def on_node(node_id: str) -> dict[str, Any]:
+    """Return the options of an actor or a task that runs on this node or nowhere, and takes nothing from others."""
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}
+
+
+class NodeCheck:
+    """Looks whether all nodes can take part in a sweep, while that starts. Runs on: driver.
+
+    Nodes are asked when it is made, and nobody waits for their answers.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        mine = ray.get_runtime_context().get_node_id()
+        self._asked = {
+            ray.remote(here).options(**on_node(node["NodeID"]), max_retries=0).remote(
+                node["NodeManagerAddress"], None if file is None else str(file)
+            ): node
+            for node in ray.nodes()
+            if node["Alive"] and node["NodeID"] != mine
+        }  # fmt: skip
+        self._versions: dict[str, Mapping[str, str | None]] = {"this one": installed()} if self._asked else {}
+
+    def trouble(self) -> str | None:
+        """Return what is wrong with the nodes that have answered by now, if anything is."""
+        if not self._asked:
+            return None
+        done, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        for call in done:
+            node = self._asked.pop(call)
+            name = node_name(node["NodeManagerHostname"], node["NodeID"], node["NodeManagerAddress"])
+            try:
+                found: Here = ray.get(call)
+            except ray.exceptions.RayError as error:
+                if isinstance(error, ray.exceptions.RayTaskError):
+                    return f"The node {name} cannot take part: {_last_line(error)}. {ADVICE}"
+                continue  # it is gone, or its worker is: that is no reason to end a sweep
+            self._versions[name] = found.versions
+            if found.sees is False:
+                return (
+                    f"The node {name} does not see {stores.shown(self._file or Path())}, which this one has just "
+                    "written: checkpoints of trials there would lie on its own disk, where nobody finds them. Choose a "
+                    "folder that all nodes share by storage= (NFS, say) or an object store, or give checkpoints=None "
+                    "to go without any."
+                )
+        told = differences(self._versions) if done else []
+        return f"{' '.join(told)} {ADVICE}" if told else None
+
+
+def _last_line(error: BaseException) -> str:
+    return next((line for line in reversed(str(error).strip().splitlines()) if line.strip()), type(error).__name__)

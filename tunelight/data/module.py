@@ -1,0 +1,367 @@
+"""RayDataModule: feeds Lightning from Ray Data, in a trial, on a driver's gang, or in one process."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as pl
+import torch
+
+from tunelight.compat.arguments import known_arguments
+from tunelight.data.shards import Preprocess, close_shard, is_lent, open_shard, open_whole
+from tunelight.data.shelf import task_errors
+from tunelight.errors import DataError, SettingsError, guess
+from tunelight.lightning.exact.eval_shards import Limit, StreamShare, batches_kept
+from tunelight.session.session import current
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+Collate = Callable[[dict[str, Any]], Any]
+_PARTS = ("train", "val", "test", "predict")
+_BUFFER_BATCHES = 16
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How batches are read, and what becomes of one."""
+
+    batch_size: int
+    columns: tuple[str, ...] | None
+    collate_fn: Collate | None
+    prefetch_batches: int
+
+    def arguments(self, device: torch.device) -> dict[str, Any]:
+        """Return Ray Data's arguments of iter_torch_batches for batches on ``device``."""
+        return {
+            "batch_size": self.batch_size,
+            "prefetch_batches": self.prefetch_batches,
+            "device": device,
+            "collate_fn": self.collate(),
+        }
+
+    @property
+    def format(self) -> str:
+        """The kind of batches that ``collate`` takes."""
+        return "pyarrow" if self.collate_fn is None else "numpy"
+
+    def collate(self) -> Any:
+        """Return what makes tensors of rows, as Ray Data takes it."""
+        from ray.data.collate_fn import DefaultCollateFn, NumpyBatchCollateFn  # noqa: PLC0415 - seconds, and an extra
+
+        reading = self
+
+        class Tensors(DefaultCollateFn):
+            def __call__(self, batch: Any) -> Any:
+                batch = batch.select(reading.chosen(batch.column_names))
+                try:
+                    return super().__call__(batch)
+                except (TypeError, RuntimeError, ValueError) as error:
+                    raise reading.no_tensors(batch, error) from error
+
+        class Own(NumpyBatchCollateFn):
+            def __call__(self, batch: dict[str, Any]) -> Any:
+                assert reading.collate_fn is not None  # noqa: S101 - as below
+                return reading.collate_fn({name: batch[name] for name in reading.chosen(list(batch))})
+
+        return Tensors(combine_chunks=True, num_workers=0) if self.collate_fn is None else Own()
+
+    def chosen(self, there: Sequence[str]) -> list[str]:
+        """Return the columns to read, of those that are there. Raises: DataError."""
+        for name in self.columns or ():
+            if name not in there:
+                raise DataError(
+                    f"The dataset has no column {name!r}.{guess(name, there)} There are: {', '.join(there)}."
+                )
+        return list(self.columns or there)
+
+    @staticmethod
+    def no_tensors(batch: Any, error: Exception) -> DataError:
+        """Return the error for columns of which Ray Data makes no tensors: text, and lists that differ in length."""
+        there = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
+        return DataError(
+            f"No tensors can be made of the dataset's columns ({there}): {error} Name those that the model needs, "
+            "columns=('image', 'label'), or make a batch of them yourself: collate_fn=."
+        )
+
+    def finished(self, batch: Any) -> Any:
+        """Return a batch as the model gets it."""
+        if self.columns is None or self.collate_fn is not None:
+            return batch
+        return tuple(batch[name] for name in self.columns)
+
+
+class RayDataModule(pl.LightningDataModule):
+    """Feed Lightning from Ray Data: training streams each rank's equal shard, evaluation deals batches exactly.
+
+    Works in a trial's train function, as ``data=`` of a sweep with ``model=``, with ``Trainer(strategy=tl.RayStrategy(
+    num_workers=2))`` on a driver, and in one process without a gang. Lightning adds no sampler.
+
+    Args:
+        train, val, test, predict: a dataset of Ray Data, or the name of one of the sweep's ``datasets=``; by default
+            those of these names that the sweep has.
+        batch_size: rows of a rank's batch.
+        columns: a batch is the tuple of these columns' tensors, in this order; None: a dict of tensors by column.
+        collate_fn: makes a batch of {column: NumPy array, its first dimension the rows}. Runs in a thread.
+        preprocess: what this trial does to its data, ``lambda ds: ds.map_batches(...)``, in Ray Data's tasks outside of
+            the trial's workers. A function is for all parts, {"train": function} for those named. Of validation data it
+            is done once a trial, and the result is kept in Ray's object store.
+        local_shuffle_buffer_size: rows of the buffer that a rank shuffles its training rows in (None: 16 batches; 0:
+            they stay as their block has them). It is another order each epoch, by seed, epoch and rank.
+        prefetch_batches: batches that a thread prepares in advance.
+        drop_last: leave out an epoch's last batch where it is smaller (training only).
+        seed: of the order (None: the trial's).
+
+    Raises: SettingsError; DataError once the data is opened.
+    """
+
+    @known_arguments()
+    def __init__(
+        self,
+        train: Dataset | str | None = "train",
+        val: Dataset | str | None = "val",
+        test: Dataset | str | None = "test",
+        predict: Dataset | str | None = "predict",
+        *,
+        batch_size: int = 64,
+        columns: Sequence[str] | None = None,
+        collate_fn: Collate | None = None,
+        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
+        local_shuffle_buffer_size: int | None = None,
+        prefetch_batches: int = 1,
+        drop_last: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        buffer = _BUFFER_BATCHES * batch_size if local_shuffle_buffer_size is None else local_shuffle_buffer_size
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("local_shuffle_buffer_size", buffer, 0),
+            ("prefetch_batches", prefetch_batches, 0),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SettingsError(f"{name} must be a whole number of {least} or more, not {value!r}.")
+        if 0 < buffer < batch_size:
+            raise SettingsError(
+                f"local_shuffle_buffer_size={buffer} is smaller than batch_size={batch_size}: a batch is drawn from "
+                "what is in the buffer. Give more, or 0 for no shuffling."
+            )
+        given = preprocess if isinstance(preprocess, Mapping) else dict.fromkeys(_PARTS, preprocess)
+        for name in given:
+            if name not in _PARTS:
+                raise SettingsError(f"preprocess has no {name!r}.{guess(name, _PARTS)} There are: {', '.join(_PARTS)}.")
+        self.sources: dict[str, Any] = dict(zip(_PARTS, (train, val, test, predict), strict=True))
+        self.reading = Reading(batch_size, tuple(columns) if columns else None, collate_fn, prefetch_batches)
+        self._preprocess, self._buffer, self._drop_last, self._seed = dict(given), buffer, drop_last, seed
+        self._shard: ShardLoader | None = None
+
+    def train_dataloader(self) -> Any:
+        """Return this rank's shard, which is opened when it is first read."""
+        self.close()
+        source = self._source("train")
+        if source is None:
+            return []
+        self._check_shards()
+        self._shard = ShardLoader(
+            lambda epoch: open_shard(source, preprocess=self._preprocess.get("train"), seed=self._seed, epoch=epoch),
+            self.reading,
+            device=self._device(),
+            buffer=self._buffer,
+            drop_last=self._drop_last,
+            seed=self._seed,
+        )
+        return self._shard
+
+    def val_dataloader(self) -> Any:
+        """Return all of the validation data."""
+        return self._whole("val")
+
+    def test_dataloader(self) -> Any:
+        """Return all of the test data."""
+        return self._whole("test")
+
+    def predict_dataloader(self) -> Any:
+        """Return all of the data to predict."""
+        return self._whole("predict")
+
+    def teardown(self, stage: str) -> None:
+        """Let go of the data."""
+        if stage == "fit":
+            self.close()
+
+    def close(self) -> None:
+        """End what streams the training data."""
+        if self._shard is not None:
+            self._shard.close()
+            self._shard = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what is this process's own."""
+        return {**self.__dict__, "_shard": None}
+
+    def _source(self, part: str) -> Any:
+        """Return where a part comes from; None where a default name is not among the sweep's datasets."""
+        source = self.sources[part]
+        return None if source == part and not is_lent(part) and part != "train" else source
+
+    def _whole(self, part: str) -> Any:
+        source = self._source(part)
+        if source is None:
+            return []
+        return WholeLoader(open_whole(source, preprocess=self._preprocess.get(part)), self.reading)
+
+    def _device(self) -> torch.device:
+        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+
+    def _check_shards(self) -> None:
+        strategy = getattr(self.trainer, "strategy", None)
+        shards = getattr(strategy, "_shards", None)
+        session = current()
+        if shards is not None and session is not None and shards()[0] != session.world_size:
+            raise DataError(
+                f"Ranks that share one copy of the model (tensor_parallel_size) need the same rows, and each of the "
+                f"{session.world_size} ranks would get rows of its own from Ray Data. Use a map-style dataset there."
+            )
+
+
+class ShardLoader:
+    """A rank's shard, as Lightning takes a loader: one pass is one epoch.
+
+    Args:
+        opened: opens the shard for an epoch and those after it; returns it and how many rows it has, if known.
+        reading: how. device: where batches are to be. buffer: rows to shuffle in, or 0.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[int], tuple[Any, int | None]],
+        reading: Reading,
+        *,
+        device: torch.device,
+        buffer: int,
+        drop_last: bool,
+        seed: int | None,
+    ) -> None:
+        session = current()
+        self._opened, self._reading, self._device = opened, reading, device
+        self._buffer, self._drop_last = buffer, drop_last
+        self._rank = 0 if session is None else session.rank
+        self._seed = seed if seed is not None else (session.seed if session is not None else None) or 0
+        self._shard: Any = None
+        self._rows: int | None = None
+        self._next = self._epoch = 0
+        self._running: Generator[Any, None, None] | None = None
+
+    @property
+    def sampler(self) -> ShardLoader:
+        """Itself: whom Lightning tells the epoch."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next pass be that of an epoch."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch. Raises: TypeError where nobody knows without reading it."""
+        self._open()
+        if self._rows is None:
+            raise TypeError("The dataset has no length: it is streamed, and its rows were not counted.")
+        return self._rows // self._reading.batch_size + bool(
+            self._rows % self._reading.batch_size and not self._drop_last
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        self._end_pass()
+        self._running = self._pass()
+        return self._running
+
+    def close(self) -> None:
+        """End the shard, on all ranks; a later pass opens another."""
+        self._end_pass()
+        self._drop()
+
+    def _drop(self) -> None:
+        shard, self._shard = self._shard, None
+        if shard is not None and self._rank == 0:
+            close_shard(shard)
+
+    def _open(self) -> None:
+        if self._shard is None:
+            self._shard, self._rows = self._opened(self._epoch)
+            self._next = self._epoch
+
+    def _pass(self) -> Generator[Any, None, None]:
+        if self._next != self._epoch:  # the shard's own count would give it another order
+            self._drop()
+        self._open()
+        self._next += 1
+        shuffled = (
+            {"local_shuffle_buffer_size": self._buffer, "local_shuffle_seed": self._order()} if self._buffer else {}
+        )
+        batches = self._shard.iter_torch_batches(
+            **self._reading.arguments(self._device), drop_last=self._drop_last, **shuffled
+        )
+        count = 0
+        with task_errors(f"The shard of rank {self._rank}"):
+            for batch in batches:
+                count += 1
+                yield self._reading.finished(batch)
+        if not count:
+            raise DataError(
+                f"The shard of rank {self._rank} is empty in epoch {self._epoch}: the dataset, once preprocessed, has "
+                f"fewer rows than {'a batch' if self._drop_last else 'there are ranks'}. Give more data, or fewer "
+                "workers; look whether a filter leaves any rows."
+            )
+
+    def _order(self) -> int:
+        return hash((self._seed, self._epoch, self._rank)) % 2**32  # of numbers, so the same in every process
+
+    def _end_pass(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+
+class WholeLoader:
+    """All of a dataset, as Lightning takes a loader; a gang's strategy deals its batches to the ranks."""
+
+    def __init__(self, dataset: Any, reading: Reading) -> None:
+        self._dataset, self.reading = dataset, reading
+        self._rows = int(dataset.count())
+        self._collate = reading.collate()
+
+    def __len__(self) -> int:
+        return math.ceil(self._rows / self.reading.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.made, self.raw())
+
+    def made(self, rows: Any) -> Any:
+        """Return the batch of some rows."""
+        return self.reading.finished(self._collate(rows))
+
+    def raw(self) -> Iterator[Any]:
+        """Yield batches as Ray Data has them: what becomes of one is for the rank to do that gets it."""
+        return iter(
+            self._dataset.iter_batches(
+                batch_size=self.reading.batch_size,
+                batch_format=self.reading.format,
+                prefetch_batches=self.reading.prefetch_batches,
+            )
+        )
+
+    def dealt(self, parts: int, part: int, limit: Limit) -> DealtLoader:
+        """Return one rank's share of the batches."""
+        return DealtLoader(self, parts, part, limit)
+
+
+class DealtLoader(StreamShare):
+    """One rank's share of all batches; only its own are made into tensors."""
+
+    def __iter__(self) -> Iterator[Any]:
+        kept = batches_kept(len(self.loader), self._limit)
+        return map(self.loader.made, self.deal(itertools.islice(self.loader.raw(), kept)))

@@ -1,0 +1,186 @@
+"""Each rank's part of a dataset: an equal streamed shard to train on, or all of its blocks to evaluate on.
+
+A shard is one of Ray Data's streaming_split: an actor, its coordinator, runs the dataset once an epoch, in tasks
+outside of the trial's reservation, and deals blocks to the ranks. Rank 0 makes it for all, and ends it with the trial.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tunelight.data.shelf import check_rows, is_cached, materialized, ray_data, task_errors
+from tunelight.errors import DataError, guess
+from tunelight.session.session import Session, current
+
+if TYPE_CHECKING:
+    from ray.data import DataIterator, Dataset
+
+Preprocess = Callable[[Any], Any]
+"""Dataset -> Dataset, lazily."""
+
+_GET_LIMIT_S = 300.0
+"""How long the sweep's shelf may take to hand out a dataset: references and a plan, but its process has to start."""
+_ROOM_LIMIT_S = 30.0
+
+
+def get_dataset_shard(
+    name: str | Dataset = "train", *, preprocess: Preprocess | None = None, seed: int | None = None, epoch: int = 0
+) -> DataIterator:
+    """Return this rank's shard of a dataset, to be read once an epoch; call it on every rank of a trial.
+
+    It is Ray Data's DataIterator: ``iter_torch_batches(batch_size=64)`` and the like. Shards are disjoint and equally
+    large (what is left over by the division is dropped, less than a row for each rank), and all ranks have to read
+    theirs. The blocks of a cached dataset come in another order each epoch; for rows within them, pass
+    ``local_shuffle_buffer_size=``. The order follows from seed and epoch.
+
+    Args:
+        name: one of the sweep's ``datasets=``, or a dataset of Ray Data.
+        preprocess: what is done to the dataset in this trial, in Ray Data's tasks: ``lambda ds: ds.map_batches(...)``.
+        seed: of the order (None: the trial's).
+        epoch: which epoch the first pass is, for a trial that goes on (0).
+
+    Runs on: worker, or a process without a gang, which is the only rank then. Raises: DataError.
+    """
+    return open_shard(name, preprocess=preprocess, seed=seed, epoch=epoch)[0]
+
+
+def open_shard(
+    source: str | Dataset, *, preprocess: Preprocess | None = None, seed: int | None = None, epoch: int = 0
+) -> tuple[DataIterator, int | None]:
+    """Return this rank's shard, and how many rows it has in an epoch where that is known; see `get_dataset_shard`."""
+    ray_data()  # on every rank: what rank 0 makes brings Ray Data along, and its words to the trial's log
+    session = current()
+    ranks = 1 if session is None else session.world_size
+
+    def make() -> tuple[list[Any], int | None]:
+        dataset = _found(source, session)
+        rows = int(dataset.count()) if is_cached(dataset) and preprocess is None else None
+        check_rows(_called(source), rows, ranks)
+        iterators = _split(_shuffled(dataset, _seed(seed, session)), preprocess, ranks, epoch)
+        if session is not None and session.sharing is not None:
+            session.sharing.at_end(lambda: close_shard(iterators[0]))
+        return iterators, None if rows is None else rows // ranks
+
+    if session is None or session.sharing is None:
+        iterators, rows = make()
+        return iterators[0], rows
+    iterators, rows = session.sharing.once(f"dataset {_called(source)}", make)
+    return iterators[session.rank], rows
+
+
+def close_shard(shard: Any) -> None:
+    """End the actor behind the shards of all ranks; without it they are at their end. Runs on: rank 0."""
+    import ray  # noqa: PLC0415 - half a second that only those wait for who have datasets
+
+    ray.kill(shard._coord_actor)
+
+
+def open_whole(source: str | Dataset, *, preprocess: Preprocess | None = None) -> Any:
+    """Return all of a dataset as blocks in Ray's object store; rank 0 has them made, once for all ranks."""
+    ray_data()  # as above
+    session = current()
+
+    def make() -> Any:
+        with task_errors(f"The dataset {_called(source)!r}"):
+            dataset = materialized(_preprocessed(_found(source, session), preprocess))
+        check_rows(_called(source), int(dataset.count()), 1)
+        return dataset
+
+    if session is None or session.sharing is None:
+        return make()
+    return session.sharing.once(f"all of dataset {_called(source)}", make)
+
+
+def is_lent(name: str) -> bool:
+    """Tell whether the sweep has a dataset of that name."""
+    session = current()
+    return session is not None and session.sharing is not None and name in session.sharing.lent.rows
+
+
+def _called(source: Any) -> str:
+    return source if isinstance(source, str) else "given to the data module"
+
+
+def _seed(seed: int | None, session: Session | None) -> int:
+    if seed is not None:
+        return seed
+    return 0 if session is None or session.seed is None else session.seed
+
+
+def _found(source: Any, session: Session | None) -> Any:
+    """Return a dataset of the sweep, or one that was given itself, once there is a CPU to read it on."""
+    if isinstance(source, str):
+        return _borrowed(source, session)
+    if not is_cached(source):
+        _wait_for_room()
+    return source
+
+
+def _preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
+    """Return a dataset with what this trial does to it."""
+    made = dataset if preprocess is None else preprocess(dataset)
+    if not hasattr(made, "streaming_split"):
+        raise DataError(
+            f"preprocess has to return a dataset of Ray Data, and returned {type(made).__name__}. Write it as "
+            "lambda ds: ds.map_batches(function)."
+        )
+    made.context.enable_progress_bars = False
+    return made
+
+
+def _borrowed(name: str, session: Session | None) -> Any:
+    import ray  # noqa: PLC0415
+
+    lent = None if session is None or session.sharing is None else session.sharing.lent
+    if lent is None or name not in lent.rows:
+        known = [] if lent is None else list(lent.rows)
+        there = f"There are: {', '.join(known)}." if known else "This sweep has none."
+        raise DataError(
+            f"There is no dataset {name!r}.{guess(name, known)} {there} Give it to the sweep: "
+            f"tl.run(..., datasets={{{name!r}: ds}}), or pass the dataset itself."
+        )
+    return ray.get(lent.shelf.get.remote(name), timeout=_GET_LIMIT_S)
+
+
+def _shuffled(dataset: Any, seed: int) -> Any:
+    """Return a dataset whose blocks come in another order each epoch, if they are all there to choose from."""
+    from ray.data import RandomSeedConfig  # noqa: PLC0415 - seconds, and an extra
+
+    if not is_cached(dataset):  # it would be read to its end before its first block came
+        return dataset
+    return dataset.randomize_block_order(seed=RandomSeedConfig(seed, reseed_after_execution=True))
+
+
+def _split(dataset: Any, preprocess: Preprocess | None, ranks: int, epoch: int) -> list[Any]:
+    """Return the ranks' iterators over one run of the dataset an epoch, the same for the same seed and epoch."""
+    made = _preprocessed(dataset, preprocess)
+    context = made.context
+    context.execution_options.preserve_order = True
+    context._execution_idx = epoch  # what Ray Data counts epochs by, and mixes into its seeds
+    return list(made.streaming_split(ranks, equal=True))
+
+
+def _wait_for_room() -> None:
+    """Wait until a CPU is outside of all reservations, for a dataset that no sweep has kept one for.
+
+    Raises: DataError when none is for half a minute: nothing would ever be read.
+    """
+    import ray  # noqa: PLC0415
+    from ray.util.placement_group import placement_group_table  # noqa: PLC0415
+
+    deadline = time.monotonic() + _ROOM_LIMIT_S
+    while True:
+        groups = [one for one in placement_group_table().values() if one["state"] == "CREATED"]
+        held = sum(bundle.get("CPU", 0) for one in groups for bundle in one["bundles"].values())
+        total = ray.cluster_resources().get("CPU", 0)
+        if total - held >= 1:
+            return
+        if time.monotonic() > deadline:
+            raise DataError(
+                f"No CPU is left for Ray Data: {held:g} of the cluster's {total:g} are reserved, so the dataset could "
+                "never be read. Give it to the sweep, tl.run(..., datasets={'train': ds}), which keeps data_cpus=1 "
+                "free; or use fewer workers, or max_concurrent=."
+            )
+        time.sleep(0.5)

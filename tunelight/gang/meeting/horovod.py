@@ -1,0 +1,148 @@
+"""The gang's collectives by Horovod: initialised once for the gang, and anew in the same processes if it must.
+
+Ranks find one another through Horovod's own HTTP rendezvous, which rank 0 serves on the gang's interface
+alone (Horovod's own launcher binds all of them).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import GangError
+from tunelight.gang.meeting.gathering import gather, try_pairs
+from tunelight.messages import Place
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from tunelight.gang.meeting.rendezvous import Meeting
+
+LEAVE_LIMIT_S = 30.0
+"""How long Horovod may take to shut down; a stopped peer holds it up until gloo gives up on it."""
+
+
+class HorovodGroup:
+    """Horovod's global process set."""
+
+    def __init__(self) -> None:
+        self._server: Any = None
+        self._joined = False
+
+    def host(self, address: str, layout: tuple[int, ...]) -> int:
+        """Serve Horovod's rendezvous on ``address`` alone; return its port."""
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts  # noqa: PLC0415
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer  # noqa: PLC0415
+
+        self._server = RendezvousHTTPServer((address, 0), RendezvousHandler, verbose=0)
+        self._server.daemon_threads = True
+        nodes = ",".join(f"{node_name(node)}:{ranks}" for node, ranks in enumerate(layout))
+        self._server.init(get_host_assignments(parse_hosts(nodes), sum(layout)))
+        threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="horovod-rendezvous", daemon=True
+        ).start()
+        return int(self._server.server_address[1])
+
+    def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
+        """Initialise Horovod as this rank."""
+        import horovod.torch as hvd  # noqa: PLC0415 - it is there in Horovod's gangs only
+        import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
+
+        os.environ.update(environment(meeting, place))
+        # Horovod ends the process of a rank that waits 30 s for one that still imports.
+        peers = gather(dist.PrefixStore("gather", store), place)
+        alone = len({peer.address for peer in peers}) == 1
+        found, why = named(socket.gethostname(), alone=alone)
+        if why is not None:
+            raise GangError(f"{why} on {os.uname().nodename} ({place.interface}). {_NAME_IT}", "exception")
+        if not alone:
+            try_pairs(dist.PrefixStore("pairs", store), place, len(meeting.layout), found)
+        hvd.init()
+        self._joined = True
+
+    def leave(self) -> None:
+        """Shut Horovod down, which ends what peers wait for with an error."""
+        import horovod.torch as hvd  # noqa: PLC0415
+
+        if self._joined:
+            leaving = threading.Thread(target=hvd.shutdown, name="horovod-shutdown", daemon=True)
+            leaving.start()
+            leaving.join(LEAVE_LIMIT_S)
+            if leaving.is_alive():
+                raise RuntimeError(f"Horovod did not shut down within {LEAVE_LIMIT_S:.0f} s")
+        self._joined = False
+
+    def close(self) -> None:
+        """End the rendezvous."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def tidy(self) -> None:
+        """Do nothing: a trial makes no groups of Horovod's."""
+
+    def lost_peer(self, error: BaseException) -> bool:
+        """Tell whether an error is Horovod's word for a peer that has left or died."""
+        return type(error).__name__ == "HorovodInternalError"
+
+
+_NAME_IT = (
+    "Horovod 0.28 opens its connections at the address of the host name, whichever interface it is told. Add a line "
+    "with the node's address and its name to /etc/hosts there, or use backend='ddp', which needs no name."
+)
+
+
+def named(host: str, *, alone: bool) -> tuple[str, str | None]:
+    """Return the address of the host name that Horovod will use, and why it cannot (None where it can).
+
+    Its collectives go by the first address of the name that can be bound to. Without one it crashes; with one of the
+    loopback interface, as Debian's installer writes into /etc/hosts, ranks elsewhere wait in vain. ``alone``: all ranks
+    are at one address.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return "", f"The host name {host!r} has no address ({error})"
+    for kind, _, _, _, place in found:
+        address = str(place[0])
+        try:
+            with socket.socket(kind, socket.SOCK_STREAM) as one:
+                one.bind(place)
+        except OSError:
+            continue
+        if alone or not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+            return address, None
+        return address, f"The host name {host!r} has the address {address}, which other nodes cannot reach"
+    held = ", ".join(sorted({str(one[4][0]) for one in found}))
+    return "", f"The host name {host!r} has no address of this node ({held})"
+
+
+def node_name(node: int) -> str:
+    """Return what a node is called among Horovod's hosts."""
+    return f"node{node}"
+
+
+def environment(meeting: Meeting, place: Place) -> dict[str, str]:
+    """Return what Horovod reads: where this rank is, and where the others are to be found.
+
+    Across nodes, ranks of one local rank are numbered by node; the last nodes may have fewer ranks.
+    """
+    crossing = [node for node, ranks in enumerate(meeting.layout) if ranks > place.local_rank]
+    found = {
+        "RANK": place.rank,
+        "SIZE": place.world_size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_SIZE": place.local_world_size,
+        "CROSS_RANK": crossing.index(place.node_rank),
+        "CROSS_SIZE": len(crossing),
+        "HOSTNAME": node_name(place.node_rank),
+        "GLOO_RENDEZVOUS_ADDR": meeting.host,
+        "GLOO_RENDEZVOUS_PORT": meeting.group_port,
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+    }
+    return {f"HOROVOD_{name}": str(value) for name, value in found.items()}

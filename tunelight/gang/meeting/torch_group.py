@@ -1,0 +1,93 @@
+"""The gang's collectives by torch.distributed: gloo, or nccl where each rank has a GPU of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tunelight.gang.meeting.gathering import try_pairs
+from tunelight.messages import Place
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from tunelight.gang.meeting.rendezvous import Meeting
+
+COLLECTIVE_LIMIT_S = 1800.0
+"""How long a collective may take before its ranks give up (torch's own default)."""
+
+
+class TorchGroup:
+    """torch's default process group, on the gang's own store."""
+
+    def __init__(self) -> None:
+        self._joined = False
+
+    def host(self, address: str, layout: tuple[int, ...]) -> int:
+        """Do nothing: the gang's store is all that torch needs."""
+        return 0
+
+    def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
+        """Build the process group."""
+        import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
+
+        if (nodes := len(meeting.layout)) > 1:
+            try_pairs(dist.PrefixStore("pairs", store), place, nodes, place.interface)
+        dist.init_process_group(
+            meeting.backend,
+            store=dist.PrefixStore("group", store),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timedelta(seconds=meeting.timeout_s or COLLECTIVE_LIMIT_S),
+        )
+        self._joined = True
+
+    def leave(self) -> None:
+        """Destroy the group, which frees peers that wait in it."""
+        import torch.distributed as dist  # noqa: PLC0415
+
+        if self._joined and dist.is_initialized():
+            with contextlib.suppress(Exception):  # a group that is broken already has nothing to lose
+                dist.destroy_process_group()
+            _forget_meshes()
+        self._joined = False
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def tidy(self) -> None:
+        """Destroy the groups that a trial made beside the gang's own."""
+        import torch.distributed as dist  # noqa: PLC0415
+        from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415
+
+        if not (self._joined and dist.is_initialized()):
+            return
+        groups = [group for group in c10d._world.pg_map if group is not dist.group.WORLD]
+        for group in groups:
+            with contextlib.suppress(Exception):
+                dist.destroy_process_group(group)
+        if groups:
+            _forget_meshes()
+
+    def lost_peer(self, error: BaseException) -> bool:
+        """Tell whether an error is gloo's or nccl's word for a connection that is gone."""
+        return isinstance(error, RuntimeError) and any(
+            word in str(error) for word in ("gloo", "Connection closed", "NCCL")
+        )
+
+
+def _forget_meshes() -> None:
+    """Let device meshes let go of groups that are destroyed.
+
+    Gloo closes a group's connections, which frees the peers that wait in it, only when nobody holds the group any
+    more; and caches of torch's DTensor keep meshes, and so their groups, for the process's life.
+    """
+    module = sys.modules.get("torch.distributed.device_mesh")
+    if module is None:
+        return
+    for mesh in gc.get_objects():
+        if issubclass(type(mesh), module.DeviceMesh):  # isinstance would ask a proxy what it stands for
+            vars(mesh).get("_pg_registry", {}).clear()

@@ -1,0 +1,206 @@
+"""Lightning callbacks that report to the sweep. They know the session, nothing else of tunelight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from tunelight.compat.arguments import known_arguments
+from tunelight.errors import MetricError, SettingsError, StrategyError, guess
+from tunelight.session.session import Session, get_context
+
+Metrics = str | Iterable[str] | Mapping[str, str] | None
+_HOOKS = frozenset(name for name in vars(Callback) if name.startswith("on_")) - {
+    "on_save_checkpoint",  # a report may write a checkpoint itself
+    "on_load_checkpoint",
+    "on_exception",
+}
+
+
+class TuneReportCallback(Callback):
+    """Report what Lightning has logged, on every rank, whenever a hook runs.
+
+    Args:
+        metrics: {reported name: Lightning's name}, a name, a list of names, or None for all that is logged.
+        on: the hook, or a list of hooks, with or without ``on_``: any that a Lightning callback has.
+        every_n: report at every n-th call of the hook only.
+
+    Sanity checking is never reported. Runs on: worker. Raises: MetricError for a name that Lightning has
+    not logged, TrialStopped when the trial ends at this report.
+    """
+
+    reports = True
+    """Such a callback runs after the others at each hook, so that a checkpoint holds what they made of it."""
+
+    @known_arguments()
+    def __init__(
+        self, metrics: Metrics = None, on: str | Iterable[str] = "validation_end", *, every_n: int = 1
+    ) -> None:
+        super().__init__()
+        if every_n < 1:
+            raise SettingsError(f"every_n must be 1 or more, not {every_n}.")
+        self.filename: str | None = None
+        self._metrics = _as_mapping(metrics)
+        self._every_n = every_n
+        self._calls = 0
+        for hook in _hooks(on):
+            self.__dict__[hook] = self._hook(hook)
+
+    def _hook(self, name: str) -> Callable[..., None]:
+        over = name in ("on_train_end", "on_fit_end")  # Lightning counts the last epoch as completed by then
+
+        def report(trainer: pl.Trainer, *_: Any, **__: Any) -> None:
+            self._handle(trainer, max(0, trainer.current_epoch - over))
+
+        return report
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the bound hooks out: they are made again from their names."""
+        state = {key: value for key, value in self.__dict__.items() if key not in _HOOKS}
+        return {**state, "_hooks": [key for key in self.__dict__ if key in _HOOKS]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the hooks again."""
+        hooks = state.pop("_hooks")
+        self.__dict__.update(state)
+        for hook in hooks:
+            self.__dict__[hook] = self._hook(hook)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Keep how often the hook was called, for ``every_n``."""
+        return {"calls": self._calls}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self._calls = state_dict["calls"]
+
+    @property
+    def state_key(self) -> str:
+        """Return a key of its own for each metrics mapping, so that a Trainer may have several."""
+        return self._generate_state_key(metrics=self._metrics, kind=type(self).__name__)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Refuse a Trainer that would not train on the gang."""
+        from tunelight.lightning.strategy_check import check_strategy  # noqa: PLC0415 - a room above
+
+        if not isinstance(trainer, pl.Trainer):
+            raise StrategyError(
+                f"This Trainer is {type(trainer).__module__}.{type(trainer).__qualname__}. tunelight works with "
+                "the package pytorch_lightning; lightning.pytorch is another copy of the same code, and the "
+                "two do not mix. Write `import pytorch_lightning as pl` everywhere."
+            )
+        check_strategy(trainer, get_context())
+
+    def _handle(self, trainer: pl.Trainer, epoch: int) -> None:
+        if trainer.sanity_checking:
+            return
+        self._calls += 1
+        if self._calls % self._every_n:
+            return
+        session = get_context()
+        from tunelight.lightning.state.adoption import TrainerExchange  # noqa: PLC0415 - a room above
+
+        metrics = self._read(trainer, session)
+        session.writer = trainer.save_checkpoint
+        session.exchange.training = TrainerExchange(trainer)
+        session.report(
+            metrics,
+            self._checkpoint(trainer, session),
+            epoch=epoch,
+            step=trainer.global_step,
+            filename=self.filename,
+        )
+
+    def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:
+        return None
+
+    def _read(self, trainer: pl.Trainer, session: Session) -> dict[str, Any]:
+        logged = trainer.callback_metrics
+        names = self._metrics if self._metrics is not None else {name: name for name in logged}
+        for name in names.values():
+            if name not in logged:
+                raise MetricError(
+                    f"{type(self).__name__} was to report {name!r}, but Lightning has logged "
+                    f"{', '.join(sorted(logged)) or 'nothing'} so far.{guess(name, logged)} Log it with "
+                    f"self.log({name!r}, ...), or report at a later hook."
+                )
+        if session.world_size > 1:
+            for name in unsynced(trainer):
+                if name in names.values():
+                    session.note(
+                        f"{name} is logged without sync_dist=True: what is reported is rank 0's share of the "
+                        "data, not the whole. Use self.log(..., sync_dist=True)."
+                    )
+        return {reported: logged[name] for reported, name in names.items()}
+
+
+class TuneReportCheckpointCallback(TuneReportCallback):
+    """Report, and write one of Lightning's full checkpoints with each report.
+
+    Args:
+        metrics, on, every_n: as in :class:`TuneReportCallback`.
+        filename: what plain Ray Tune's ``Result.checkpoint`` calls the file; in the trial's own folder
+            checkpoints are named by their report.
+
+    The best by the sweep's metric and the last two are kept; ``checkpoints=`` of the sweep says how many, and at
+    which reports they are written. The file is written in the background, off a copy in rank 0's main memory.
+    """
+
+    @known_arguments()
+    def __init__(
+        self,
+        metrics: Metrics = None,
+        filename: str = "checkpoint",
+        on: str | Iterable[str] = "validation_end",
+        *,
+        every_n: int = 1,
+    ) -> None:
+        super().__init__(metrics, on, every_n=every_n)
+        self.filename = filename
+
+    def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:
+        return trainer.save_checkpoint
+
+
+def unsynced(trainer: pl.Trainer) -> list[str]:
+    """Return the names of validation metrics that each rank has averaged for itself."""
+    results = getattr(trainer.fit_loop.epoch_loop.val_loop, "_results", None) or {}
+    names = []
+    for metric in results.values():
+        meta = getattr(metric, "meta", None)
+        if meta is None or not getattr(metric, "is_tensor", False) or not meta.on_epoch:
+            continue
+        if not meta.sync.should:
+            names.append(meta.name)
+    return list(dict.fromkeys(names))
+
+
+def _as_mapping(metrics: Metrics) -> dict[str, str] | None:
+    if metrics is None:
+        return None
+    if isinstance(metrics, str):
+        return {metrics: metrics}
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    if not isinstance(metrics, Iterable) or not all(isinstance(name, str) for name in metrics):
+        raise SettingsError(
+            "metrics must be the name of a metric, a list of names, or a dict of names to report and Lightning's, not "
+            f"{metrics!r}."
+        )
+    return {name: name for name in metrics}
+
+
+def _hooks(on: str | Iterable[str]) -> list[str]:
+    names = []
+    for given in [on] if isinstance(on, str) else list(on):
+        name = given if given.startswith("on_") else f"on_{given}"
+        if name not in _HOOKS:
+            raise SettingsError(
+                f"on={given!r} is no hook of a Lightning callback.{guess(name, _HOOKS)} There are: "
+                f"{', '.join(sorted(hook.removeprefix('on_') for hook in _HOOKS))}."
+            )
+        names.append(name)
+    return names

@@ -1,0 +1,1 @@
+"""Training and evaluation whose results do not depend on the number of ranks."""

@@ -1,0 +1,87 @@
+"""The train function of a ``model=`` sweep: builds module, data module and Trainer on each worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunelight.settings import PARTS, Settings, check_model, check_picklable, check_train
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A train function made of parts: ``model.*`` and ``data.*`` are their arguments, ``trainer.*`` the Trainer's.
+
+    Runs on: worker.
+    """
+
+    model: Callable[..., Any]
+    data: Callable[..., Any] | None = None
+    trainer_args: Mapping[str, Any] = field(default_factory=dict)
+    max_epochs: int | None = None
+    checkpoints: bool = True
+
+    def __call__(self, config: Mapping[str, Any]) -> None:
+        """Train one configuration; everything that Lightning logs is reported after each validation."""
+        import pytorch_lightning as pl  # noqa: PLC0415 - only workers import Lightning
+
+        from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback  # noqa: PLC0415
+        from tunelight.lightning.strategies import BY_BACKEND  # noqa: PLC0415
+        from tunelight.session.session import get_context  # noqa: PLC0415
+
+        parts = split(config)
+        args: dict[str, Any] = {"strategy": BY_BACKEND[get_context().backend](), "enable_checkpointing": False}
+        if self.max_epochs is not None:
+            args["max_epochs"] = self.max_epochs
+        args |= dict(self.trainer_args) | parts["trainer"]
+        if "logger" in args:
+            args["logger"] = _made(args["logger"])
+        callbacks = args.get("callbacks") or []
+        report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
+        args["callbacks"] = [*(callbacks if isinstance(callbacks, list | tuple) else [callbacks]), report]
+        module = self.model(**parts["model"])
+        data = self.data(**parts["data"]) if self.data is not None else None
+        pl.Trainer(**args).fit(module, datamodule=data)
+
+
+def payload(settings: Settings) -> bytes:
+    """Return the pickled train function, or the recipe of a model= sweep. Runs on: driver.
+
+    Raises: TrainFunctionError.
+    """
+    if settings.train is not None:
+        check_train(settings.train)
+        return check_picklable(settings.train, "train")
+    check_model(settings.model, settings.data)
+    recipe = Recipe(
+        model=settings.model,
+        data=settings.data,
+        trainer_args=dict(settings.trainer_args or {}),
+        max_epochs=settings.max_epochs,
+        checkpoints=bool(settings.checkpoints),
+    )
+    for what in ("model", "data", "trainer_args"):
+        check_picklable(getattr(settings, what), what)
+    return check_picklable(recipe, "model")
+
+
+def _made(logger: Any) -> Any:
+    """Return loggers as given; one that was given as a class or as a function is made here, anew for each trial."""
+    from pytorch_lightning.loggers import Logger  # noqa: PLC0415
+
+    if isinstance(logger, list | tuple):
+        return [_made(one) for one in logger]
+    return logger() if callable(logger) and not isinstance(logger, Logger) else logger
+
+
+def split(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a dotted configuration as arguments for each part: {"model": {...}, "data": ..., "trainer": ...}."""
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for key, value in config.items():
+        part, dot, name = key.partition(".")
+        if dot:
+            parts[part][name] = value
+        elif isinstance(value, Mapping):
+            parts[part].update(value)
+    return parts

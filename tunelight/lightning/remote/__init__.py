@@ -1,0 +1,1 @@
+"""A driver's Trainer, carried out on a gang."""

@@ -1,0 +1,408 @@
+"""The driver's launcher: sends a Trainer's run to a gang and brings back what it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytorch_lightning as pl
+import ray
+import torch
+from pytorch_lightning.strategies.launchers.launcher import _Launcher
+
+from tunelight.checkpoints import files as checkpoints
+from tunelight.cluster.connect import check_cluster, use_ray
+from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
+from tunelight.gang.causes import as_cause
+from tunelight.gang.drain import DRAINED, reason_to_leave
+from tunelight.gang.gang import Gang
+from tunelight.gang.pool import Held, current_group, pool
+from tunelight.gang.run import Run
+from tunelight.gang.spec import GangSpec, driver_paths
+from tunelight.lightning.remote import job
+from tunelight.lightning.remote.disks import Files, read
+from tunelight.lightning.transfer import Packed, unpack
+from tunelight.machine.notebook import is_terminal, shown
+from tunelight.messages import CheckpointInfo, Continue, Report, Task, Terminal, Text
+from tunelight.resources import Reservation
+
+if TYPE_CHECKING:
+    from tunelight.lightning.strategies.base import GangStrategy
+
+_serials = itertools.count(1)
+_runs = itertools.count(1)
+_SAFE = ".tunelight"
+SAFE_EVERY_S = 5.0
+"""How often a run writes a checkpoint for its own safety, at most, and when it first does."""
+_LOOK_S = 1.0
+"""How often the driver of an elastic gang looks whether workers have arrived."""
+_PASSED_ON = ("NCCL_", "TORCH_NCCL_", "HOROVOD_")
+"""What a driver's variables that workers get too begin with: interfaces, protocols, time limits."""
+_NO_STATES = (
+    "The optimizers' states are gone with the workers that held them: there was no fit, its workers have ended, or "
+    "another job has run on them since. Ask for them right after fit."
+)
+
+
+class DriverLauncher(_Launcher):
+    """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
+
+    def __init__(self, strategy: GangStrategy, before: Any) -> None:
+        self.trainer: pl.Trainer
+        self._strategy = strategy
+        self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
+        self._held: Held | None = None
+        self._lease = 0
+        if isinstance(before, DriverLauncher):
+            self._held, self._lease = before._held, before._lease
+        self._trained: tuple[Held, int] | None = None
+
+    @property
+    def is_interactive_compatible(self) -> bool:
+        """Say that notebooks are fine."""
+        return True
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
+        """Run ``function``, one of the Trainer's own, on the gang; return what it returns there.
+
+        Raises: WorkerFailedError when a rank failed, as an instance of what was raised there too; StrategyError,
+            ResourceError, TrainFunctionError or SettingsError before any worker starts; GangError when they do not
+            start.
+        """
+        if trainer is None:
+            return function(*args, **kwargs)
+        self._check(trainer)
+        if not self._busy.acquire(blocking=False):
+            raise StrategyError(
+                f"This {type(self._strategy).__name__} is running another Trainer's job. Give each Trainer a strategy "
+                "of its own."
+            )
+        try:
+            self.trainer = trainer
+            self._strategy.give_callbacks_back()
+            for logger in trainer.loggers:
+                _ = logger.version  # which folder it will be is settled here, once
+            sent = job.pack_run(trainer, function.__name__, args, kwargs)
+            needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
+            handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=_safe_folder(trainer))
+        except BaseException as error:
+            self._strategy.hold_callbacks(trainer)
+            if isinstance(error, WorkerFailedError):
+                raise as_cause(error) from None
+            raise
+        finally:
+            self._busy.release()
+        return job.recover(trainer, sent, handed_in, (*args, *kwargs.values()), self._fetch)
+
+    def kill(self, signum: int) -> None:
+        """End the workers."""
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """End this strategy's workers, unless another strategy has taken them since."""
+        if self._held is not None:
+            pool.end(self._held, self._lease)
+            self._held = self._trained = None
+
+    def training_state(self, *, missing_ok: bool = False) -> dict[str, Any]:
+        """Fetch optimizers' and schedulers' states of the last fit from the workers.
+
+        Raises: StrategyError where there is none any more, unless ``missing_ok``.
+        """
+        held, serial = self._trained or (None, 0)
+        if held is None or held.closed or held.gang.trials != serial:
+            if missing_ok:
+                return {}
+            raise StrategyError(_NO_STATES)
+        (told,) = self._run(job.hand_in_training_state).values()
+        state = unpack(ray.get(told))
+        if state is None and not missing_ok:
+            raise StrategyError(_NO_STATES)
+        return dict(state or {})
+
+    def _fetch(self, paths: list[str]) -> Files:
+        """Fetch checkpoints from rank 0's disk."""
+        (told,) = self._run(job.hand_in_files, paths=paths).values()
+        found: Files = ray.get(told)
+        return found
+
+    # -- checks before anything starts
+
+    def _check(self, trainer: pl.Trainer) -> None:
+        strategy, wanted = self._strategy, self._strategy.workers
+        name = type(strategy).__name__
+        if trainer._accelerator_connector.precision_plugin is not strategy.precision_plugin or (
+            strategy.launcher is not self
+        ):
+            raise StrategyError(
+                f"This {name} has been given to another Trainer since: a strategy belongs to one Trainer. Make one "
+                "for each; they share warm workers all the same."
+            )
+        _check_group(getattr(strategy, "_process_group_backend", None))
+        connector = trainer._accelerator_connector
+        flag = connector._devices_flag
+        devices = len(flag) if isinstance(flag, list | tuple) else int(flag)
+        nodes = connector._num_nodes_flag
+        automatic = (1, torch.cuda.device_count())  # what Lightning makes of devices="auto"
+        if (nodes > 1 and devices * nodes != wanted.number) or (
+            nodes == 1 and devices not in (*automatic, wanted.number)
+        ):
+            raise StrategyError(
+                f"Trainer(devices={devices}, num_nodes={nodes}) contradicts {name}(num_workers={wanted.number}): leave "
+                "devices and num_nodes out, the strategy says how many workers there are."
+            )
+
+    # -- a job on the gang
+
+    def _run(
+        self,
+        function: Callable[[dict[str, Any]], None],
+        *,
+        run: Packed | None = None,
+        files: Sequence[str] = (),
+        paths: Sequence[str] = (),
+        folder: Path | None = None,
+    ) -> dict[int, Any]:
+        """Run ``function`` on every rank; return what they hand in, by rank.
+
+        ``run`` is a packed Trainer's run, ``files`` the checkpoints that it may load, ``paths`` those to bring;
+        ``folder`` is for what a run needs to survive a lost worker, and gone after it.
+        """
+        folder = folder or Path.cwd()
+        held = self._take()
+        config: dict[str, Any] = {"paths": list(paths)}
+        if files and _elsewhere(held.gang):
+            config["files"] = ray.put(read(files))
+        reporter = _reporter()
+        task = Task(
+            trial_id=f"job-{next(_serials)}",
+            trial_dir=reporter.folder if reporter else str(folder),
+            config=config,
+            train=cloudpickle.dumps(function),
+            seed=None,
+            cwd=str(Path.cwd()),
+            sys_path=driver_paths(),
+            until=1 if reporter else None,
+            verbose=1,
+            terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
+            job=True,
+            heard=reporter is not None,
+            every_s=0.0 if reporter else SAFE_EVERY_S,
+        )
+        while True:
+            gang = held.gang
+            steady = Run(
+                gang,
+                task,
+                self._strategy.workers.failures,
+                say=lambda text: _say(f"tunelight: {text}"),
+                keep=_Spares() if reporter is None else lambda _: None,  # else it keeps what it has not passed on
+                newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
+                fresh=lambda task: task if run is None else _with_run(task, run),
+                leave=None if reporter or run is None else reason_to_leave(gang, with_head=False),
+            )
+            try:
+                return self._finished(steady, held, reporter, folder)
+            except WorkerFailedError as error:
+                if error.error.type_name != DRAINED:
+                    raise
+                _say(f"tunelight: {error.error.message}; going on elsewhere")
+            pool.close(held)
+            held, task = self._take(), replace(task, resume=steady.resume)
+
+    def _finished(self, steady: Run, held: Held, reporter: Any, folder: Path) -> dict[int, Any]:
+        """Run a job to its end; return what ranks hand in. The gang is given back, or closed, unless it has to move."""
+        gang = held.gang
+        try:
+            steady.start()
+            handed_in = _listen(steady, reporter)
+        except WorkerFailedError as error:
+            if error.error.type_name == DRAINED:
+                raise
+            if (last := _newest(folder)) is not None:
+                error.add_note(f"What it had learned is in {last.path}: fit(..., ckpt_path=...) goes on from there.")
+            pool.give_back(held, self._strategy.workers.idle_timeout_s)
+            raise
+        except BaseException as error:  # Ctrl-C, a stop by Tune: nobody waits for the ranks' next boundary
+            if isinstance(error, SystemExit) and reporter is not None:
+                gang.finish(reason="stopped")
+                reporter.close()
+                pool.give_back(held, self._strategy.workers.idle_timeout_s)
+            else:
+                pool.close(held)
+            raise
+        _forget(folder)
+        if reporter is not None:
+            reporter.close()
+        self._trained = (held, gang.trials)  # what is asked of it later does not disturb what it keeps
+        pool.give_back(held, self._strategy.workers.idle_timeout_s)
+        return handed_in
+
+    def _take(self) -> Held:
+        """Return a gang: the warm one, or another like it, or a new one."""
+        wanted, strategy = self._strategy.workers, self._strategy
+        group = current_group()
+        each = Reservation(
+            wanted.number,
+            wanted.cpus,
+            wanted.gpus,
+            resources_per_worker=dict(wanted.resources or {}),
+            least=wanted.least,
+        )
+        first, per_bundle, reservation = 0, 1, each
+        if group is not None:
+            first = _first_bundle(group.bundle_specs, each, type(strategy).__name__)
+        else:
+            use_ray()
+            if wanted.hosts is not None:
+                per_bundle = wanted.number // wanted.hosts
+                reservation = Reservation(
+                    wanted.hosts,
+                    wanted.cpus * per_bundle,
+                    wanted.gpus * per_bundle,
+                    resources_per_worker={name: n * per_bundle for name, n in (wanted.resources or {}).items()},
+                )
+            who = f"{type(strategy).__name__}(num_workers={wanted.number})"
+            reservation = check_cluster(reservation, who=who, spread=wanted.hosts is not None)
+        spec = GangSpec(
+            workers=reservation.workers * per_bundle,
+            least=wanted.least,
+            most=wanted.number,
+            on_resize=wanted.on_resize,
+            hang_timeout_s=wanted.failures.hang_timeout_s,
+            reschedule_timeout_s=wanted.failures.reschedule_timeout_s,
+            cpus_per_worker=wanted.cpus,
+            gpus_per_worker=wanted.gpus,
+            resources_per_worker=dict(wanted.resources or {}),
+            backend=strategy.backend,
+            first_bundle=first,
+            workers_per_bundle=per_bundle,
+            process_group=getattr(strategy, "_process_group_backend", None),
+            timeout_s=_seconds(getattr(strategy, "_timeout", None)),
+            environ={name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
+            init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
+            cwd=str(Path.cwd()),
+            sys_path=driver_paths(),
+        )
+        self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
+        self._lease = self._held.lease
+        return self._held
+
+
+def _check_group(backend: str | None) -> None:
+    """Refuse a ``process_group_backend`` that torch does not have, before workers start. Raises: StrategyError."""
+    known = torch.distributed.Backend.backend_list if torch.distributed.is_available() else []
+    for name in [] if backend is None or not known else [part.split(":")[-1] for part in backend.split(",")]:
+        if name.lower() not in known:
+            raise StrategyError(
+                f"torch.distributed has no process_group_backend={name!r}, only {', '.join(known)}."
+                f"{guess(name, known)} Leave it out (nccl for GPUs, else gloo), or import the module that registers it "
+                "here too."
+            )
+
+
+class _Spares:
+    """Keeps the last two of the checkpoints that a run writes for its own safety."""
+
+    def __init__(self) -> None:
+        self._left: list[CheckpointInfo] = []
+
+    def __call__(self, info: CheckpointInfo) -> None:
+        self._left = checkpoints.keep_spares([*self._left, info])
+
+
+def _with_run(task: Task, run: Packed) -> Task:
+    """Add a Trainer's run; Ray's store may let go of it once every rank has it, for it is put there at each start."""
+    return replace(task, config={**task.config, "run": ray.put(run)})
+
+
+def _listen(run: Run, reporter: Any) -> dict[int, Any]:
+    """Follow a job to its end; return what ranks handed in at its last start. Raises: TrialError with the cause."""
+    elastic = run.gang.spec.least is not None
+    with shown() as show:
+        while run.running:
+            event = run.next_event(_LOOK_S if elastic else None)
+            run.resize_if_due()
+            if isinstance(event, Text):
+                show(event)
+            elif isinstance(event, Report) and reporter is not None:
+                for note in event.notes:
+                    _say(note)
+                reporter(event)
+                run.answer(Continue(until=event.number + 1))
+    return run.handed_in
+
+
+def _safe_folder(trainer: pl.Trainer) -> Path:
+    """Return where a run's own checkpoints go; where the gang has several nodes, it has to be one folder for all."""
+    name = f"{socket.gethostname()}-{os.getpid()}-{next(_runs)}"
+    return Path(trainer.default_root_dir, _SAFE, name).absolute()
+
+
+def _newest(folder: Path) -> CheckpointInfo | None:
+    """Return the checkpoint that a run is to go on from, if there is one."""
+    info, warning = checkpoints.last_whole(folder)
+    if warning is not None:
+        _say(f"tunelight: {warning}")
+    return info
+
+
+def _forget(folder: Path) -> None:
+    """Delete what a run needed while it could still fail."""
+    if folder.parent.name == _SAFE:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()  # unless another run's is in it
+
+
+def _seconds(timeout: timedelta | None) -> float | None:
+    return None if timeout is None else timeout.total_seconds()
+
+
+def _elsewhere(gang: Gang) -> bool:
+    """Tell whether a rank runs on another node than this process, which may have another disk."""
+    if ray.util.client.ray.is_connected():
+        return True  # the node that Ray names is its server's: nothing says where this process is
+    here = ray.get_runtime_context().get_node_id()
+    return any(location.node_id != here for location in gang.locations)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201 - the person at the driver waits
+
+
+def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, name: str) -> int:
+    """Return the index of worker 0's bundle in a trial's reservation. Raises: ResourceError if it is too small."""
+    first = len(bundles) - each.workers
+    enough = first >= 0 and all(
+        bundle.get(resource, 0) + 1e-9 >= amount
+        for bundle in bundles[first:]
+        for resource, amount in each.worker.items()
+    )
+    if not enough:
+        raise ResourceError(
+            f"{name}(num_workers={each.workers}) needs {each}, one bundle each, but this trial has reserved {bundles}: "
+            "its workers would never start. Pass resources_per_trial=tunelight.get_tune_resources(num_workers="
+            f"{each.workers}, ...) to Ray Tune."
+        )
+    return first
+
+
+def _reporter() -> Any:
+    """Return how reports reach the Tune trial that this process is, or None where it is none."""
+    if "ray.tune" not in sys.modules:
+        return None
+    from tunelight.lightning.remote.tune import trial_reporter  # noqa: PLC0415 - Ray Tune is imported already
+
+    return trial_reporter()

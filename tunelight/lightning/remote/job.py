@@ -1,0 +1,389 @@
+"""A Trainer's run as a job for a gang: what a driver sends, what each rank does, what comes back.
+
+The Trainer goes as it is, with its model and data in one piece through Ray's object store, whose buffers each
+node holds once. Back come the weights, and whatever else a run in the driver's own process would have left.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import ray
+import torch
+from lightning_fabric.utilities.apply_func import move_data_to_device
+from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loops.loop import _Loop
+from pytorch_lightning.loops.progress import _BaseProgress
+from pytorch_lightning.plugins.precision import MixedPrecision
+from pytorch_lightning.trainer import call
+from pytorch_lightning.trainer.states import TrainerFn
+
+from tunelight.errors import TrainFunctionError
+from tunelight.gang.reset import torch_flags
+from tunelight.lightning.exact.eval_shards import interleave
+from tunelight.lightning.remote import disks as files
+from tunelight.lightning.state import compiling
+from tunelight.lightning.state.changes import Changes, Parts
+from tunelight.lightning.strategy_check import guard_callbacks
+from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
+from tunelight.session.session import get_context
+
+_SEEDS = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
+_METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+
+
+@dataclass(frozen=True)
+class Globals:
+    """A process's random generators, seeds and torch flags."""
+
+    rng: dict[str, Any]
+    environ: dict[str, str]
+    flags: list[Any]
+
+    @classmethod
+    def here(cls) -> Globals:
+        """Read those of this process."""
+        environ = {name: os.environ[name] for name in _SEEDS if name in os.environ}
+        return cls(_collect_rng_states(include_cuda=False), environ, [read() for read, _ in _flags()])
+
+    def set(self) -> None:
+        """Make them this process's."""
+        os.environ.update(self.environ)
+        for (read, write), value in zip(_flags(), self.flags, strict=True):
+            if read() != value:
+                write(value)
+        _set_rng_states(self.rng)
+
+
+def _flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    return [pair for pair in torch_flags() if pair[0] is not torch.get_num_threads]  # a worker has its own share
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """What a rank sends back: ``left`` is a packed `Left`, ``weights`` a packed state dict, if the run changed it."""
+
+    left: Packed
+    weights: Packed | None
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a run leaves, but for the weights: all of it on rank 0, predictions on every rank."""
+
+    result: Any
+    state: Any
+    loops: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    callbacks: list[Callback]
+    """The Trainer's, as the run has left them: those of the driver, and new ones of the model's."""
+    changes: Changes
+    loggers: list[Packed | None]
+    rng: dict[str, Any]
+    should_stop: bool
+    predictions: Any = None
+    splits: tuple[bool, ...] = ()
+    """For each dataloader of ``predict``, whether its batches were dealt to the ranks."""
+    files: tuple[str, ...] = ()
+
+
+# --- on the driver: send ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A run as the ranks get it, and what of it the driver has too."""
+
+    run: Packed
+    parts: Parts
+    callbacks: list[Callback]
+
+
+def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sent:
+    """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError with what cannot go."""
+    given = [*args, *kwargs.values()]
+    callbacks = list(trainer.callbacks)
+    state, compiled = trainer.strategy.for_ranks(), compiling.take_off(trainer.lightning_module)
+    try:
+        data = [part for part in given if isinstance(part, pl.LightningDataModule)]
+        parts = Parts(_model(trainer, given), callbacks, data)
+        run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
+        return Sent(pack({**run, "strategy": state, "compiled": compiled, "parts": parts}), parts, callbacks)
+    except Exception as error:
+        if compiled is not None:
+            _check_compiled(compiled, trainer.lightning_module)
+        raise _unpicklable(trainer, args, kwargs, error) from error
+
+
+def _model(trainer: Any, given: Iterable[object]) -> Any:
+    return next((one for one in given if isinstance(one, pl.LightningModule)), trainer.lightning_module)
+
+
+def _check_compiled(compiled: Any, model: pl.LightningModule) -> None:
+    """Raise TrainFunctionError if what ``torch.compile`` was told for ``model`` cannot be sent."""
+    try:
+        pack(compiled, {"model": model})
+    except Exception as error:
+        raise TrainFunctionError(
+            f"What torch.compile was told for {type(model).__name__} cannot be sent to the workers: "
+            f"{type(error).__name__}: {error}. Pass the model that is not compiled, and compile its parts in its "
+            "configure_model(), which runs on each worker: self.net.compile()."
+        ) from error
+
+
+def _unpicklable(trainer: Any, args: Any, kwargs: Any, error: Exception) -> TrainFunctionError:
+    model = trainer.strategy.lightning_module
+    parts = {"model": model, "trainer.callbacks": trainer.callbacks, "trainer.loggers": trainer.loggers}
+    parts |= {f"data ({type(part).__name__})": part for part in [*args, *kwargs.values()] if part is not model}
+    for name, part in {**parts, "trainer": trainer}.items():
+        try:
+            pack(part)
+        except Exception as own:  # noqa: BLE001 - whatever pickling it raises, this is the part
+            where = find_unpicklable(part, name)
+            return TrainFunctionError(
+                f"{where} cannot be sent to the workers: {type(own).__name__}: {own}. Make it where it is used (in "
+                "setup() or on first use), or leave it out of pickling with __getstate__."
+            )
+    return TrainFunctionError(f"The Trainer cannot be sent to the workers: {type(error).__name__}: {error}.")
+
+
+class Safeguard(Callback):
+    """Lets a fit write checkpoints, so that a lost worker costs little, and be resized, at its boundaries.
+
+    Boundaries are the ends of validation, and those of epochs in a fit without validation. Runs on: worker.
+    """
+
+    reports = True
+    """It runs after the other callbacks, so that a checkpoint holds what they made of the boundary."""
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Come to a boundary."""
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self._boundary(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Come to a boundary, where there is no validation."""
+        if not trainer.enable_validation:
+            self._boundary(trainer)
+
+    @staticmethod
+    def _boundary(trainer: pl.Trainer) -> None:
+        session = get_context()
+        session.writer = trainer.save_checkpoint
+        session.boundary(epoch=trainer.current_epoch, step=trainer.global_step)
+
+
+# --- on each rank: run --------------------------------------------------------------------------------------
+
+_optimizer_states: Callable[[], list[dict[str, Any]]] | None = None
+_schedulers: list[dict[str, Any]] = []
+
+
+def run_on_rank(config: dict[str, Any]) -> None:
+    """Run the Trainer that a driver sent, as this rank. Runs on: worker."""
+    global _optimizer_states, _schedulers  # noqa: PLW0603 - what the last job of this worker left, until the next
+    _optimizer_states, _schedulers = None, []
+    session = get_context()
+    run = unpack(ray.get(config.pop("run")))
+    trainer = run["trainer"]
+    strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
+    _arrive(trainer, strategy, run["strategy"])
+    added = [*guard_callbacks(), *([] if session.heard else [Safeguard()])]
+    brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
+    compiling.compile_again(run["compiled"])
+    parts: Parts = run["parts"]
+    if session.rank == 0:
+        parts.watch(_references(trainer, brought))
+    run["globals"].set()
+    if "files" in config:
+        files.write(ray.get(config.pop("files")))
+    result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
+    after = [one for one in trainer.callbacks if one not in added]  # the driver knows nothing of them
+    trainer.callbacks = sorted(after, key=lambda one: brought.index(one) if one in brought else len(brought))
+    weights = strategy.full_weights() if _changed(trainer) else None  # collective, where it is sharded
+    known = _references(trainer, brought)
+    left = _leave(trainer, strategy, result, parts, known)
+    if session.rank == 0 or left.predictions is not None:
+        packed = pack_state(weights) if weights is not None and session.rank == 0 else None
+        session.hand_in(ray.put(HandedIn(pack_state(left, parts.references(known)), packed)))
+    del weights
+    if trainer.state.fn == TrainerFn.FITTING:
+        _optimizer_states = strategy.keep_optimizer_states()
+        _schedulers = [entry.scheduler.state_dict() for entry in strategy.lr_scheduler_configs]
+
+
+def hand_in_files(config: dict[str, Any]) -> None:
+    """Send the driver the files that it lacks. Runs on: worker."""
+    if get_context().rank == 0:
+        get_context().hand_in(ray.put(files.read(config["paths"])))
+
+
+def hand_in_training_state(_config: dict[str, Any]) -> None:
+    """Send the driver the optimizers' and schedulers' states of the last fit. Runs on: worker."""
+    states = None if _optimizer_states is None else _optimizer_states()
+    if get_context().rank == 0:
+        told = None if states is None else {"optimizer_states": states, "lr_schedulers": _schedulers}
+        get_context().hand_in(ray.put(pack(told)))
+
+
+def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:
+    """Make a driver's Trainer one of this rank; ``sent`` is what its strategy has for the ranks."""
+    strategy.arrive(sent)
+    connector = trainer._accelerator_connector
+    connector.accelerator = strategy.accelerator
+    connector.cluster_environment = strategy.cluster_environment
+    connector._parallel_devices = list(strategy.parallel_devices or [])
+    plugin = strategy.precision_plugin
+    if isinstance(plugin, MixedPrecision):
+        plugin.device = strategy.root_device.type  # the driver may have none of the workers' devices
+
+
+def _leave(trainer: Any, strategy: Any, result: Any, parts: Parts, known: Mapping[str, object]) -> Left:
+    """Gather what the run leaves on this rank; of ``parts``, what ``known`` leads to, rank 0's changes."""
+    predicting = trainer.state.fn == TrainerFn.PREDICTING
+    zero = strategy.is_global_zero
+    connector = trainer._logger_connector
+    return Left(
+        result=None if predicting else result,
+        state=trainer.state,
+        loops=_plain_state(trainer),
+        metrics=[move_data_to_device(getattr(connector, name), "cpu") for name in _METRICS] if zero else [],
+        callbacks=[one for one in trainer.callbacks if _packs(one, parts.references(known))] if zero else [],
+        changes=parts.changes(known) if zero else Changes(),
+        loggers=[_logger_state(one, parts.references(known)) for one in trainer.loggers] if zero else [],
+        rng=_collect_rng_states(include_cuda=False),
+        should_stop=trainer.should_stop,
+        predictions=move_data_to_device(result, "cpu") if predicting else None,
+        splits=tuple(strategy.prediction_splits) if predicting else (),
+        files=tuple(known_checkpoints(trainer)) if zero else (),
+    )
+
+
+def _changed(trainer: Any) -> bool:
+    """Tell whether a run may have changed the weights: it trained, or it loaded a checkpoint."""
+    return trainer.state.fn == TrainerFn.FITTING or trainer.ckpt_path is not None
+
+
+def _references(trainer: Any, callbacks: Sequence[Callback]) -> dict[str, object]:
+    """Return what both sides have beside the parts, each by its name; ``callbacks`` are those that were sent."""
+    known: dict[str, object] = {"trainer": trainer, "strategy": trainer.strategy, **_loops(trainer)}
+    known |= {f"logger {index}": logger for index, logger in enumerate(trainer.loggers)}
+    return known | {f"callback {index}": one for index, one in enumerate(callbacks)}
+
+
+def _loops(trainer: Any) -> dict[str, _Loop]:
+    """Return every loop of a Trainer by its path."""
+    found: dict[str, _Loop] = {}
+
+    def walk(path: str, loop: _Loop) -> None:
+        found[path] = loop
+        for name, value in vars(loop).items():
+            if isinstance(value, _Loop):
+                walk(f"{path}.{name}", value)
+
+    for name in ("fit_loop", "validate_loop", "test_loop", "predict_loop"):
+        walk(name, getattr(trainer, name))
+    return found
+
+
+def _plain_state(trainer: Any) -> dict[str, Any]:
+    """Return the loops' counters and flags: attributes that are plain, by path and name."""
+    plain = (_BaseProgress, bool, int, float, str)
+    return {
+        path: {name: value for name, value in vars(loop).items() if value is None or isinstance(value, plain)}
+        for path, loop in _loops(trainer).items()
+    }
+
+
+def _packs(value: object, known: Mapping[str, object]) -> bool:
+    try:
+        pack_state(value, known)
+    except Exception:  # noqa: BLE001 - whatever pickling it raises, a callback of the model's is made anew next time
+        return False
+    return True
+
+
+def _logger_state(logger: Any, known: Mapping[str, object]) -> Packed | None:
+    """Return a logger's attributes, packed; None where that cannot be pickled."""
+    try:
+        reduced = logger.__reduce_ex__(2)
+        return pack_state(reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(logger), known)
+    except Exception:  # noqa: BLE001 - whatever pickling it raises, the logger begins anew in the next run
+        return None
+
+
+def known_checkpoints(trainer: Any) -> list[str]:
+    """Return the checkpoints that a Trainer's callbacks know and that exist on this node."""
+    paths: list[str] = []
+    for one in trainer.checkpoint_callbacks:
+        paths += [getattr(one, "best_model_path", ""), getattr(one, "last_model_path", "")]
+        paths += list(getattr(one, "best_k_models", {}))
+    return [path for path in dict.fromkeys(paths) if path and not files.missing([path])]
+
+
+def needed_checkpoints(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Return the checkpoints on this node that a run may load."""
+    given = inspect.signature(getattr(trainer, name)).bind(*args, **kwargs).arguments.get("ckpt_path")
+    if given is not None and not files.missing([str(given)]):
+        return [str(given)]
+    if given is None and name == "_fit_impl":
+        return []
+    return known_checkpoints(trainer)  # "best", "last", or what no model stands for
+
+
+# --- on the driver: recover ---------------------------------------------------------------------------------
+
+
+def recover(
+    trainer: Any,
+    sent: Sent,
+    handed_in: Mapping[int, Any],
+    args: tuple[Any, ...],
+    fetch: Callable[[list[str]], files.Files],
+) -> Any:
+    """Leave the driver's Trainer and model as a run in this process would have left them; return its result.
+
+    ``fetch`` brings the checkpoints that are not on this node's disk.
+    """
+    model = _model(trainer, args)
+    trainer.strategy.connect(model)
+    first: HandedIn = ray.get(handed_in[0])
+    if first.weights is not None:
+        copy_into(model, unpack_view(first.weights))
+    known = sent.parts.references(_references(trainer, sent.callbacks))
+    left: Left = unpack(first.left, known)
+    model.trainer = trainer
+    loops = _loops(trainer)
+    for path, attributes in left.loops.items():
+        if path in loops:
+            vars(loops[path]).update(attributes)
+    for name, values in zip(_METRICS, left.metrics, strict=True):
+        setattr(trainer._logger_connector, name, values)
+    sent.parts.put(left.changes)
+    trainer.callbacks[:] = left.callbacks
+    _recover_loggers(trainer, left.loggers, known)
+    trainer.state = left.state
+    trainer.should_stop = left.should_stop
+    _set_rng_states(left.rng)
+    if lacking := files.missing(left.files):
+        files.write(fetch(lacking))
+    if left.predictions is None:
+        return left.result
+    others = [unpack(ray.get(handed_in[rank]).left, known) for rank in sorted(handed_in) if rank]
+    return interleave([one.predictions for one in (left, *others)], list(left.splits))
+
+
+def _recover_loggers(trainer: Any, states: list[Packed | None], known: Mapping[str, object]) -> None:
+    """Tell the driver's loggers what the workers' have begun, for the next run to go on with: a file, a run's id.
+
+    What is None there may be something here: a connection, which stays on its side.
+    """
+    for logger, told in zip(trainer.loggers, states, strict=False):
+        if told is not None and isinstance(state := unpack(told, known), dict):
+            vars(logger).update({name: value for name, value in state.items() if value is not None})

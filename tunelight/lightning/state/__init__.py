@@ -1,0 +1,1 @@
+"""What training is made of: how it is kept, put back and handed over."""

@@ -1,0 +1,234 @@
+"""Adoption: a running training takes over another's weights and optimizer states in place, and another configuration.
+
+What is exchanged is what the optimizers work on: weights, buffers and their own states, and what the module's
+``on_save_checkpoint`` adds. Epochs, steps, loaders, loggers and the position in learning-rate schedules stay the
+training's own. The exploit step of Jaderberg et al., "Population Based Training of Neural Networks"
+(https://arxiv.org/abs/1711.09846).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import ModelParallelStrategy
+
+from tunelight.lightning.state.rates import OF_GROUPS, OF_SCHEDULERS, each
+from tunelight.lightning.transfer import Packed, pack_state, unpack_view
+
+_PROPORTIONAL = ("lr", "weight_decay")
+"""Options that keep their ratio to the configuration's value: a layer may have a tenth of the rate, or no decay."""
+_OF_BUILDERS = ("data", "trainer")
+"""Parts of a configuration that make what a running Trainer cannot exchange."""
+_NOTHING = object()
+
+
+class TrainerExchange:
+    """Gives and takes the state of one Trainer's fit. Runs on: worker, every rank at the same report."""
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._trainer = trainer
+
+    def give(self) -> Packed:
+        """Return the whole state (gathered on rank 0 where it is sharded), which shows training's memory until sent."""
+        trainer = self._trainer
+        state: dict[str, Any] = {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "state_dict": _weights(trainer),
+            "optimizer_states": _optimizers(trainer),
+        }
+        trainer.lightning_module.on_save_checkpoint(state)
+        return pack_state(state)
+
+    def agree(self, yes: bool) -> bool:
+        """Return whether all ranks say yes."""
+        return bool(self._trainer.strategy.reduce_boolean_decision(yes, all=True))
+
+    def take(self, state: Packed, before: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+        """Make ``state`` this training's own; return why nothing was changed, if it does not fit in place."""
+        trainer, module = self._trainer, self._trainer.lightning_module
+        came: dict[str, Any] = unpack_view(state)
+        refused = _misfit(trainer, came) or _untaken(trainer, before, config)
+        if refused is not None:
+            return refused
+        module.on_load_checkpoint(came)
+        groups = [[_options(group) for group in one.param_groups] for one in trainer.optimizers]
+        _load(trainer, came)
+        for optimizer, options in zip(trainer.optimizers, groups, strict=True):
+            optimizer.zero_grad()  # what was accumulated is of weights that are gone
+            for group, own in zip(optimizer.param_groups, options, strict=True):
+                group.update(own)
+        put_values(trainer, before, config)
+        if callable(hook := getattr(module, "on_adopt", None)):
+            hook(dict(config))
+        return None
+
+
+def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Bring optimizers, learning-rate schedules, hparams and same-named attributes from one configuration to another.
+
+    A value belongs to the option, hparam or attribute that its key ends with (``model.lr``: ``lr``).
+    """
+    module: Any = trainer.lightning_module
+    for key, old, new in _changed(before, config):
+        name = key.rpartition(".")[2]
+        for optimizer in trainer.optimizers:
+            for group in optimizer.param_groups:
+                for option in OF_GROUPS if name == "lr" else (name,):
+                    if option in group:
+                        group[option] = _moved(group[option], name, old, new)
+        if name == "lr":
+            _move_schedules(trainer, old, new)
+        for known in (key, name):
+            if known in module.hparams:
+                module.hparams[known] = new
+        if name in vars(module) and _same(vars(module)[name], old):
+            setattr(module, name, new)
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a configuration by dotted key."""
+    values: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            values.update(flat(value, f"{prefix}{key}."))
+        else:
+            values[f"{prefix}{key}"] = value
+    return values
+
+
+def plain_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of a configuration by dotted key, as a checkpoint may hold them."""
+    found = {}
+    for key, value in flat(config).items():
+        single = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+        if single is None or type(single) in (bool, int, float, str):
+            found[key] = single
+    return found
+
+
+# --- there and back -----------------------------------------------------------------------------------------
+
+
+def _weights(trainer: pl.Trainer) -> Mapping[str, Any]:
+    if isinstance(trainer.strategy, ModelParallelStrategy):
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict  # noqa: PLC0415 - a second of imports
+
+        return get_model_state_dict(trainer.lightning_module, options=_whole())
+    return trainer.lightning_module.state_dict()
+
+
+def _optimizers(trainer: pl.Trainer) -> list[dict[str, Any]]:
+    if isinstance(trainer.strategy, ModelParallelStrategy):
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict  # noqa: PLC0415 - as above
+
+        module = trainer.lightning_module
+        return [dict(get_optimizer_state_dict(module, one, options=_whole())) for one in trainer.optimizers]
+    return [one.state_dict() for one in trainer.optimizers]
+
+
+def _load(trainer: pl.Trainer, came: Mapping[str, Any]) -> None:
+    module, optimizers = trainer.lightning_module, trainer.optimizers
+    if not isinstance(trainer.strategy, ModelParallelStrategy):
+        module.load_state_dict(came["state_dict"], strict=module.strict_loading)
+        for optimizer, state in zip(optimizers, came["optimizer_states"], strict=True):
+            optimizer.load_state_dict(_own(state))
+        return
+    from torch.distributed.checkpoint.state_dict import (  # noqa: PLC0415 - as above
+        set_model_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    set_model_state_dict(module, dict(_own(came["state_dict"])), options=_whole())
+    for optimizer, state in zip(optimizers, came["optimizer_states"], strict=True):
+        if state.get("state"):  # torch raises where an optimizer keeps none (SGD without momentum)
+            set_optimizer_state_dict(module, optimizer, _own(state), options=_whole())
+
+
+def _whole() -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions  # noqa: PLC0415 - as above
+
+    return StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+def _own(value: Any) -> Any:
+    """Return a state with memory of its own: an optimizer keeps the tensors that it is handed."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, Mapping):
+        return {key: _own(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_own(part) for part in value)
+    return value
+
+
+# --- what fits ----------------------------------------------------------------------------------------------
+
+
+def _misfit(trainer: pl.Trainer, came: Mapping[str, Any]) -> str | None:
+    """Return why a state is not one of this model and these optimizers."""
+    own, theirs = trainer.lightning_module.state_dict(), came["state_dict"]
+    if odd := sorted(own.keys() ^ theirs.keys()):
+        return f"the models differ: {odd[0]} is in one of them only"
+    for name, tensor in own.items():
+        if isinstance(tensor, torch.Tensor) and tensor.shape != theirs[name].shape:
+            return f"the models differ: {name} is {tuple(tensor.shape)} here and {tuple(theirs[name].shape)} there"
+    mine = [[len(group["params"]) for group in one.param_groups] for one in trainer.optimizers]
+    other = [[len(group["params"]) for group in one["param_groups"]] for one in came["optimizer_states"]]
+    return None if mine == other else "the optimizers differ"
+
+
+def _untaken(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+    """Return which value nothing here would take: a model that is built does not look at its arguments again."""
+    if callable(getattr(trainer.lightning_module, "on_adopt", None)):
+        told = [key for key, _, _ in _changed(before, config) if key.partition(".")[0] in _OF_BUILDERS]
+        return f"{told[0]} is of what is built once" if told else None
+    for key, old, _ in _changed(before, config):
+        name = key.rpartition(".")[2]
+        groups = [group for one in trainer.optimizers for group in one.param_groups if name in group]
+        fits = any(name in _PROPORTIONAL or _same(group[name], old) for group in groups)
+        if key.partition(".")[0] in _OF_BUILDERS or old is _NOTHING or not fits:
+            return f"{key} is no option of an optimizer, and the module has no on_adopt(config)"
+    return None
+
+
+def _changed(before: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    old = flat(before)
+    for key, value in flat(config).items():
+        if not _same(old.get(key, _NOTHING), value):
+            yield key, old.get(key, _NOTHING), value
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _move_schedules(trainer: pl.Trainer, old: Any, new: Any) -> None:
+    for config in trainer.lr_scheduler_configs:
+        for scheduler in each(config.scheduler):
+            for name in OF_SCHEDULERS:
+                value = getattr(scheduler, name, None)
+                if isinstance(value, list):
+                    setattr(scheduler, name, [_moved(rate, "lr", old, new) for rate in value])
+                elif isinstance(value, int | float):
+                    setattr(scheduler, name, _moved(value, "lr", old, new))
+
+
+def _moved(value: Any, name: str, old: Any, new: Any) -> Any:
+    """Return what an option becomes that is ``value`` under ``old``."""
+    if isinstance(value, torch.Tensor):
+        return value.fill_(_moved(value.item(), name, old, new)) if value.numel() == 1 else value
+    if _same(value, old):
+        return new
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, old, new))
+    return value * (new / old) if name in _PROPORTIONAL and numbers and old else value
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - arrays, say, which have no one answer
+        return one is other

@@ -1,0 +1,326 @@
+"""What a run on the workers changes in objects that the driver has too, brought back to the driver's own.
+
+Model and callbacks are sent in one pickle with a list of their parts beside them, so both sides know the same parts by
+the same numbers. What changed in a part comes back and is put into the driver's own part, and a part that is met inside
+of something else comes back as its number. So model, callbacks and what they share are one graph again, as they would
+be after a run in the driver's own process. The model's weights come apart (``transfer.copy_into``).
+"""
+
+from __future__ import annotations
+
+import copyreg
+import hashlib
+import warnings
+import zlib
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities.data import AttributeDict
+from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.loops.loop import _Loop
+from pytorch_lightning.profilers import Profiler
+from pytorch_lightning.strategies import Strategy
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from tunelight.lightning.exact.borrowed import LIGHTNINGS_OWN
+from tunelight.lightning.transfer import copy_tensor, pack_state
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_LEAVES = (
+    *(type, FunctionType, ModuleType, torch.Tensor, np.ndarray, BaseException),
+    *(pl.Trainer, Strategy, Logger, Profiler, ProgressBar, _Loop),
+)
+"""What has no parts of its own here: it is known by a name, or travels whole."""
+_CONTAINERS = (dict, OrderedDict, defaultdict, AttributeDict, list, deque, set)
+_BUILTINS = (dict, list, deque, set, frozenset, tuple, int, float, complex, str, bytes, bytearray, np.generic)
+_OF_EACH_SIDE = LIGHTNINGS_OWN - {"training", "_automatic_optimization", "_strict_loading"}
+"""Attributes of modules that each side has its own of: devices, hooks; and weights, which come back apart."""
+_MOST_ITEMS = 1000
+"""Containers with more items than this are not looked into for parts, and come back whole."""
+_MOST_BYTES = 64 * 2**20
+"""What is bigger and belongs to the model stays on the workers, but for modules' tensors."""
+_MOST_NAMED = 5
+"""How many attributes a warning names."""
+_ABSENT = object()
+
+Place = tuple[int, str, str]
+"""Where something is: a part's number, the dict in it ("" for its attributes), a name in that ("" for all of it)."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a run has changed: new contents, what is gone, and whether a parameter wants a gradient."""
+
+    contents: dict[Place, Any] = field(default_factory=dict)
+    gone: list[Place] = field(default_factory=list)
+    frozen: dict[Place, bool] = field(default_factory=dict)
+    states: dict[int, Any] = field(default_factory=dict)
+    """The ``state_dict`` of callbacks some of whose attributes cannot be sent."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """What does not come back, and why."""
+
+
+@dataclass(frozen=True)
+class _Unsent:
+    """Stands for the content of what cannot be sent; it is taken for unchanged while it is the same object."""
+
+    identity: int
+    why: str = field(compare=False)
+
+
+class Parts:
+    """The parts of a model, its callbacks and its data that both sides of a run have, in one order.
+
+    It is made on the driver and sent with them. What each side has beside them, by name, is ``named``.
+    """
+
+    def __init__(self, model: nn.Module | None, callbacks: Iterable[object], data: Iterable[object]) -> None:
+        models = [] if model is None else [model]
+        self.all = _walk([*models, *callbacks, *data])
+        self._of_model = len(_walk(models))
+        """So many of them, the first ones, are the model's."""
+        modules = [(number, part) for number, part in enumerate(self.all) if isinstance(part, nn.Module)]
+        self._slots: list[Place] = [
+            (number, kind, name)
+            for number, module in modules
+            for kind in ("_parameters", "_buffers", "_modules")
+            for name, value in vars(module).get(kind, {}).items()
+            if value is not None
+        ]
+        weights = set() if model is None else _weights(model)
+        self._apart = [slot for slot in self._slots if slot[1] != "_modules" and id(self._at(slot)) not in weights]
+        """Tensors that do not come back with the model's weights: those of other modules, and some buffers."""
+        self._marks: dict[Place, Any] = {}
+        self._grads: dict[Place, bool] = {}
+
+    def _at(self, slot: Place) -> Any:
+        number, kind, name = slot
+        return vars(self.all[number])[kind].get(name)
+
+    def references(self, named: Mapping[str, object]) -> dict[str, object]:
+        """Return what both sides have, as it is by now, each by a name."""
+        found = {f"part {number}": part for number, part in enumerate(self.all)}
+        found |= {"{}.{}.{}".format(*slot): self._at(slot) for slot in self._slots}
+        return {name: value for name, value in {**found, **named}.items() if value is not None}
+
+    # -- on rank 0
+
+    def watch(self, named: Mapping[str, object]) -> None:
+        """Take down how things are before the run."""
+        self._marks = {place: mark for place, _, mark in self._marked(self.references(named))}
+        self._grads = self._wanting()
+
+    def changes(self, named: Mapping[str, object]) -> Changes:
+        """Return what is not as it was."""
+        made, seen = Changes(), set[Place]()
+        for place, value, mark in self._marked(self.references(named)):
+            seen.add(place)
+            if mark == self._marks.get(place, _ABSENT):
+                continue
+            if not isinstance(mark, _Unsent):
+                made.contents[place] = value
+            elif not self._tell_state(place[0], made):
+                made.lost[self._called(place)] = mark.why
+        made.gone.extend(place for place in self._marks if place not in seen and self._is_gone(place))
+        made.frozen.update(
+            {slot: wanted for slot, wanted in self._wanting().items() if wanted != self._grads.get(slot, wanted)}
+        )
+        return made
+
+    def _wanting(self) -> dict[Place, bool]:
+        slots = [slot for slot in self._slots if slot[1] == "_parameters"]
+        return {slot: value.requires_grad for slot in slots if (value := self._at(slot)) is not None}
+
+    def _marked(self, known: Mapping[str, object]) -> Iterator[tuple[Place, Any, Any]]:
+        """Yield all that can change: its place, its value, and a mark, which is equal while nothing changes."""
+        names = {id(value): name for name, value in known.items()}
+        for number, part in enumerate(self.all):
+            for name, value in _contents(part):
+                yield (number, "", name), value, _mark(value, names, known, limited=number < self._of_model)
+        for slot in self._apart:
+            if isinstance(value := self._at(slot), torch.Tensor) and not is_lazy(value):
+                tensor = value.detach()
+                yield slot, tensor, _mark(tensor, {}, {}, limited=False)
+
+    def _tell_state(self, number: int, made: Changes) -> bool:
+        """Send a callback's own ``state_dict`` where an attribute of it cannot be; False if it has none."""
+        part = self.all[number]
+        if not isinstance(part, pl.Callback) or type(part).state_dict is pl.Callback.state_dict:
+            return False
+        state = part.state_dict()
+        if isinstance(_mark(state, {}, {}), _Unsent):
+            return False
+        made.states[number] = state
+        return True
+
+    def _is_gone(self, place: Place) -> bool:
+        number, kind, name = place
+        return not kind and bool(name) and name not in vars(self.all[number])
+
+    def _called(self, place: Place) -> str:
+        """Return how a reader knows an attribute, or the one that a container is in."""
+        number, _, name = place
+        part = self.all[number]
+        if not name:
+            holders = (
+                (number, at) for number, one in enumerate(self.all) for at, value in _contents(one) if value is part
+            )
+            number, name = next(holders, (number, "content"))
+            part = self.all[number]
+        return f"{'model' if isinstance(part, pl.LightningModule) else type(part).__name__}.{name}"
+
+    # -- on the driver
+
+    def put(self, changes: Changes) -> None:
+        """Make the driver's parts what the workers' have become; warn of what cannot be had."""
+        for place, value in changes.contents.items():
+            self._put(place, value)
+        for number, _, name in changes.gone:
+            vars(self.all[number]).pop(name, None)
+        for slot, wanted in changes.frozen.items():
+            self._at(slot).requires_grad_(wanted)
+        for number, state in changes.states.items():
+            self.all[number].load_state_dict(state)
+        if changes.lost:
+            named = [f"{name} ({why})" for name, why in list(changes.lost.items())[:_MOST_NAMED]]
+            more = len(changes.lost) - len(named)
+            warnings.warn(
+                f"Not all that changed on the workers came back: {', '.join(named)}"
+                f"{f' and {more} more' if more > 0 else ''}. The driver's own stay what they were.",
+                stacklevel=2,
+            )
+
+    def _put(self, place: Place, value: Any) -> None:
+        number, kind, name = place
+        part = self.all[number]
+        if kind:
+            copy_tensor(self._at(place), value)
+        elif name:
+            vars(part)[name] = value
+        elif isinstance(part, dict | set):
+            part.clear()
+            part.update(value)
+        elif isinstance(part, list | deque):
+            part.clear()
+            part.extend(value)
+        else:
+            part.__setstate__(value)
+
+
+# --- what parts there are, and what is in them ------------------------------------------------------------
+
+
+def _walk(roots: list[Any]) -> list[Any]:
+    """Return the roots, and the modules, containers and plain objects in them, each once."""
+    found: dict[int, Any] = {}
+    left = [(root, True) for root in roots[::-1]]
+    while left:
+        value, root = left.pop()
+        kind = type(value)
+        if id(value) in found or issubclass(kind, (*_PLAIN, *_LEAVES)):
+            continue
+        if issubclass(kind, tuple):
+            left += [(item, False) for item in value[:_MOST_ITEMS]]
+            continue
+        if not (root or kind in _CONTAINERS or issubclass(kind, nn.Module) or _is_its_attributes(value)):
+            continue
+        found[id(value)] = value
+        left += [(item, False) for item in _inside(value)][::-1]
+    return list(found.values())
+
+
+def _weights(model: nn.Module) -> set[int]:
+    """Return the ids of what comes back with the model's weights: parameters, and buffers that are kept."""
+    found = {id(value) for value in model.parameters()}
+    for module in model.modules():
+        passing = module._non_persistent_buffers_set
+        found |= {id(value) for name, value in module._buffers.items() if name not in passing}
+    return found
+
+
+def _inside(part: Any) -> list[Any]:
+    if type(part) in _CONTAINERS:
+        items = part.values() if isinstance(part, dict) else part
+        return list(items) if len(part) <= _MOST_ITEMS else []
+    modules = part._modules.values() if isinstance(part, nn.Module) else ()
+    return [*modules, *(value for name, value in _contents(part) if name)]
+
+
+def _contents(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what is in a part: its attributes by name, or under "" all of it."""
+    kind = type(part)
+    if kind in _CONTAINERS:
+        yield "", dict(part) if isinstance(part, dict) else set(part) if kind is set else list(part)
+    elif isinstance(part, nn.Module) or _is_its_attributes(part):
+        yield from _attributes(part)
+    elif hasattr(part, "__setstate__"):
+        reduced = part.__reduce_ex__(2)
+        if isinstance(reduced, tuple) and len(reduced) > 2:
+            yield "", reduced[2]
+
+
+def _is_its_attributes(value: Any) -> bool:
+    """Tell whether pickle makes an object anew from its attributes and from nothing else."""
+    kind: Any = type(value)
+    if kind is SimpleNamespace:
+        return True
+    reduced_as_usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    return (
+        reduced_as_usual
+        and not issubclass(kind, _BUILTINS)
+        and not hasattr(kind, "__setstate__")
+        and not hasattr(kind, "__getnewargs__")
+        and not hasattr(kind, "__getnewargs_ex__")
+        and kind not in copyreg.dispatch_table
+        and not any(vars(base).get("__slots__") for base in kind.__mro__)
+        and hasattr(value, "__dict__")
+    )
+
+
+def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that are sent as they are; a ``__getstate__`` may leave some out. Of data: plain ones."""
+    own, kind = dict(vars(owner)), cast("Any", type(owner))
+    sent: Any = own if kind.__getstate__ is object.__getstate__ else owner.__getstate__()
+    for name, value in own.items():
+        if isinstance(owner, nn.Module) and (name in _OF_EACH_SIDE or name.startswith("__")):
+            continue  # torch's own: with two underscores, what FSDP keeps of a module
+        if callable(getattr(kind, name, None)):
+            continue  # a method that somebody stands before, such as FSDP or Lightning, for one side's sake
+        if isinstance(owner, pl.LightningDataModule) and not _is_simple(value):
+            continue  # what it has loaded stays where it was loaded
+        if isinstance(sent, Mapping) and sent.get(name, _ABSENT) is value:
+            yield name, value
+
+
+def _is_simple(value: Any) -> bool:
+    """Tell whether a value is plain, or holds few plain values."""
+    if isinstance(value, dict | list | tuple | set) and len(value) <= _MOST_ITEMS:
+        return all(_is_simple(item) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, _PLAIN)
+
+
+def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], limited: bool = True) -> Any:
+    """Return what is equal for equal values: of what cannot be sent, an `_Unsent`."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if id(value) in names:
+        return "known", names[id(value)]
+    try:
+        packed = pack_state(value, known)
+    except Exception as error:  # noqa: BLE001 - whatever pickling it raises, it cannot be sent
+        return _Unsent(id(value), f"{type(error).__name__}: {error}")
+    if limited and packed.nbytes > _MOST_BYTES:
+        return _Unsent(id(value), f"it is {packed.nbytes / 2**20:.0f} MB")
+    checksum = 0
+    for memory in (*packed.storages, *packed.buffers):
+        checksum = zlib.crc32(memory.data, checksum)
+    return hashlib.sha256(packed.data).digest(), packed.nbytes, checksum

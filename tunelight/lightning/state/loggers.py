@@ -1,0 +1,180 @@
+"""Loggers of a trial: one run a trial, named and grouped by sweep, and gone on with where the trial starts again.
+
+Which version (``version_0``, ...) or run a logger took is noted in the trial's folder. CSVLogger and TensorBoardLogger
+go on as one curve; what WandbLogger, MLFlowLogger and others do with a step that comes again is theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import secrets
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from tunelight.session.session import Session
+
+_NOTE = "loggers.json"
+_LIGHTNINGS_NAME = "lightning_logs"
+"""What MLFlowLogger calls an experiment that was given no name."""
+
+
+def go_on(trainer: pl.Trainer, session: Session) -> None:
+    """Give each logger a run of the trial's own: the one of its former start, keeping what it wrote then, or a new one.
+
+    Names and groups that a logger was given stay. Runs on: worker, before a fit looks for its loggers' folders.
+    """
+    note = Path(session.trial_dir, _NOTE)
+    versions: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        versions = json.loads(note.read_text())
+    before = dict(versions)
+    for number, logger in enumerate(trainer.loggers):
+        key = f"{session.fit} {number} {type(logger).__name__}"
+        run = None if session.job else _named(logger, session, versions.get(key))
+        if run is not None:
+            versions[key] = run
+        if not isinstance(logger, CSVLogger | TensorBoardLogger) or logger._experiment is not None:
+            continue
+        key = f"{key} {logger.name}"
+        if logger._version is None:
+            logger._version = versions[key] if key in versions else _shared(logger, session)
+        if session.rank > 0:
+            continue
+        if key in versions:
+            _keep(logger, scratch=session.checkpoint_for_fit() is None)
+        versions.setdefault(key, logger.version)
+    if versions != before and session.rank == 0:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps(versions))
+
+
+def configuration(trainer: pl.Trainer, pl_module: pl.LightningModule, session: Session) -> None:
+    """Log the trial's configuration, where neither module nor data module logs hyperparameters of its own.
+
+    Runs on: worker, when a fit starts.
+    """
+    data: Any = getattr(trainer, "datamodule", None)
+    own = any(getattr(one, "_log_hyperparams", False) for one in (pl_module, data))
+    if session.config and not session.job and not own and trainer.is_global_zero:
+        for logger in trainer.loggers:
+            logger.log_hyperparams(dict(session.config))
+
+
+def _sweep(session: Session) -> str:
+    return Path(session.trial_dir).parent.name
+
+
+def _shared(logger: CSVLogger | TensorBoardLogger, session: Session) -> str | None:
+    """Return a version of the trial's own for a folder that trials share; None for one inside the trial's folder.
+
+    Of a shared one, trials that start at once would take the same next number.
+    """
+    folder = Path(logger.save_dir or ".").absolute()
+    if session.job or folder.is_relative_to(Path(session.trial_dir).absolute()):
+        return None
+    return f"{_sweep(session)}-{session.trial_id}"
+
+
+def _named(logger: Any, session: Session, run: str | None) -> str | None:
+    """Give a logger that keeps its runs elsewhere a run of the trial's own; return its id, None for other loggers."""
+    if isinstance(logger, WandbLogger):
+        return _name_wandb(logger, session, run)
+    return _name_mlflow(logger, session, run) if isinstance(logger, MLFlowLogger) else None
+
+
+def _name_wandb(logger: WandbLogger, session: Session, run: str | None) -> str | None:
+    """Name and group a run of Weights & Biases that has not begun, and let it go on with ``run``; return its id."""
+    init = logger._wandb_init
+    if logger._experiment is not None or getattr(logger, "_attach_id", None) is not None:
+        return None
+    sweep = _sweep(session)
+    init["name"] = logger._name = init.get("name") or f"{sweep}-{session.trial_id}"
+    init["group"] = init.get("group") or sweep
+    # An id holds within a project, where a sweep of the same name may have been before.
+    init["id"] = logger._id = init.get("id") or run or f"{sweep}-{session.trial_id}-{secrets.token_hex(4)}"
+    return str(init["id"])
+
+
+def _name_mlflow(logger: MLFlowLogger, session: Session, run: str | None) -> str | None:
+    """Name a run of MLflow that has not begun, in an experiment of the sweep, or go on with ``run``; return its id."""
+    if logger._initialized or session.rank > 0:
+        return None
+    sweep = _sweep(session)
+    if logger._experiment_name == _LIGHTNINGS_NAME:
+        logger._experiment_name = sweep
+    logger._run_name = logger._run_name or f"{sweep}-{session.trial_id}"
+    logger.tags = {"tunelight.sweep": sweep, "tunelight.trial": session.trial_id, **(logger.tags or {})}
+    logger._run_id = logger._run_id or run
+    return logger.run_id  # made now, for it is noted before anything can fail
+
+
+def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:
+    """Keep what a logger wrote before; from ``scratch``, all of it is to come again."""
+    if isinstance(logger, TensorBoardLogger):
+        if scratch:
+            logger._kwargs["purge_step"] = 0
+        return
+    rows = [] if scratch else _read(logger)
+    with warnings.catch_warnings(action="ignore"):  # of the file that this deletes
+        writer = logger.experiment
+    if rows:
+        _write(writer, rows)
+
+
+def _path(logger: CSVLogger) -> Path:
+    return Path(logger.log_dir, "metrics.csv")
+
+
+def _read(logger: CSVLogger) -> list[dict[str, str]]:
+    try:
+        with _path(logger).open(newline="") as file:
+            return list(csv.DictReader(file))
+    except OSError:
+        return []
+
+
+def _write(writer: Any, rows: list[dict[str, str]]) -> None:
+    names = sorted({name for row in rows for name in row})
+    Path(writer.log_dir).mkdir(parents=True, exist_ok=True)
+    with Path(writer.metrics_file_path).open("w", newline="") as file:
+        table = csv.DictWriter(file, fieldnames=names)
+        table.writeheader()
+        table.writerows(rows)
+    writer.metrics_keys = names
+
+
+def rows(trainer: pl.Trainer) -> dict[int, int]:
+    """Return how many rows each CSVLogger has written, by its place among the loggers. Known on rank 0."""
+    counts = {}
+    for number, logger in enumerate(trainer.loggers if trainer.is_global_zero else []):
+        if isinstance(logger, CSVLogger) and logger._experiment is not None:
+            logger.save()
+            counts[number] = len(_read(logger))
+    return counts
+
+
+def drop_lost(trainer: pl.Trainer, checkpoint: dict[str, Any], counts: dict[int, int]) -> None:
+    """Drop what loggers wrote after ``checkpoint``: those steps come again."""
+    if not trainer.is_global_zero:
+        return
+    loops = checkpoint.get("loops", {}).get("fit_loop", {})
+    step = loops.get("epoch_loop.state_dict", {}).get("_batches_that_stepped", checkpoint["global_step"])
+    for number, logger in enumerate(trainer.loggers):
+        if isinstance(logger, TensorBoardLogger):
+            _purge(logger, step + 1)
+        elif isinstance(logger, CSVLogger) and (kept := _read(logger)):
+            _write(logger.experiment, kept[: counts.get(number, len(kept))])
+
+
+def _purge(logger: TensorBoardLogger, step: int) -> None:
+    """Hide the events from a step on, as TensorBoard does for a writer with ``purge_step``."""
+    logger._kwargs["purge_step"] = step
+    if logger._experiment is not None:
+        logger._experiment.close()
+        logger._experiment = None

@@ -1,0 +1,276 @@
+"""Recovery: what a checkpoint has to hold, beside Lightning's own, so that a trial goes on as if nothing had been.
+
+Lightning keeps weights, optimizers, schedules and counters. What it leaves out is kept here: every rank's random
+generators, the metrics that were logged and those half-way through their epoch, how the data was cut, and which rows
+the loggers had written.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loops.loop import _Loop
+from pytorch_lightning.trainer import call
+from pytorch_lightning.trainer.states import TrainerFn
+
+from tunelight.lightning.exact.generators import Generators, State
+from tunelight.lightning.exact.train_batches import TrainingBatches
+from tunelight.lightning.state import epoch_metrics as logged
+from tunelight.lightning.state import gradients
+from tunelight.lightning.state import loggers as logs
+from tunelight.lightning.state.adoption import plain_values, put_values
+from tunelight.lightning.state.rates import LearningRates
+from tunelight.session.session import Session
+
+KEY = "tunelight"
+"""Under this key a Lightning checkpoint holds what is kept here."""
+
+
+class Recovery(Callback):
+    """Keeps and puts back what makes a recovered run the run without a failure. One for each Trainer of a trial.
+
+    Runs on: worker.
+    """
+
+    def __init__(self, session: Session | None) -> None:
+        self.generators = Generators()
+        self.rates = LearningRates(session)
+        self.parts_before: int | None = None
+        """Into how many parts the data was cut when the checkpoint was written."""
+        self._session = session
+        self._begin()
+
+    def _begin(self) -> None:
+        self._loaded: dict[str, Any] | None = None
+        self._epoch_began: dict[int, State] | None = None
+        self._fetched: dict[int, State] | None = None
+        self.parts_before = None
+        self._done = 0
+        self._own = False
+        """True where the trial's own checkpoint, written with its last report, is gone on from."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether a fit that starts goes on from a checkpoint of this kind."""
+        return self._loaded is not None
+
+    # -- around a fit
+
+    def install(self, trainer: pl.Trainer) -> None:
+        """Stand between the loops of a fit that starts, and let its loggers go on where the trial's were."""
+        self._begin()
+        self._own = self._session is not None and self._session.checkpoint_for_fit() is not None
+        fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
+        fit.on_run_start = self._run_start(trainer, fit.on_run_start)  # type: ignore[method-assign]
+        epochs.run = self._run_epoch(trainer, epochs.run)  # type: ignore[method-assign,assignment]
+        if self._session is not None:
+            logs.go_on(trainer, self._session)
+
+    def uninstall(self, trainer: pl.Trainer) -> None:
+        """Leave the loops as they were."""
+        vars(trainer.fit_loop).pop("on_run_start", None)
+        vars(trainer.fit_loop.epoch_loop).pop("run", None)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Let reports come last at each hook, so that what they write holds what the other callbacks made of it."""
+        if self._session is not None:
+            logs.configuration(trainer, pl_module, self._session)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
+        trainer.callbacks = sorted(callbacks, key=lambda one: getattr(one, "reports", False))  # type: ignore[attr-defined]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Put the trial's own values back, where its checkpoint is of others, and scale rates to the gang's size."""
+        written = None if self._loaded is None else self._loaded.get("config")
+        if written is not None and self._session is not None:
+            put_values(trainer, written, plain_values(self._session.config))
+        self.rates.begin(trainer, None if self._loaded is None else self._loaded.get("rates"))
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Take the next step of a warm-up."""
+        self.rates.follow(trainer)
+
+    # -- the checkpoint
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add every rank's share; all ranks write a checkpoint together."""
+        if trainer.state.fn != TrainerFn.FITTING or trainer.interrupted or self._epoch_began is None:
+            return
+        strategy: Any = trainer.strategy
+        mine: dict[str, Any] = {
+            "now": self._by_rank(trainer, self.generators.states()),
+            "epoch": self._by_rank(trainer, self._epoch_began),
+            "metrics": {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()},
+            "logged": logged.state(trainer.fit_loop.epoch_loop._results),
+            "gradients": self._gradients(trainer),
+        }
+        ranks = strategy.gather_objects(mine) if hasattr(strategy, "gather_objects") else [mine]
+        checkpoint[KEY] = {
+            "parts": _parts(trainer),
+            "now": {part: state for rank in ranks for part, state in rank["now"].items()},
+            "epoch": {part: state for rank in ranks for part, state in rank["epoch"].items()},
+            "metrics": [rank["metrics"] for rank in ranks],
+            "logged": [rank["logged"] for rank in ranks],
+            "gradients": [rank["gradients"] for rank in ranks],
+            "rates": self.rates.state(),
+            "rows": logs.rows(trainer),
+            "config": plain_values(self._session.config) if self._session is not None else None,
+        }
+
+    def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:
+        kept = gradients.pending(trainer)
+        if kept is None and self._session is not None:
+            self._session.note(
+                f"Checkpoints are written between two batches of accumulate_grad_batches="
+                f"{trainer.accumulate_grad_batches}, and the gradients so far are too big to be kept: after a fault, "
+                "that step lacks them. Let val_check_interval be a multiple of it."
+            )
+        return kept or {}
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Take back what a checkpoint of a trial holds."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
+        self._loaded = checkpoint.get(KEY)
+        if self._loaded is not None:
+            self.parts_before = self._loaded["parts"]
+        if self._own:
+            logs.drop_lost(trainer, checkpoint, {} if self._loaded is None else self._loaded["rows"])
+
+    # -- data
+
+    def begin_data(self, trainer: pl.Trainer, parts: Sequence[int]) -> int:
+        """Set the generators for the epoch's iterators to be made; return how many batches of it are done.
+
+        ``parts``: those of the full gang that this rank plays. Called when the user's loaders are made, for each.
+        """
+        fit: Any = trainer.fit_loop
+        done = 0
+        if fit.restarting and fit.epoch_progress.current.processed < fit.epoch_progress.current.started:
+            done = fit.epoch_loop.batch_progress.current.processed
+        elif fit.restarting and fit.epoch_progress.current.ready == fit.epoch_progress.current.processed:
+            _Loop.restarting.fset(fit, False)  # type: ignore[attr-defined]  # with max_steps Lightning would skip an epoch
+        if self._epoch_began is not None and fit.restarting:
+            done = self._done  # the first loader may have had the counters set to this gang's batches
+        if self._epoch_began is None:
+            self._done = done
+            self.generators.begin(parts, trainer.strategy.root_device)
+            if self._loaded is not None:
+                self.generators.put(self._of_mine(trainer, self._loaded["epoch" if done else "now"]))
+            self._epoch_began = self.generators.states()
+        return int(done)
+
+    @staticmethod
+    def count_batches(trainer: pl.Trainer, done: int) -> None:
+        """Let Lightning count ``done`` batches of this epoch, as they are in a gang of this size."""
+        progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+        progress.ready = progress.started = progress.processed = progress.completed = done
+
+    def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
+        def run_start() -> None:
+            if self._epoch_began is None:
+                self.begin_data(trainer, [0])  # a strategy of another house, in a gang of one
+            self._fetched = self.generators.states()
+            if self._loaded is not None and self._own and trainer.fit_loop.resumed_on_epoch_end:
+                self._put_metrics(trainer, middle=True)
+                _end_epoch(trainer)
+            original()
+
+        return run_start
+
+    def _run_epoch(self, trainer: pl.Trainer, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return the epoch loop's ``run`` with the generators as they would be in a run without a failure."""
+
+        def run(fetcher: Any) -> None:
+            fit: Any = trainer.fit_loop
+            went_on, self._fetched = self._fetched, None
+            if went_on is None or self._loaded is None:
+                if trainer.current_epoch > 0 and not fit.is_resuming and not fit.epoch_loop.restarting:
+                    self._epoch_began = self.generators.states()  # Lightning makes the epoch's iterators next
+                original(fetcher)
+                return
+            middle = fit.epoch_loop.restarting
+            for loader in fit._combined_loader.flattened if middle else []:
+                if isinstance(batches := _batches_of(loader), TrainingBatches):
+                    batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
+            self.generators.put(self._of_mine(trainer, self._loaded["now"]) if middle else went_on)
+            self._put_metrics(trainer, middle)
+            self._loaded = None
+            # It is resumable, by ``batches``; a trial's filters end with it.
+            warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
+            original(fetcher)
+            fit._restarting = False  # Lightning has no metrics for plateau schedulers here; this has
+
+        return run
+
+    def _put_metrics(self, trainer: pl.Trainer, middle: bool) -> None:
+        assert self._loaded is not None  # noqa: S101 - asked while going on
+        metrics, rank = self._loaded["metrics"], trainer.global_rank
+        device = trainer.strategy.root_device
+        connector = trainer._logger_connector
+        connector._callback_metrics.update({k: v.to(device) for k, v in metrics[rank % len(metrics)].items()})
+        if middle:
+            gradients.put(trainer, self._loaded["gradients"])
+            states = [dict(one) for one in logged.shared_out(self._loaded["logged"], rank, trainer.world_size)]
+            logged.put(trainer, states, warnings.warn if self._session is None else self._session.note)
+
+    # -- parts and ranks
+
+    def _by_rank(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
+        """Return states by rank of a full gang: ranks that share data have generators of their own."""
+        group, place = _sharing(trainer)
+        return {part * group + place: state for part, state in states.items()}
+
+    def _of_mine(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
+        group, place = _sharing(trainer)
+        return {number // group: state for number, state in states.items() if number % group == place} or states
+
+
+def _end_epoch(trainer: pl.Trainer) -> None:
+    """Do what Lightning does after the reports of ``on_train_epoch_end``, and leaves out when it goes on from one."""
+    fit: Any = trainer.fit_loop
+    connector = trainer._logger_connector
+    fit.epoch_progress.current.completed -= 1  # it is the epoch's end still
+    connector.epoch_end_reached()
+    call._call_lightning_module_hook(trainer, "on_train_epoch_end")
+    call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
+    connector.on_epoch_end()
+    if fit.epoch_loop._num_ready_batches_reached():
+        fit.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    fit.epoch_loop._batches_that_stepped -= 1  # as Lightning does: loggers are to see the epoch's last step
+    connector.update_train_epoch_metrics()
+    fit.epoch_loop._batches_that_stepped += 1
+    fit.epoch_progress.current.completed += 1
+
+
+def _batches_of(loader: Any) -> Any:
+    batches = getattr(loader, "batch_sampler", None)
+    return getattr(loader, "sampler", None) if batches is None else batches
+
+
+def _sharing(trainer: pl.Trainer) -> tuple[int, int]:
+    """Return how many ranks share this rank's data, and its place among them."""
+    shards = getattr(trainer.strategy, "_shards", None)
+    if shards is None:
+        return 1, 0
+    workers, worker = shards()
+    group = trainer.world_size // workers
+    return group, trainer.global_rank - worker * group
+
+
+def _parts(trainer: pl.Trainer) -> int:
+    parts = getattr(trainer.strategy, "parts", None)
+    return 1 if parts is None else int(parts.whole)
+
+
+def recovery_of(trainer: pl.Trainer) -> Recovery | None:
+    """Return the Trainer's recovery; None outside of a trial."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # as above
+    return next((one for one in callbacks if isinstance(one, Recovery)), None)

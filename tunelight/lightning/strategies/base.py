@@ -1,0 +1,418 @@
+"""What tunelight's strategies share: they know where they are, and do there what a rank or a driver has to do.
+
+A strategy that is made inside a gang joins it. One that is made anywhere else belongs to a driver: its
+launcher starts a gang, or takes a warm one, and sends the Trainer there. A copy of a strategy, and one that was
+pickled, is made anew from the same arguments, and so finds out where it is by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins import CheckpointIO
+from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
+from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.plugins import TorchCheckpointIO
+from pytorch_lightning.plugins.io.wrapper import _WrappingCheckpointIO
+from pytorch_lightning.plugins.precision import Precision
+from pytorch_lightning.strategies import ParallelStrategy
+
+from tunelight.errors import SettingsError, StrategyError
+from tunelight.lightning.launcher import GangLauncher
+from tunelight.lightning.state.snapshot import write_later
+from tunelight.lightning.strategies.environment import GangEnvironment
+from tunelight.messages import OnResize, Place
+from tunelight.policies import FailurePolicy
+from tunelight.session.session import Session, current
+from tunelight.settings import check_setting
+
+if TYPE_CHECKING:
+    from tunelight.lightning.remote.driver import DriverLauncher
+
+_LIGHTNING = ((2, 5), (2, 7))
+"""The first version of pytorch-lightning that the strategies are made for, and the first that they are not."""
+
+
+def check_lightning(version: str) -> None:
+    """Refuse a Lightning whose inner workings these strategies do not know. Raises: StrategyError."""
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    if not _LIGHTNING[0] <= numbers < _LIGHTNING[1]:
+        raise StrategyError(
+            f"tunelight works with pytorch-lightning 2.5 and 2.6, and {version} is installed: pip install "
+            "'pytorch-lightning>=2.5,<2.7'."
+        )
+
+
+check_lightning(pl.__version__)
+
+IDLE_TIMEOUT_S = 300.0
+"""How long a driver's gang stays warm after its last job."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The gang that a driver's strategy asks for. ``hosts`` spreads it over so many nodes, evenly.
+
+    An elastic one can do with ``least`` workers.
+    """
+
+    number: int = 1
+    cpus: float = 1
+    gpus: float = 0
+    resources: Mapping[str, float] | None = None
+    init_hook: Callable[[], object] | None = None
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    hosts: int | None = None
+    least: int | None = None
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    on_resize: OnResize = field(default_factory=OnResize)
+
+    def __post_init__(self) -> None:
+        if self.least is not None and self.hosts is not None:
+            raise SettingsError(
+                f"num_workers=({self.least}, {self.number}) is an elastic gang, and num_hosts={self.hosts} a fixed "
+                "one. Leave num_hosts and num_slots out, or say one number."
+            )
+        for name, value in (("num_workers", self.number), ("num_hosts", self.hosts)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise SettingsError(f"{name} must be a whole number, 1 or more, not {value!r}.")
+        if self.init_hook is not None and not callable(self.init_hook):
+            raise SettingsError(f"init_hook must be a function without arguments, not {self.init_hook!r}.")
+
+
+NumWorkers = int | tuple[int, int] | None
+Failures = FailurePolicy | Mapping[str, Any] | int | None
+Resizing = OnResize | Mapping[str, Any] | str | None
+
+
+def workers(
+    num_workers: NumWorkers,
+    num_cpus_per_worker: float,
+    use_gpu: bool,
+    init_hook: Callable[[], object] | None,
+    resources_per_worker: Mapping[str, float] | None,
+    *,
+    idle_timeout_s: float,
+    failures: Failures = None,
+    on_resize: Resizing = None,
+    hosts: int | None = None,
+) -> Workers:
+    """Return what a driver's strategy asks for; CPU and GPU in ``resources_per_worker`` win (fractions too)."""
+    custom = dict(resources_per_worker or {})
+    amounts = {"num_cpus_per_worker": num_cpus_per_worker}
+    amounts |= {f"resources_per_worker[{name!r}]": amount for name, amount in custom.items()}
+    for name, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, Real) or not amount >= 0:
+            raise SettingsError(f"{name} must be a number, 0 or more, not {amount!r}.")
+    cpus = custom.pop("CPU", num_cpus_per_worker)
+    gpus = custom.pop("GPU", 1 if use_gpu else 0)
+    if 0 < gpus < 1:
+        warnings.warn(
+            f"{gpus:g} GPU for each worker lets several share one, which NCCL cannot do: they meet by gloo, which is "
+            "slower between GPUs.",
+            stacklevel=4,
+        )
+    least, number = None, _bundles_here() or 1 if num_workers is None else num_workers
+    if isinstance(number, tuple | list):
+        least, number = check_setting("workers", number)
+    return Workers(
+        number,
+        cpus,
+        gpus,
+        custom,
+        init_hook,
+        idle_timeout_s,
+        hosts,
+        least,
+        FailurePolicy() if failures is None else check_setting("failures", failures),
+        OnResize() if on_resize is None else check_setting("on_resize", on_resize),
+    )
+
+
+def _bundles_here() -> int | None:
+    """Return how many workers the placement group that this process runs in has bundles for, if it is in one."""
+    if "ray" not in sys.modules:
+        return None  # then this is no process of Ray's either
+    from tunelight.gang.pool import current_group  # noqa: PLC0415 - it imports Ray
+
+    group = current_group()
+    if group is None:
+        return None
+    bundles = group.bundle_specs
+    # get_tune_resources makes equal bundles, and another one before them for a head that holds something
+    return len(bundles) - (len(bundles) > 1 and bundles[0] != bundles[1])
+
+
+def _assigned(resource: str) -> float:
+    """Return how much of a resource Ray has assigned to this worker."""
+    from tunelight.gang.pool import assigned  # noqa: PLC0415 - it imports Ray
+
+    return assigned().get(resource, 0)
+
+
+def _made_anew(kind: type[GangStrategy], args: tuple[Any, ...], kwargs: dict[str, Any]) -> GangStrategy:
+    """Return a strategy of the same arguments as the one that was copied or pickled."""
+    return kind(*args, **kwargs)
+
+
+class GangStrategy(ParallelStrategy):
+    """The part of a strategy that deals with gangs; mix it in before one of Lightning's."""
+
+    backend: ClassVar[str]
+    """How the gang of such a strategy meets."""
+    _of_process: ClassVar[frozenset[str]] = frozenset(
+        {"_given", "_session", "_launcher", "workers", "_callbacks_held", "_model"}
+        | {"cluster_environment", "parallel_devices", "_lightning_optimizers"}
+    )
+    """Attributes that a strategy has of the process that it is in; the others are sent to ranks."""
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+    _session: Session | None = None
+    _launcher: GangLauncher | DriverLauncher | None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the arguments, those of a subclass's own ``__init__`` too: by them a strategy is copied."""
+        strategy = super().__new__(cls)
+        strategy._given = (args, kwargs)
+        return strategy
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        """Copy and pickle the class and its arguments: what else it holds is of its Trainer and of its process."""
+        return _made_anew, (type(self), *self._given)
+
+    def _settle(self, num_workers: NumWorkers, wanted: Callable[[], Workers]) -> GangEnvironment:
+        """Find out where this is; return Lightning's view of the gang.
+
+        Raises: StrategyError in a gang of another size or kind than this strategy's.
+        """
+        self._callbacks_held: tuple[Any, list[Any]] | None = None
+        self._of_trainer: dict[str, Any] = {}
+        session = current()
+        if session is None:
+            self.workers = wanted()
+            return GangEnvironment(Place(0, self.workers.number, 0, 1, 0, "127.0.0.1"))
+        name = type(self).__name__
+        if session.backend != self.backend:
+            raise StrategyError(
+                f"{name} trains on gangs with backend={self.backend!r}, and this one has {session.backend!r}. Pass "
+                f"backend={self.backend!r} to the sweep, or use the strategy for {session.backend!r}."
+            )
+        number = num_workers[-1] if isinstance(num_workers, tuple | list) else num_workers
+        if number is not None and number != session.wanted:
+            raise StrategyError(
+                f"{name}(num_workers={num_workers}) runs in a gang of {session.wanted}: leave "
+                "num_workers out, or make it equal to workers= of the sweep."
+            )
+        self._session = session
+        return GangEnvironment(session.place)
+
+    def _devices(self) -> list[torch.device] | None:
+        """Return what Lightning is to take for this process's devices (None: it finds out)."""
+        if self.joined:
+            return [self.root_device]
+        return None if self.workers.gpus else [torch.device("cpu")] * self.workers.number
+
+    @property
+    def joined(self) -> bool:
+        """True on a rank of a gang, False on a driver."""
+        return self._session is not None
+
+    @property
+    def num_workers(self) -> int:
+        """Return the gang's size; of an elastic gang, the size that it is meant to have."""
+        return self.workers.number if self._session is None else self._session.wanted
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        """Return how many CPUs each worker reserves."""
+        return self.workers.cpus if self._session is None else _assigned("CPU")
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        """Return how many GPUs each worker reserves."""
+        return self.workers.gpus if self._session is None else _assigned("GPU")
+
+    @property
+    def use_gpu(self) -> bool:
+        """Tell whether workers train on GPUs."""
+        return self.workers.gpus > 0 if self._session is None else self._session.gpu is not None
+
+    # Lightning takes a strategy's accelerator, precision and checkpoint_io for the user's own choice, and refuses or
+    # overrules what the next Trainer asks for. Those that a Trainer sets are kept apart, until the next Trainer's come.
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """Return the accelerator of this strategy's Trainer."""
+        return self._of_trainer.get("accelerator")
+
+    @accelerator.setter
+    def accelerator(self, accelerator: Accelerator) -> None:
+        self._of_trainer = {"accelerator": accelerator}  # the first thing that a Trainer sets, and each does
+
+    @property
+    def precision_plugin(self) -> Precision:
+        """Return the precision of this strategy's Trainer."""
+        return self._of_trainer.get("precision") or self._precision_plugin or Precision()
+
+    @precision_plugin.setter
+    def precision_plugin(self, precision_plugin: Precision | None) -> None:
+        if self._of_trainer:
+            self._of_trainer["precision"] = precision_plugin
+        else:  # Lightning's own __init__ sets what it was given
+            self._precision_plugin = precision_plugin
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """Return what writes and reads the checkpoints of this strategy's Trainer."""
+        found: CheckpointIO | None = self._of_trainer.get("checkpoint_io") or self._checkpoint_io
+        if found is None:
+            found = self._of_trainer["checkpoint_io"] = TorchCheckpointIO()
+        elif isinstance(found, _WrappingCheckpointIO) and found.checkpoint_io is None:
+            found.checkpoint_io = TorchCheckpointIO()
+        return found
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: CheckpointIO) -> None:
+        self._of_trainer["checkpoint_io"] = io
+
+    # -- on a driver
+
+    def for_ranks(self) -> dict[str, Any]:
+        """Return what a rank's copy of this strategy lacks: above all what the Trainer has set. Runs on: driver."""
+        return {name: value for name, value in vars(self).items() if name not in self._of_process}
+
+    def arrive(self, sent: Mapping[str, Any]) -> None:
+        """Take over what the driver's strategy had for its ranks (`for_ranks`). Runs on: worker."""
+        assert self._session is not None  # noqa: S101 - it was unpickled on a rank
+        vars(self).update(sent)
+        self._of_trainer["accelerator"] = CPUAccelerator() if self._session.gpu is None else CUDAAccelerator()
+        self._launcher = GangLauncher(self._session)
+
+    def setup_environment(self) -> None:
+        """Set up this rank's device. Raises: StrategyError in a copy of a Trainer, which has a strategy of its own."""
+        if self._launcher is None:
+            raise StrategyError(
+                f"This {type(self).__name__} belongs to no Trainer: copied or pickled with a Trainer it was made anew. "
+                "Make a new Trainer with it, in place of the copy."
+            )
+        super().setup_environment()
+
+    def teardown(self) -> None:
+        """Let go of the model and what is on this rank's device; one without a Trainer has nothing to let go of."""
+        if self._of_trainer:
+            super().teardown()
+
+    def shutdown(self) -> None:
+        """End this strategy's workers and free what they hold; the next fit starts new ones. Runs on: driver."""
+        if not self.joined and self._launcher is not None:
+            self._driver.shutdown()
+
+    def __enter__(self) -> GangStrategy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def optimizer_states(self) -> list[dict[str, Any]]:
+        """Return the optimizers' states of the last ``fit``, one dictionary each, fetched from the workers.
+
+        Runs on: driver. Raises: StrategyError when there was no fit, or its workers are gone.
+        """
+        if self.joined:
+            return [self.optimizer_state(optimizer) for optimizer in self.optimizers]
+        return list(self._driver.training_state()["optimizer_states"])
+
+    @property
+    def _driver(self) -> DriverLauncher:
+        from tunelight.lightning.remote.driver import DriverLauncher  # noqa: PLC0415 - it imports Ray
+
+        if not isinstance(self._launcher, DriverLauncher):
+            raise StrategyError(f"{type(self).__name__} belongs to no Trainer yet: pass it as strategy= of one.")
+        return self._launcher
+
+    def _configure_launcher(self) -> None:
+        if self._session is not None:
+            self._launcher = GangLauncher(self._session)
+            return
+        from tunelight.lightning.remote.driver import DriverLauncher  # noqa: PLC0415 - it imports Ray
+
+        if self.workers.gpus and torch.cuda.is_available() and isinstance(self.accelerator, CPUAccelerator):
+            raise StrategyError(
+                f"{type(self).__name__} reserves {self.workers.gpus:g} GPU for each worker, and "
+                "Trainer(accelerator='cpu') would leave it unused. Leave accelerator out, or the GPU (use_gpu, "
+                "resources_per_worker)."
+            )
+        self._launcher = DriverLauncher(self, self._launcher)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint, that of a report later; on a driver, with the optimizers' states that workers hold."""
+        if not self.joined and "optimizer_states" in checkpoint and not checkpoint["optimizer_states"]:
+            checkpoint.update(self._driver.training_state(missing_ok=True))
+        writing = self._session.writing if self._session is not None else None
+        if (
+            writing is not None
+            and writing.writes(filepath)
+            and not getattr(self, "_save_distributed_checkpoint", False)
+        ):
+            if self.is_global_zero:
+                writing.defer(write_later(checkpoint, filepath, self.checkpoint_io))
+        elif self.joined:
+            super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+        else:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Give a driver's Trainer all of its callbacks back; they have heard of the exception by now."""
+        if self._callbacks_held is not None:
+            self.give_callbacks_back()
+            return
+        super().on_exception(exception)
+
+    def hold_callbacks(self, trainer: Any) -> None:
+        """Keep checkpoint callbacks from hearing of an exception on the driver.
+
+        They write a checkpoint then: the workers' have, with the weights that were trained, and the driver has others.
+        """
+        self._callbacks_held = trainer, trainer.callbacks
+        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, Checkpoint)]
+
+    def give_callbacks_back(self) -> None:
+        """Undo `hold_callbacks`; a callback's ``on_exception`` may have raised, so that nobody has."""
+        if self._callbacks_held is not None:
+            trainer, callbacks = self._callbacks_held
+            trainer.callbacks, self._callbacks_held = callbacks, None
+
+    # -- on a rank
+
+    @property
+    def root_device(self) -> torch.device:
+        """Return this rank's device: its own GPU among all those of its node's ranks, else the CPU."""
+        if self._session is None or self._session.gpu is None:
+            return torch.device("cpu")
+        return torch.device("cuda", self._session.gpu)
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Return how a sampler shards: by the gang's size and this rank."""
+        replicas, rank = self._shards()
+        return {"num_replicas": replicas, "rank": rank}
+
+    def _shards(self) -> tuple[int, int]:
+        """Return how many parts data is in, and which is this rank's."""
+        return self.world_size, self.global_rank
+
+    def full_weights(self) -> Mapping[str, Any]:
+        """Return the whole model's weights and buffers by name. Called on every rank."""
+        assert self.lightning_module is not None  # noqa: S101 - asked after a run
+        return self.lightning_module.state_dict()
+
+    def keep_optimizer_states(self) -> Callable[[], list[dict[str, Any]]]:
+        """Return a function that gives the optimizers' states later; it is called on every rank."""
+        states = [self.optimizer_state(optimizer) for optimizer in self.optimizers]
+        return lambda: states

@@ -1,0 +1,329 @@
+"""HorovodRayStrategy: Horovod on a gang of Ray workers, as Lightning 2 has it no more."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from pytorch_lightning.strategies.strategy import _optimizers_to_device
+from pytorch_lightning.trainer.states import TrainerFn
+from torch.optim import Optimizer
+
+from tunelight.compat.arguments import known_arguments
+from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, StrategyError
+from tunelight.lightning.state.rates import scale
+from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
+from tunelight.lightning.strategies.training import SameTraining
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+T = TypeVar("T")
+_COMPRESSIONS = ("none", "fp16")
+
+
+def _horovod() -> Any:
+    """Import Horovod. Raises: StrategyError where it is not installed."""
+    try:
+        import horovod.torch as hvd  # noqa: PLC0415 - not everybody has it
+    except ImportError as error:
+        raise StrategyError(HOW_TO_GET_HOROVOD) from error
+    return hvd
+
+
+@contextlib.contextmanager
+def _writable(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Leave inference mode, whose tensors Horovod's own thread may not write; yield ``tensor``, or a copy of one."""
+    with torch.inference_mode(False):
+        yield tensor.clone() if tensor.is_inference() else tensor
+
+
+class HorovodCollectives(GangStrategy):
+    """What ranks do together, by Horovod. Every operation is named: Horovod's own numbers differ once a rank failed."""
+
+    _numbers: Iterator[int]
+
+    @property
+    def is_distributed(self) -> bool:
+        """Tell Lightning that data is to be sharded and metrics are to be reduced."""
+        return True
+
+    def _name(self, kind: str) -> str:
+        return f"tunelight.{kind}.{next(self._numbers)}"
+
+    @property
+    def alone(self) -> bool:
+        """True on a driver, and in a gang of one."""
+        return not self.joined or self.world_size == 1
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "sum") -> Any:
+        """Reduce over the ranks by mean, sum, min, max or product."""
+        if self.alone or not isinstance(tensor, torch.Tensor):
+            return tensor
+        hvd = _horovod()
+        ops = {"sum": hvd.Sum, "mean": hvd.Average, "min": hvd.Min, "max": hvd.Max, "product": hvd.Product}
+        name = str(reduce_op).lower().removeprefix("redoptype.").replace("avg", "mean")
+        if name not in ops:
+            raise StrategyError(f"Horovod reduces by {', '.join(ops)}, not by {reduce_op}.")
+        with _writable(tensor) as sent:
+            return hvd.allreduce(sent, op=ops[name], name=self._name("reduce"))
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        if not self.alone:
+            self.reduce(torch.zeros(1))
+
+    def broadcast(self, obj: T, src: int = 0) -> T:
+        """Return rank ``src``'s object on every rank."""
+        if self.alone:
+            return obj
+        with torch.inference_mode(False):
+            return cast(T, _horovod().broadcast_object(obj, root_rank=src, name=self._name("broadcast")))
+
+    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
+        """Return every rank's tensor, stacked: (world_size, *shape)."""
+        if self.alone:
+            return tensor.unsqueeze(0)
+        with contextlib.nullcontext() if sync_grads else torch.no_grad(), _writable(tensor) as sent:
+            gathered = _horovod().allgather(sent.unsqueeze(0).contiguous(), name=self._name("gather"))
+        return cast(torch.Tensor, gathered)
+
+    def gather_rows(self, tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
+        """Return every rank's tensor; their first dimensions may differ (for torchmetrics)."""
+        tensor = tensor.contiguous()
+        if not tensor.ndim:
+            return list(self.all_gather(tensor))
+        hvd = _horovod()
+        sizes = self.all_gather(torch.tensor(len(tensor))).tolist()
+        with torch.no_grad(), _writable(tensor) as sent:
+            return list(torch.split(hvd.allgather(sent, name=self._name("rows")), sizes))
+
+
+class HorovodRayStrategy(SameTraining, HorovodCollectives):
+    """Train with Horovod on Ray workers: those of the gang that this is in, or a gang of its own.
+
+    Args:
+        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
+        idle_timeout_s, failures, on_resize: the same.
+        num_hosts, num_slots: the other spelling of size: so many nodes with so many workers each.
+        compression: of gradients on their way: "none" or "fp16".
+        scale_lr: multiply learning rates by the number of workers, as Horovod's examples do (False).
+
+    The Trainer's ``accumulate_grad_batches`` becomes Horovod's ``backward_passes_per_step``. Runs on: driver,
+    worker. Raises: SettingsError; StrategyError without Horovod, or in a gang of another size or kind.
+    """
+
+    strategy_name = "tunelight_horovod"
+    backend = "horovod"
+    _of_process = GangStrategy._of_process | {"_numbers", "_explicit"}
+
+    @known_arguments("strategy")
+    def __init__(
+        self,
+        num_workers: NumWorkers = None,
+        num_cpus_per_worker: float = 1,
+        use_gpu: bool = False,
+        init_hook: Callable[[], object] | None = None,
+        resources_per_worker: dict[str, float] | None = None,
+        *,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        failures: Failures = None,
+        on_resize: Resizing = None,
+        num_hosts: int | None = None,
+        num_slots: int | None = None,
+        compression: str = "none",
+        scale_lr: bool = False,
+    ) -> None:
+        if compression not in _COMPRESSIONS:
+            raise SettingsError(f"compression must be one of {', '.join(_COMPRESSIONS)}, not {compression!r}.")
+        num_workers = _size(num_workers, num_hosts, num_slots)
+
+        _horovod()
+        wanted = functools.partial(
+            workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, hosts=num_hosts
+        )
+        told = functools.partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        environment = self._settle(num_workers, told)
+        super().__init__(cluster_environment=environment, parallel_devices=self._devices())
+        self._compression = compression
+        self._scale_lr = scale_lr
+        self._passes = 1
+        self._numbers = itertools.count()
+        self._explicit = contextlib.ExitStack()
+
+    # -- set-up
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Put the model on this rank's device, as rank 0 has it, and let Horovod reduce its gradients."""
+        assert self.accelerator is not None  # noqa: S101 - Lightning's order
+        assert self.model is not None  # noqa: S101
+        if self._layer_sync is not None:
+            raise StrategyError(
+                "Trainer(sync_batchnorm=True) is torch.distributed's and does nothing for Horovod. Leave it out and "
+                "use horovod.torch.SyncBatchNorm in the model (on GPUs; it refuses the CPU)."
+            )
+        self.accelerator.setup(trainer)
+        self.model = self.precision_plugin.convert_module(self.model)
+        self.model_to_device()
+        hvd = _horovod()
+        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
+        self._connect_metrics()
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.setup_optimizers(trainer)
+            if self._scale_lr:
+                scale(trainer, self._session.wanted if self._session is not None else self.world_size)
+            self.count_turns()
+            self._passes = trainer.accumulate_grad_batches * self.turns
+            self.optimizers = [self._distributed(optimizer) for optimizer in self.optimizers]
+            for config in self.lr_scheduler_configs:
+                _follow(config.scheduler, self.optimizers)
+        self.setup_precision_plugin()
+        if trainer.state.fn == TrainerFn.FITTING:
+            _optimizers_to_device(self.optimizers, self.root_device)
+
+    def _distributed(self, optimizer: Optimizer) -> Optimizer:
+        """Wrap an optimizer in Horovod's; gradients are reduced after backward, before clipping."""
+        hvd = _horovod()
+        mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        assert self.lightning_module is not None  # noqa: S101
+        wrapped = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=[(name, one) for name, one in self.lightning_module.named_parameters() if id(one) in mine],
+            compression=getattr(hvd.Compression, self._compression),
+            backward_passes_per_step=self._passes,
+        )
+        wrapped.defaults = optimizer.defaults  # Horovod leaves the class's own
+        wrapped.state.update(optimizer.state)
+        self._explicit.enter_context(wrapped.skip_synchronize())
+        _track_steps(wrapped)
+        _open_to_wrappers(wrapped)
+        return cast(Optimizer, wrapped)
+
+    def _connect_metrics(self) -> None:
+        """Let torchmetrics gather by Horovod; of itself it knows torch.distributed alone."""
+        from torchmetrics import Metric  # noqa: PLC0415 - it comes with Lightning
+
+        assert self.lightning_module is not None  # noqa: S101
+        for module in self.lightning_module.modules():
+            if isinstance(module, Metric):
+                module.dist_sync_fn = self.gather_rows
+                module.distributed_available_fn = self._several
+
+    def _several(self) -> bool:
+        return not self.alone
+
+    def model_to_device(self) -> None:
+        """Move the model to this rank's device."""
+        assert self.model is not None  # noqa: S101
+        self.model.to(self.root_device)
+
+    def setup_environment(self) -> None:
+        """Set the seed anew, as all of Lightning's distributed strategies do."""
+        from lightning_fabric.utilities.seed import reset_seed  # noqa: PLC0415
+
+        super().setup_environment()
+        reset_seed()
+
+    # -- training
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a training step, in step with how many batches make one optimizer step."""
+        assert self.lightning_module is not None  # noqa: S101
+        passes = self.lightning_module.trainer.accumulate_grad_batches * self.turns
+        if passes != self._passes:
+            self._passes = passes
+            for optimizer in self.optimizers:
+                optimizer.set_backward_passes_per_step(passes)  # type: ignore[attr-defined]  # Horovod's
+        return super().training_step(*args, **kwargs)
+
+    def post_backward(self, closure_loss: torch.Tensor) -> None:
+        """Wait for the gradients' sums, where an optimizer step comes next."""
+        assert self.lightning_module is not None  # noqa: S101
+        automatic = self.lightning_module.automatic_optimization
+        if automatic and (not self._whole_step or self.lightning_module.trainer.fit_loop._should_accumulate()):
+            return
+        for optimizer in self.optimizers:
+            if optimizer._handles:  # type: ignore[attr-defined]  # Horovod's: this backward was for others if it has none
+                optimizer.synchronize()  # type: ignore[attr-defined]  # Horovod's
+
+    def teardown(self) -> None:
+        """Let go of the model and the optimizers."""
+        self._explicit.close()
+        _optimizers_to_device(self.optimizers, torch.device("cpu"))
+        super().teardown()
+
+    def gather_objects(self, mine: T) -> list[T]:
+        """Return every rank's object, by rank."""
+        if self.alone:
+            return [mine]
+        with torch.inference_mode(False):
+            return cast(list[T], _horovod().allgather_object(mine, name=self._name("objects")))
+
+    def broadcast_tensor(self, tensor: torch.Tensor) -> None:
+        """Overwrite ``tensor`` with rank 0's."""
+        if not self.alone:
+            with torch.no_grad(), _writable(tensor) as sent:
+                _horovod().broadcast_(sent, root_rank=0, name=self._name("tensor"))
+            if sent is not tensor:
+                tensor.copy_(sent)
+
+
+def _size(num_workers: NumWorkers, num_hosts: int | None, num_slots: int | None) -> NumWorkers:
+    """Return how many workers the two spellings ask for. Raises: SettingsError where they disagree."""
+    if num_hosts is None and num_slots is None:
+        return num_workers
+    product = (num_hosts or 1) * (num_slots or 1)
+    if isinstance(num_workers, tuple):
+        return num_workers  # it contradicts num_hosts, which is said where all of it is known
+    if num_workers is not None and num_workers != product:
+        raise SettingsError(
+            f"num_workers={num_workers}, but num_hosts={num_hosts or 1} with num_slots={num_slots or 1} each make "
+            f"{product}. Leave one spelling out."
+        )
+    return product
+
+
+def _follow(scheduler: Any, optimizers: Iterable[Optimizer]) -> None:
+    """Let a scheduler, and those it consists of, move the wrapped optimizer not the one it was made with."""
+    for one in [scheduler, *getattr(scheduler, "_schedulers", [])]:
+        before = getattr(one, "optimizer", None)
+        for optimizer in optimizers:
+            if before is not None and before.param_groups[0] is optimizer.param_groups[0]:
+                one.optimizer = optimizer
+
+
+def _track_steps(optimizer: Any) -> None:
+    """Mark steps as torch's schedulers do, who warn of an optimizer that they have not seen step."""
+    step = optimizer.step
+
+    @functools.wraps(step)
+    def tracked(*args: Any, **kwargs: Any) -> Any:
+        optimizer._opt_called = True
+        return step(*args, **kwargs)
+
+    tracked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's own mark
+    optimizer.step = tracked
+
+
+def _open_to_wrappers(optimizer: Any) -> None:
+    """Let methods work through Lightning's wrapper, as a manual optimization calls them.
+
+    The wrapper's class is made a subclass of Horovod's, which says ``super(self.__class__, self)``: that would find
+    itself there, for ever.
+    """
+    cls = type(optimizer)  # Horovod makes a class for each optimizer
+    for name in ("zero_grad", "load_state_dict"):
+        setattr(cls, name, _of_the_wrapped(getattr(cls, name)))
+
+
+def _of_the_wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self._optimizer if isinstance(self, LightningOptimizer) else self, *args, **kwargs)
+
+    return call

@@ -1,0 +1,208 @@
+"""RayShardedStrategy: FSDP2 on a gang of Ray workers, each of which holds its share of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from pytorch_lightning.strategies import ModelParallelStrategy
+from pytorch_lightning.strategies.parallel import ParallelStrategy
+from pytorch_lightning.trainer.states import TrainerFn
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import nn
+
+from tunelight.compat.arguments import known_arguments
+from tunelight.errors import SettingsError, StrategyError
+from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
+from tunelight.lightning.strategies.training import SameTraining
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+MIN_SHARDED = 100_000
+"""Parameters from which on a block is gathered on its own; smaller ones travel with what holds them."""
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+
+class RayShardedStrategy(SameTraining, ModelParallelStrategy):
+    """Train with FSDP2: parameters, gradients and optimizer states are sharded over the gang's workers.
+
+    Args:
+        num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
+        idle_timeout_s, failures, on_resize: the same.
+        min_sharded: parameters (100,000) from which on a block of a model without ``configure_model`` is
+            gathered on its own, so that not the whole model is in memory at once.
+        tensor_parallel_size: workers that share one copy of the computation; a model that wants more than
+            1 parallelises itself in ``configure_model``, with ``self.device_mesh``.
+        save_distributed_checkpoint: write checkpoints as a folder of shards instead of one whole file (False).
+        process_group_backend, timeout: as in Lightning's ``ModelParallelStrategy``.
+
+    A model with a ``configure_model`` of its own is sharded by that alone. Runs on: driver, worker. Raises:
+    SettingsError; StrategyError in a gang of another size or kind.
+    """
+
+    strategy_name = "tunelight_sharded"
+    backend = "sharded"
+    _of_process = GangStrategy._of_process | {"_device_mesh", "_data_parallel_size"}
+
+    @known_arguments("strategy")
+    def __init__(
+        self,
+        num_workers: NumWorkers = None,
+        num_cpus_per_worker: float = 1,
+        use_gpu: bool = False,
+        init_hook: Callable[[], object] | None = None,
+        resources_per_worker: dict[str, float] | None = None,
+        *,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        failures: Failures = None,
+        on_resize: Resizing = None,
+        min_sharded: int = MIN_SHARDED,
+        tensor_parallel_size: int = 1,
+        save_distributed_checkpoint: bool = False,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = timedelta(minutes=30),
+    ) -> None:
+        wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        told = partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        environment = self._settle(num_workers, told)
+        size = environment.world_size()
+        if tensor_parallel_size < 1 or size % tensor_parallel_size:
+            raise SettingsError(
+                f"tensor_parallel_size={tensor_parallel_size} does not divide the gang's {size} workers."
+            )
+        if tensor_parallel_size > 1 and not self.joined and self.workers.least is not None:
+            raise SettingsError(
+                f"num_workers={num_workers!r} is an elastic gang, and tensor_parallel_size={tensor_parallel_size} "
+                "needs a fixed one. Say one number of workers."
+            )
+        super().__init__(
+            data_parallel_size=size // tensor_parallel_size,
+            tensor_parallel_size=tensor_parallel_size,
+            save_distributed_checkpoint=save_distributed_checkpoint,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+        )
+        self.cluster_environment = environment
+        self.parallel_devices = self._devices()
+        self._min_sharded = min_sharded
+
+    def _shards(self) -> tuple[int, int]:
+        """Return how many parts data is in, and which is this rank's: ranks of one tensor parallel group share it."""
+        if not self.joined:
+            return super()._shards()
+        data = self.device_mesh["data_parallel"]
+        return data.size(), data.get_local_rank()
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Shard the model, unless it has done so itself, then make its optimizers."""
+        assert self.model is not None  # noqa: S101 - Lightning's order
+        assert self.lightning_module is not None  # noqa: S101
+        if is_overridden("configure_model", self.lightning_module):
+            super().setup(trainer)
+            return
+        assert self.accelerator is not None  # noqa: S101
+        self.accelerator.setup(trainer)
+        self.model = self.precision_plugin.convert_module(self.model)
+        self.model_to_device()
+        shard(self.model, self.device_mesh["data_parallel"], self._min_sharded)
+        self.barrier()
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the model's state: on a driver what it holds, on a rank as checkpoints are to be written."""
+        if self.joined:
+            return super().lightning_module_state_dict()
+        return ParallelStrategy.lightning_module_state_dict(self)
+
+    def full_weights(self) -> Mapping[str, Any]:
+        """Gather the whole model on rank 0, in its main memory. Called on every rank."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict  # noqa: PLC0415
+
+        assert self.model is not None  # noqa: S101 - asked after a run
+        return get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+
+    def keep_optimizer_states(self) -> Callable[[], list[dict[str, Any]]]:
+        """Return a function that gathers the optimizers' states; it is called on every rank."""
+        model, optimizers = self.model, list(self.optimizers)
+
+        def gather() -> list[dict[str, Any]]:
+            self.model, saved = model, self._save_distributed_checkpoint
+            self._save_distributed_checkpoint = False
+            try:
+                return [self.optimizer_state(optimizer) for optimizer in optimizers]
+            finally:
+                self._save_distributed_checkpoint = saved
+
+        return gather
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Load a whole or a sharded checkpoint into the model as it is sharded here."""
+        own = self._session is not None and str(checkpoint_path) == self._session.checkpoint_for_fit()
+        if weights_only is None and own:
+            weights_only = False  # tunelight wrote it, and Lightning forgets here that the launcher said so
+        if not self.joined:
+            return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
+        try:
+            return super().load_checkpoint(checkpoint_path, weights_only)
+        except IndexError:  # Lightning's, at an optimizer that keeps no state (SGD without momentum)
+            optimizers, self._optimizers = self._optimizers, []
+        try:
+            checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        finally:
+            self._optimizers = optimizers
+        for optimizer, saved in zip(optimizers, checkpoint.get("optimizer_states", []), strict=True):
+            for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+                group.update({name: value for name, value in kept.items() if name != "params"})
+        return checkpoint
+
+
+def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
+    """Shard ``model`` over ``mesh``: its big blocks from the bottom up, then itself with all that is left.
+
+    What no ``fully_shard`` covers would have its gradients synchronised by nobody: the model itself comes last,
+    and its four steps are entries to its forward. Sharding it again does nothing.
+    """
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method  # noqa: PLC0415
+
+    if isinstance(model, FSDPModule):
+        return
+    if not any(True for _ in model.parameters()):
+        raise StrategyError(f"{type(model).__name__} has no parameters yet, so there is nothing to shard.")
+    for block in blocks(model, min_parameters):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for step in _STEPS:
+        if is_overridden(step, cast("pl.LightningModule", model)):
+            register_fsdp_forward_method(model, step)
+
+
+def blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
+    """Return the modules below ``model`` that are gathered on their own, the deepest first.
+
+    One is taken when it has a forward (a ModuleList has none) and at least ``min_parameters`` parameters that no
+    block below it holds.
+    """
+    found: list[nn.Module] = []
+    taken: set[int] = set()
+
+    def visit(module: nn.Module, top: bool) -> None:
+        for child in module.children():
+            visit(child, False)
+        own = {id(one): one.numel() for one in module.parameters() if id(one) not in taken}
+        if not top and sum(own.values()) >= min_parameters and _has_forward(module):
+            found.append(module)
+            taken.update(own)
+
+    visit(model, True)
+    return found
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict) and (
+        type(module).forward is not nn.Module.forward
+    )

@@ -1,0 +1,83 @@
+"""Catches the Trainer that would train every rank alone.
+
+Every Trainer made inside a trial gets one silent callback that looks at its strategy, and one of
+``pytorch_lightning`` another that makes it recover. `tunelight.lightning.guard` is how Lightning finds them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tunelight.errors import StrategyError
+from tunelight.session.session import Session, current
+
+if TYPE_CHECKING:
+    from pytorch_lightning.callbacks import Callback
+
+
+STRATEGIES = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
+"""What tunelight's strategies are called, by the backend of the gangs that they are for."""
+_OTHER = "lightning"
+"""The other package that Lightning is published as."""
+
+
+def guard_callbacks() -> list[Callback]:
+    """Return the guard and what a recovery needs inside a trial, else nothing."""
+    session = current()
+    if session is None:
+        return []
+    from tunelight.lightning.state.recovery import Recovery  # noqa: PLC0415 - Lightning is loaded when this runs
+
+    return [guard_for(session, "pytorch_lightning"), Recovery(session)]
+
+
+def guard_for(session: Session, package: str) -> Any:
+    """Return the guard as a callback of the package that makes the Trainer, and so has imported its callbacks."""
+    callbacks = sys.modules[f"{package}.callbacks"]
+
+    class Guard(callbacks.Callback):  # type: ignore[misc, name-defined]  # of either package
+        """Checks the Trainer's strategy before it does anything, counts its batches, quiets bars nobody could see."""
+
+        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            check_strategy(trainer, session)
+            session.begun = True
+            if not session.verbose:  # a job's bar is drawn at the driver
+                for callback in trainer.callbacks:
+                    if isinstance(callback, callbacks.ProgressBar):
+                        callback.disable()
+
+        def _count(self, *_: Any, **__: Any) -> None:
+            """Count a batch: a rank that gets on does not hang."""
+            session.progress += 1
+
+        on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _count
+        on_train_epoch_end = on_validation_end = _count
+
+    return Guard()
+
+
+def check_strategy(trainer: Any, session: Session) -> None:
+    """Raise StrategyError unless ``trainer`` trains on the gang (any Trainer does for a gang of one)."""
+    if session.wanted == 1:
+        return
+    alone = f"each of the gang's {session.world_size} workers would train a model of its own"
+    if is_other(trainer):
+        raise StrategyError(
+            f"This Trainer is of the package {_OTHER}, and tunelight's strategies are of pytorch_lightning, another "
+            f"copy of the same code, so that {alone}. Write `import pytorch_lightning as pl` in place of `import "
+            f"lightning.pytorch as pl` for Trainer, model and callbacks, and pass strategy=tunelight."
+            f"{STRATEGIES[session.backend]}() to the Trainer. A library that imports {_OTHER} itself can train with "
+            "one worker: workers=1."
+        )
+    if getattr(trainer.strategy, "backend", None) in STRATEGIES:
+        return
+    raise StrategyError(
+        f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy=tunelight."
+        f"{STRATEGIES[session.backend]}() to the Trainer."
+    )
+
+
+def is_other(trainer: Any) -> bool:
+    """Tell whether a Trainer is of the package ``lightning``, by itself or by a class that it derives from."""
+    return any(base.__module__.partition(".")[0] == _OTHER for base in type(trainer).__mro__)

@@ -1,0 +1,118 @@
+"""What happened, on disk: one append-only record a sweep, written as it happens and replayed by its readers.
+
+A sweep's folder holds ``sweep.yaml`` (what the sweep was told), ``record.jsonl`` (all that happened since)
+and one folder a trial. Writer and reader share one mechanism, :func:`apply`: the writer applies every line
+that it appends to its own :class:`SweepState`, the reader replays the lines into an empty one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
+from tunelight.record.folder import (
+    create_sweep_folder,
+    plain,
+    read_sweep_file,
+    sweep_folder,
+    to_yaml,
+    versions,
+    write_atomically,
+    write_sweep_file,
+)
+from tunelight.record.follow import Follower
+from tunelight.record.lock import Driver, driver_of, locked
+from tunelight.record.names import LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE
+from tunelight.record.provenance import provenance
+from tunelight.record.record import Lines, Record, read_lines, read_record
+from tunelight.record.remote import mirrored, pull, pull_views, reaching
+from tunelight.record.repair import repair
+from tunelight.record.state import (
+    DIVERGED,
+    ERROR,
+    FAILED,
+    FINISHED,
+    GAVE_UP,
+    INTERRUPTED,
+    OOM,
+    PAUSED,
+    PENDING,
+    RUNNING,
+    STATES,
+    STOPPED,
+    TERMINAL,
+    VERBS,
+    Best,
+    SweepState,
+    TrialState,
+    apply,
+    is_better,
+    metric_value,
+)
+
+if TYPE_CHECKING:
+    from tunelight.record.recorder import RecordCallback
+
+__all__ = [
+    "DEFAULT_STORAGE",
+    "DIVERGED",
+    "ERROR",
+    "FAILED",
+    "FINISHED",
+    "GAVE_UP",
+    "INTERRUPTED",
+    "LOCK_FILE",
+    "METRICS_FILE",
+    "OOM",
+    "PAUSED",
+    "PENDING",
+    "RECORD_FILE",
+    "RUNNING",
+    "STATES",
+    "STOPPED",
+    "SWEEP_FILE",
+    "TERMINAL",
+    "VERBS",
+    "Best",
+    "Driver",
+    "Follower",
+    "Found",
+    "Lines",
+    "Record",
+    "RecordCallback",
+    "SweepState",
+    "TrialState",
+    "apply",
+    "create_sweep_folder",
+    "driver_of",
+    "find_sweep",
+    "is_better",
+    "is_folder",
+    "list_sweeps",
+    "locked",
+    "metric_value",
+    "mirrored",
+    "plain",
+    "provenance",
+    "pull",
+    "pull_views",
+    "reaching",
+    "read_lines",
+    "read_record",
+    "read_sweep_file",
+    "repair",
+    "sweep_folder",
+    "to_yaml",
+    "versions",
+    "write_atomically",
+    "write_sweep_file",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the writer when it is asked for: it needs Ray, and readers of a record do not."""
+    if name != "RecordCallback":
+        raise AttributeError(f"module 'tunelight.record' has no attribute {name!r}")
+    from tunelight.record.recorder import RecordCallback  # noqa: PLC0415
+
+    return RecordCallback

@@ -1,0 +1,91 @@
+"""Find sweeps on disk: by path, by name, or all of those in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tunelight import stores
+from tunelight.errors import StorageError, guess
+from tunelight.record.folder import read_sweep_file
+from tunelight.record.names import RECORD_FILE
+from tunelight.record.remote import reaching, refresh
+
+DEFAULT_STORAGE: Final = "tunelight_runs"
+"""Where sweeps lie unless ``storage=`` says otherwise."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sweep's folder, and when its record was last written to (seconds since the epoch)."""
+
+    folder: Path
+    written: float
+
+
+def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found]:
+    """Return the sweeps in a storage folder, the last written one first; none where the folder is missing."""
+    found = []
+    folder = stores.working(storage).absolute()
+    with reaching(folder):
+        records = stores.matching(folder, f"*/{RECORD_FILE}")
+    for record in records:
+        with contextlib.suppress(OSError):  # it was deleted a moment ago
+            refresh(record)
+            found.append(Found(record.parent, record.stat().st_mtime))
+    return sorted(found, key=lambda one: -one.written)
+
+
+def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> Path:
+    """Return the folder of a sweep by its path, its name in ``storage``, or as "last".
+
+    The last is the last written one there, but for those that reproduce a trial of another: they are asked for by name.
+
+    Raises: StorageError for one that there is not, with those that there are.
+    """
+    path, storage = stores.working(given), stores.working(storage)
+    for folder in (path, storage / path):
+        if stores.inside(folder):
+            with reaching(folder):
+                if stores.exists(folder / RECORD_FILE):
+                    return folder
+        if os.path.isfile(folder / RECORD_FILE):  # noqa: PTH113 - Path's own raises where a name is too long
+            return folder.absolute()
+    known = list_sweeps(storage)
+    if str(given) == "last" and known:
+        return next((one.folder for one in known if not _reproduces(one.folder)), known[0].folder)
+    inside = [one.folder.name for one in list_sweeps(path)] if is_folder(path) else []
+    if inside:
+        raise StorageError(
+            f"{path} is no sweep, but holds some: {_some(inside)}. Give one of them: {path / inside[0]}."
+        )
+    names = [one.folder.name for one in known]
+    if not names:
+        raise StorageError(
+            f"There is no sweep {str(given)!r}, and none at all in {stores.shown(storage)}. Give the path of a sweep's "
+            "folder (storage/name), or the folder that sweeps lie in as --storage."
+        )
+    raise StorageError(
+        f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {stores.shown(storage)}."
+        f"{guess(given, names)} There are: {_some(names)}; or say 'last'."
+    )
+
+
+def _reproduces(folder: Path) -> bool:
+    try:
+        return "reproduces" in read_sweep_file(folder)
+    except StorageError:  # whoever opens it is told
+        return False
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path leads to a folder, or a URL to one in a store."""
+    folder = stores.working(path)
+    return stores.holds_any(folder) if stores.inside(folder) else os.path.isdir(folder)  # noqa: PTH112 - as above
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -1,0 +1,225 @@
+"""A sweep's folder: made and claimed, with ``sweep.yaml`` in it; and whatever becomes plain data on disk."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import inspect
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+import yaml
+
+from tunelight import stores
+from tunelight.errors import SettingsError, StorageError
+from tunelight.machine.versions import versions_of
+from tunelight.record.names import RECORD_FILE, SWEEP_FILE, why
+from tunelight.record.remote import refresh
+from tunelight.settings import check_paired, check_setting
+from tunelight.stores.masking import masked, masked_settings
+
+_DEPTH: Final = 20
+
+
+def _default(value: Any) -> Any:
+    """Turn what JSON has no word for into what it has: arrays and tensors by ``tolist``, paths as text."""
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    tolist = getattr(value, "tolist", None)
+    return tolist() if callable(tolist) else masked(repr(value))
+
+
+_encoder = json.JSONEncoder(default=_default, separators=(",", ":"))
+
+
+def encode(value: Any) -> str:
+    """Return ``value`` as one line of JSON; never raises."""
+    try:
+        return _encoder.encode(value)
+    except Exception:  # noqa: BLE001 - odd keys, cycles, objects that refuse: recording must not raise
+        return _encoder.encode(_spell_out(value, _DEPTH))
+
+
+def _spell_out(value: Any, depth: int) -> Any:
+    if depth and isinstance(value, Mapping):
+        return {str(key): _spell_out(inner, depth - 1) for key, inner in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [_spell_out(inner, depth - 1) for inner in value]
+    try:
+        return json.loads(_encoder.encode(value))
+    except Exception:  # noqa: BLE001 - whatever it is, its repr is better than no record
+        return masked(repr(value))
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` in JSON's own types: arrays as numbers and lists, paths and classes as text."""
+    return json.loads(encode(value))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or none of it. Raises: StorageError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StorageError(f"Could not write {path}: {why(error)}. Choose a path that can be written.") from error
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper; text that YAML 1.2 takes for a number ("1e-4") is quoted, as that of YAML 1.1 is."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^0o[0-7]+$"),
+    list("-+.0123456789"),
+)
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Return plain YAML that readers of YAML 1.1 (``yaml.safe_load``) and 1.2 read as the same numbers and text."""
+    return yaml.dump(plain(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of what a sweep stands on (None: not installed), without importing any of it."""
+    return versions_of(("python", "torch", "pytorch-lightning", "ray", "tunelight", "numpy", "optuna", "horovod"))
+
+
+def create_sweep_folder(
+    storage: str | os.PathLike[str],
+    name: str | None = None,
+    overwrite: bool = False,
+    *,
+    default: str = "sweep",
+) -> Path:
+    """Create and claim the folder ``storage/name`` of a new sweep. Runs on: driver.
+
+    Args:
+        storage: a folder, or the URL of one in an object store; it is made if need be.
+        name: the sweep's name; None makes a free one of ``default`` (the train function's or model's name)
+            and the time, ``<default>-YYYYmmdd-HHMMSS``.
+        overwrite: delete a sweep of that name first (never a folder that is no sweep).
+
+    Raises: SettingsError for a name or storage that can be no folder; StorageError where a sweep of that name
+        exists, or the folder cannot be written.
+    """
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", default).strip("-.") or "sweep"
+    stem = f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name
+    folder, attempt = sweep_folder(storage, stem), 1
+    parent = folder.parent
+    try:
+        while not _claim(folder, overwrite):
+            if name is not None:
+                raise StorageError(
+                    f"{stores.shown(folder)} exists already and is not overwritten. Choose another name "
+                    f"(name={_free_name(parent, name)!r}, say), leave name= out for a new one each time, or go on "
+                    "with the sweep that is there: resume=True."
+                )
+            attempt += 1
+            folder = parent / f"{stem}-{attempt}"
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"The sweep's folder {stores.shown(folder)} cannot be written: {why(error)}. Choose another storage=."
+        ) from error
+    return folder
+
+
+def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
+    """Return the folder of the sweep ``name``. Raises: SettingsError where that can be none."""
+    if name in ("", ".", "..") or name != Path(name).name or "\\" in name:
+        raise SettingsError(
+            f"A sweep's name must be one folder name, but it is {name!r}. Put the folders before it into storage=."
+        )
+    folder = stores.working(storage).absolute() / name
+    if stores.inside(folder) and stores.ODD.search(name):
+        raise SettingsError(
+            f"In a store, no sweep's name may hold any of @ * ? [ ], as {name!r} does: they are patterns."
+        )
+    return folder
+
+
+def _claim(folder: Path, overwrite: bool) -> bool:
+    """Make ``folder`` this sweep's by creating its record; False where it holds something already."""
+    if overwrite and (stores.exists(folder / RECORD_FILE) or stores.exists(folder / SWEEP_FILE)):
+        stores.drop(folder)
+    if stores.inside(folder):
+        if stores.holds_any(folder) or not stores.claim(folder / RECORD_FILE):
+            return False
+        stores.forget(folder)  # of a sweep that was deleted there
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        return False
+    try:
+        (folder / RECORD_FILE).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _free_name(parent: Path, name: str) -> str:
+    number = 2
+    while stores.exists(parent / f"{name}-{number}"):
+        number += 1
+    return f"{name}-{number}"
+
+
+def write_sweep_file(folder: str | os.PathLike[str], sweep: Mapping[str, Any]) -> Path:
+    """Write ``sweep.yaml``: what the sweep was told, the space's description, versions; secrets are masked.
+
+    Raises: StorageError.
+    """
+    path = Path(folder, SWEEP_FILE)
+    write_atomically(path, to_yaml(masked_settings(sweep)))
+    return path
+
+
+def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read ``sweep.yaml``; {} where there is none. Secrets that an earlier version wrote into it are masked.
+
+    Raises: StorageError where it is no YAML mapping.
+    """
+    path = Path(folder, SWEEP_FILE)
+    try:
+        refresh(path)
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise StorageError(f"{path} cannot be read: {error}. Restore it, or delete it to go by the record.") from error
+    if not isinstance(data, dict):
+        raise StorageError(f"{path} must hold a mapping, but holds {type(data).__name__}. Restore or delete it.")
+    try:  # what readers of results go by
+        metric, mode = (data.get(name) and check_setting(name, data[name]) for name in ("metric", "mode"))
+        check_paired(metric, mode or "min")
+    except SettingsError as error:
+        raise StorageError(f"{path} has been changed: {error} Restore it, or delete it to go by the record.") from error
+    return masked_settings(data)

@@ -1,0 +1,155 @@
+"""One driver a sweep: a lock that ends with its process, and says who holds it.
+
+The kernel's lock (``flock``) is what counts on one machine: it ends with the process that holds it, however
+that ended, so a killed driver leaves none. Where the folder is shared between machines, a file system may
+keep such locks to one machine. So the holder also writes its host into the file and touches it every 10 s:
+a lock of another host counts until it has not been touched for 60 s (give or take the clocks' difference).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight import stores
+from tunelight.errors import StorageError
+from tunelight.record.names import LOCK_FILE, why
+from tunelight.record.remote import pull_lock, push_lock
+
+BEAT_S: Final = 10.0
+"""How often a holder touches its lock."""
+STALE_S: Final = 60.0
+"""After how long without a touch another host's lock counts no more."""
+
+
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the sweep in ``folder``, so that no other driver runs it. Runs on: driver.
+
+    Raises: StorageError naming the host and process that hold it, or where the folder cannot be written.
+    """
+    path = Path(folder, LOCK_FILE)
+    try:
+        pull_lock(path.parent)
+        if stores.inside(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {why(error)}. Choose another storage=.") from error
+    over = threading.Event()
+    beat = threading.Thread(target=_beat, args=(file, path.parent, over), name="tunelight-lock", daemon=True)
+    try:
+        _claim(file, path)
+        push_lock(path.parent)
+        beat.start()
+        try:
+            yield
+        finally:
+            over.set()
+            beat.join(BEAT_S)
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, 0)  # let go: another host need not wait
+            push_lock(path.parent)
+    finally:
+        os.close(file)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Who holds a sweep, as its lock says, and whether that process is still there."""
+
+    host: str
+    pid: int
+    alive: bool
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
+    """Return who runs the sweep in ``folder``; None where nobody does. Looks only: no driver is kept from starting.
+
+    A driver that let go left no name. One that died left its name: it is not alive where its process is gone (on this
+    host), or where it has not touched its lock for ``STALE_S``.
+    """
+    path = Path(folder, LOCK_FILE)
+    try:
+        pull_lock(path.parent)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        holder, age = _holder(file), time.time() - os.fstat(file).st_mtime
+    finally:
+        os.close(file)
+    if not isinstance(holder.get("pid"), int):
+        return None
+    host, pid = str(holder.get("host", "?")), holder["pid"]
+    return Driver(host, pid, age < STALE_S and (host != _host() or Path("/proc", str(pid)).exists()))
+
+
+def _claim(file: int, path: Path) -> None:
+    try:
+        _lock(file)
+    except BlockingIOError:
+        raise _held(path, _holder(file)) from None
+    except OSError:  # a file system without locks: what is written in the file has to do
+        pass
+    holder = _holder(file)
+    age = time.time() - os.fstat(file).st_mtime
+    if holder.get("host", _host()) != _host() and age < STALE_S:
+        raise _held(path, holder, f" It gave a sign of life {max(age, 0):.0f} s ago; after {STALE_S:.0f} s without one")
+    me = {"host": _host(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(me).encode(), 0)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {why(error)}. Make room, or choose another storage=.") from error
+
+
+def _lock(file: int) -> None:
+    """Take the kernel's lock. Whoever only looks may hold it for a moment. Raises: BlockingIOError."""
+    for left in reversed(range(10)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(0.05)
+
+
+def _held(path: Path, holder: dict[str, Any], stale: str = " When that has ended") -> StorageError:
+    return StorageError(
+        f"{stores.shown(path.parent)} is run by another driver already: process {holder.get('pid', '?')} on "
+        f"{holder.get('host', 'this host')}, since {holder.get('since', '?')}.{stale}, the sweep can be resumed."
+    )
+
+
+def _holder(file: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(file, 4096, 0) or b"{}")
+    except (OSError, ValueError):  # torn: its writer died in between
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _beat(file: int, folder: Path, over: threading.Event) -> None:
+    """Touch the lock until it is let go."""
+    while not over.wait(BEAT_S):
+        with contextlib.suppress(OSError):
+            os.utime(file)
+        push_lock(folder)

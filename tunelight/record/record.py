@@ -1,0 +1,226 @@
+"""The record of a sweep on disk: lines with checksums, appended by its writer and replayed by its readers.
+
+A line is JSON with the keys ``kind``, ``time`` (seconds since the epoch), what the kind holds, and last
+``crc``: the CRC-32 (8 hex digits) of the line without it. NaN, Infinity and -Infinity are written as Python's
+json writes them and survive the round trip (strict JSON readers of other languages refuse them).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight import stores
+from tunelight.errors import StorageError
+from tunelight.record.folder import encode
+from tunelight.record.names import RECORD_FILE, why
+from tunelight.record.remote import refresh
+from tunelight.record.state import TERMINAL, SweepState, apply
+
+FORMAT: Final = 1
+"""Of the record, and of the folder that it lies in. A later one is refused, not guessed at."""
+_SYNC_S: Final = 1.0
+
+_HOW_TO_FORCE: Final = (
+    "tunelight.run(..., resume='force') keeps the damaged file beside the new one, and all lines that are whole."
+)
+
+_log = logging.getLogger("tunelight")
+
+
+class Lines:
+    """An append-only file of lines. What cannot be written is kept and retried; no OSError is raised."""
+
+    def __init__(self, path: Path, warn: Callable[[OSError], None]) -> None:
+        self.path = path
+        self._warn = warn
+        self._file: int | None = None
+        self._pending = b""
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are not in the file yet."""
+        return len(self._pending)
+
+    def write(self, text: str = "") -> None:
+        """Append a line (none: only retry what is pending) with one system call."""
+        if text:
+            self._pending += text.encode("ascii") + b"\n"
+        try:
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            while self._pending:
+                self._pending = self._pending[os.write(self._file, self._pending) :]
+        except OSError as error:
+            self._warn(error)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk itself."""
+        if self._file is not None:
+            with suppress(OSError):  # not every file system can
+                os.fsync(self._file)
+
+    def close(self) -> None:
+        """Retry what is pending and close the file; a later write opens it again."""
+        if self._pending:
+            self.write()
+        if self._file is not None:
+            file, self._file = self._file, None
+            with suppress(OSError):
+                os.close(file)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None, "_pending": b""}
+
+
+class Record:
+    """The writer of ``record.jsonl``; lines reach the operating system at once, the disk at a trial's end.
+
+    A write that fails (disk full) is said once in the log, kept, and retried with the next line.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:
+        self.path = Path(folder, RECORD_FILE)
+        self.failed: OSError | None = None
+        """The first write error, if there was one."""
+        self._clock = clock
+        self._synced = -math.inf
+        self._lines = Lines(self.path, self.complain)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> Record:
+        """Open the record of ``folder`` to append to it; a torn last line is cut off first.
+
+        Raises: StorageError when it cannot be written, or holds a corrupt line.
+        """
+        record = cls(folder, clock)
+        try:
+            whole = _scan(record.path)[1] if record.path.exists() else 0
+            with record.path.open("ab") as stream:
+                stream.truncate(whole)
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{record.path} cannot be written: {why(error)}. Choose another storage=.") from error
+        return record
+
+    def append(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Append one line; return it as its reader will see it."""
+        now = self._clock()
+        body = encode({"kind": kind, "time": now, **fields})
+        self._lines.write(f'{body[:-1]},"crc":"{zlib.crc32(body.encode("ascii")):08x}"}}')
+        if kind == "end" or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
+            self._lines.sync()
+            self._synced = now
+        line: dict[str, Any] = json.loads(body)
+        return line
+
+    def complain(self, error: OSError) -> None:
+        """Say once that the sweep's folder cannot be written."""
+        if self.failed is None:
+            self.failed = error
+            _log.warning(
+                "%s cannot be written: %s. The sweep goes on; what happened is kept in memory and written as "
+                "soon as that works again: make room.",
+                self.path.parent,
+                why(error),
+            )
+
+    def close(self) -> None:
+        """Write what is pending, bring it to disk, close the file. Callable more than once."""
+        self._lines.write()
+        self._lines.sync()
+        self._lines.close()
+        if self._lines.pending:
+            _log.error("%s lacks its last %d bytes: they could not be written.", self.path, self._lines.pending)
+
+
+def parse(chunk: bytes) -> dict[str, Any] | None:
+    """Return one line of a record, its checksum left out; None where that does not fit."""
+    head, found, tail = chunk.rpartition(b',"crc":"')
+    body = head + b"}"
+    if not found or tail != b'%08x"}' % zlib.crc32(body):
+        return None
+    line: dict[str, Any] = json.loads(body)
+    return line
+
+
+def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines of a record and how many bytes they take; what is torn at the end is left out.
+
+    Raises: StorageError naming the first corrupt line that is not the last; OSError.
+    """
+    chunks = path.read_bytes().split(b"\n")
+    lines: list[dict[str, Any]] = []
+    size = 0
+    for number, chunk in enumerate(chunks[:-1], start=1):
+        line = parse(chunk)
+        if line is None:
+            if number == len(chunks) - 1 and not chunks[-1]:
+                break
+            raise StorageError(
+                f"{path}, line {number}: corrupt (its checksum does not fit). Restore the file from a copy, or "
+                f"go on without what is lost: {_HOW_TO_FORCE}"
+            )
+        check_format(line, path)
+        lines.append(line)
+        size += len(chunk) + 1
+    return lines, size
+
+
+def check_format(line: Mapping[str, Any], path: Path) -> None:
+    """Raise StorageError where a later tunelight wrote the record."""
+    told = line.get("sweep")
+    found = told.get("format", FORMAT) if isinstance(told, Mapping) else FORMAT
+    if found != FORMAT:
+        raise StorageError(
+            f"{path} has the format {found!r}, and this tunelight reads format {FORMAT}: a later version wrote "
+            "it. Upgrade tunelight to read it or to go on with the sweep."
+        )
+
+
+def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the lines of a sweep's record. A torn last line (the driver died in mid-write) is dropped.
+
+    Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
+        version of tunelight wrote it.
+    """
+    try:
+        refresh(Path(folder, RECORD_FILE))
+        return _scan(Path(folder, RECORD_FILE))[0]
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"{stores.shown(folder)} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
+            f"one sweep, storage/name.{_sweeps_inside(Path(folder))}"
+        ) from error
+
+
+def read_record(folder: str | os.PathLike[str]) -> SweepState:
+    """Replay the record of a sweep. Raises: StorageError, see :func:`read_lines`."""
+    path = Path(folder, RECORD_FILE)
+    state = SweepState()
+    for number, line in enumerate(read_lines(folder), start=1):
+        try:
+            apply(state, line)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StorageError(
+                f"{path}, line {number}: it does not fit the lines before it ({error!r}). Restore the file from "
+                f"a copy, or go on without what is lost: {_HOW_TO_FORCE}"
+            ) from error
+    return state
+
+
+def _sweeps_inside(folder: Path) -> str:
+    names = sorted(found.parent.name for found in folder.glob(f"*/{RECORD_FILE}"))
+    return f" Sweeps in it: {', '.join(names)}." if names else ""

@@ -1,0 +1,292 @@
+"""RecordCallback: what Tune tells its callbacks becomes the record of a sweep."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ray.tune import Callback
+
+from tunelight.checkpoints import files as checkpoints
+from tunelight.messages import RESULT_KEY
+from tunelight.record.folder import encode
+from tunelight.record.names import METRICS_FILE
+from tunelight.record.record import FORMAT, Lines, Record, read_record
+from tunelight.record.state import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL, apply
+from tunelight.stores.masking import masked, masked_error
+
+_OWN_KEYS: Final = frozenset(
+    "done trial_id training_iteration epoch timestamp date time_this_iter_s time_total_s pid hostname "
+    "node_ip config time_since_restore timesteps_since_restore iterations_since_restore timesteps_total "
+    "timesteps_this_iter episodes_total episodes_this_iter checkpoint_dir_name should_checkpoint "
+    f"experiment_tag trainable_name __duplicate__ {RESULT_KEY}".split()
+)
+"""What Tune and tunelight add to a result: no metrics of the user."""
+
+
+class RecordCallback(Callback):
+    """Write the record of a sweep from Tune's callbacks, and keep its live view. Runs on: driver.
+
+    ``state`` is what the record says, as it is written: whoever shows progress reads it, and copies a
+    container before walking it. A write error never ends the sweep (see :class:`Record`).
+
+    Args:
+        folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
+        seed_of: a trial's seed by its id, for the record; by default it holds none.
+        is_baseline: whether a trial, by its id, was a baseline and not suggested.
+        again: ids of recorded trials that go on now, and whether they are paused yet; the sweep's last run ended
+            when its record did.
+        scheduler: whose rungs are to be in the record, if it has any.
+        budget_s: the sweep's time budget in seconds, from now on: how it ended is told by it.
+        clock: seconds since the epoch.
+        sweep: what readers of the record need to know of the sweep: ``metric`` and ``mode`` at least.
+
+    Raises: StorageError when the record cannot be opened.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        seed_of: Callable[[str], int] | None = None,
+        is_baseline: Callable[[str], bool] = lambda _: False,
+        again: Mapping[str, bool] | None = None,
+        scheduler: Any = None,
+        budget_s: float | None = None,
+        clock: Callable[[], float] = time.time,
+        **sweep: Any,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self.record = Record.open(self.folder, clock)
+        self.state = read_record(self.folder)
+        self.ends: str | None = None
+        """Why the sweep ends, for whoever ends it before its time to say."""
+        self._budget_end = None if budget_s is None else clock() + budget_s
+        self._clock = clock
+        self._seed_of = seed_of
+        self._is_baseline = is_baseline
+        self._met = 0
+        self._running: dict[str, Any] = {}
+        self._metrics: dict[str, Lines] = {}
+        self._closed = False
+        self._take_up(again or {})
+        told = {**sweep, **_rungs(scheduler), "ends": self._budget_end}
+        self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **told})
+
+    def _take_up(self, again: Mapping[str, bool]) -> None:
+        """End what a dead driver left running, and let trials go on; both before the run that needs it is told of."""
+        ended = self.state.updated  # nobody ran since, so nobody's seconds count
+        for trial in self.state.trials.values():
+            if trial.id not in again and trial.state not in TERMINAL:
+                self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED, at=ended)
+        for trial_id, paused in again.items():
+            self._set(trial_id, PAUSED if paused else PENDING, at=ended)
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        apply(self.state, self.record.append(kind, **fields))
+
+    def note(self, text: str, trial: str | None = None) -> None:
+        """Put a remark for the person who runs the sweep into the record."""
+        self._write("note", trial=trial, text=masked(text))
+
+    def change(
+        self, trial: str, number: int, config: Mapping[str, Any], parent: str | None, parent_number: int | None
+    ) -> None:
+        """Record that a trial goes on with another configuration after its report ``number``, and whose that was.
+
+        Without a parent: that the change told of last could not be made.
+        """
+        self._write(
+            "config",
+            trial=trial,
+            training_iteration=number,
+            config=dict(config),
+            parent=parent,
+            parent_iteration=parent_number,
+        )
+
+    def _meet(self, trials: Sequence[Any]) -> None:
+        """Record the trials that are new; Tune only ever appends to its list."""
+        while self._met < len(trials):
+            trial = trials[self._met]
+            self._met += 1
+            if trial.trial_id in self.state.trials:
+                continue
+            self._write(
+                "trial",
+                trial=trial.trial_id,
+                index=len(self.state.trials),
+                config=trial.config,
+                seed=self._seed_of(trial.trial_id) if self._seed_of else None,
+                baseline=self._is_baseline(trial.trial_id),
+                folder=self._relative(trial.path or f"trial_{trial.trial_id}"),
+            )
+
+    def _relative(self, path: str) -> str:
+        found = Path(path)
+        return str(found.relative_to(self.folder)) if found.is_relative_to(self.folder) else str(path)
+
+    def _set(self, trial_id: str, new: str, **fields: Any) -> None:
+        if self.state.trials[trial_id].state == new:
+            return
+        if fields.get("error"):
+            fields["error"] = masked_error(fields["error"])
+        self._write("state", trial=trial_id, state=new, **fields)
+        if new != RUNNING:
+            self._running.pop(trial_id, None)
+            if lines := self._metrics.pop(trial_id, None):
+                lines.close()
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Record new trials. Called by Tune at the start of each step of its loop."""
+        self._meet(trials)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Record new trials, and those that were paused: Tune has no callback for it."""
+        self._meet(trials)
+        for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
+            self._set(paused, PAUSED)
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""
+        self._meet(trials)
+        self._set(trial.trial_id, RUNNING)
+        self._running[trial.trial_id] = trial
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Record a report, the scheduler's word on it, its checkpoint and notes; or the trial's failure."""
+        self._meet(trials)
+        own = result.get(RESULT_KEY) or {}
+        for text in (*(own.get("log") or ()), *(own.get("notes") or ())):
+            self.note(text, trial.trial_id)
+        if own.get("gang"):
+            self._write("gang", trial=trial.trial_id, **own["gang"])
+        when = {key: result.get(key) for key in ("training_iteration", "epoch", "timestamp")}
+        metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
+        # It may have gone back to a checkpoint, and make a report again that is recorded, and judged, already.
+        repeated = self._repeats(trial.trial_id, when["training_iteration"])
+        if not repeated and (
+            metrics or not result.get("done")
+        ):  # one that failed, or had nothing left, reports nothing
+            self._write_report(trial.trial_id, when, metrics, result, own)
+        for found in own.get("checkpoints") or ():
+            self._write_checkpoint(trial.trial_id, when, found)
+        if own.get("error"):
+            self._set(trial.trial_id, own["error"].get("state", ERROR), error=own["error"])
+        elif repeated and metrics and result.get("done"):
+            self._set(trial.trial_id, STOPPED)
+
+    def _write_report(
+        self,
+        trial_id: str,
+        when: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        result: Mapping[str, Any],
+        own: Mapping[str, Any],
+    ) -> None:
+        self._write(
+            "report",
+            trial=trial_id,
+            **when,
+            metrics=metrics,
+            decision="STOP" if result.get("done") else "CONTINUE",
+            workers=own.get("workers"),
+            seconds=own.get("seconds"),
+        )
+        self._write_metrics(trial_id)
+
+    def _repeats(self, trial_id: str, number: Any) -> bool:
+        history = self.state.trials[trial_id].history
+        return bool(history) and number is not None and number <= (history[-1]["training_iteration"] or 0)
+
+    def _write_metrics(self, trial_id: str) -> None:
+        lines = self._metrics.get(trial_id)
+        if lines is None:
+            path = self.folder / self.state.trials[trial_id].folder / METRICS_FILE
+            lines = self._metrics[trial_id] = Lines(path, self.record.complain)
+        lines.write(encode(self.state.trials[trial_id].history[-1]))
+
+    def _write_checkpoint(self, trial_id: str, when: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        path = self._relative(found["path"])
+        if any(known["path"] == path for known in self.state.trials[trial_id].checkpoints):
+            return
+        self._write(
+            "checkpoint",
+            trial=trial_id,
+            training_iteration=found.get("number", when["training_iteration"]),
+            epoch=found.get("epoch", when["epoch"]),
+            path=path,
+            **{key: found.get(key) for key in ("value", "fit", "size", "checksum")},
+        )
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record an end: FINISHED if the trial ended by itself, STOPPED if the scheduler ended it."""
+        self._meet(trials)
+        known = self.state.trials[trial.trial_id]
+        if known.state in TERMINAL:
+            return
+        # A scheduler may also end a trial that did not just report (a paused one, say): Tune marks the last
+        # result as done only when the trial itself came to its end, or with the decision on that result.
+        by_itself = trial.status == RUNNING and (not known.history or bool(trial.last_result.get("done")))
+        self._set(trial.trial_id, STOPPED if known.decision == "STOP" or not by_itself else FINISHED)
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record that a trial failed where Tune sees it, and waits to be started again."""
+        self._meet(trials)
+        self.note(f"failed and will be started again: {_head_error(trial)['message']}", trial.trial_id)
+        self._set(trial.trial_id, PENDING)
+        known = self.state.trials[trial.trial_id]
+        heard = known.history[-1]["training_iteration"] if known.history else 0
+        try:
+            checkpoints.tell_heard(heard, self.folder / known.folder, known.trained)
+        except OSError as error:
+            self.record.complain(error)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record a failure that Tune saw itself: the head of the trial died, say."""
+        self._meet(trials)
+        if self.state.trials[trial.trial_id].state not in TERMINAL:
+            self._set(trial.trial_id, ERROR, error=_head_error(trial))
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        """Record the end of the sweep; what is unfinished was interrupted."""
+        self._meet(trials)
+        self.close()
+
+    def close(self, reason: str | None = None) -> None:
+        """End the record, also where Tune died before it said so. Callable more than once."""
+        if self._closed:
+            return
+        self._closed = True
+        cut = [trial for trial in self.state.trials.values() if trial.state not in TERMINAL]
+        for trial in cut:
+            self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED)
+        over = self._budget_end is not None and self._clock() >= self._budget_end
+        told = reason or self.ends
+        self._write("end", reason=told or ("finished" if not cut else "time budget" if over else "interrupted"))
+        self.record.close()
+
+
+def _rungs(scheduler: Any) -> dict[str, Any]:
+    """Return where a scheduler's rungs lie, and by which reported name they are counted, if it says so."""
+    milestones = getattr(scheduler, "milestones", None)
+    if not callable(milestones):
+        return {}
+    return {"rungs": {"by": getattr(scheduler, "_time_attr", "training_iteration"), "at": list(milestones())}}
+
+
+def _head_error(trial: Any) -> dict[str, Any]:
+    """Describe a failure that Tune saw and no worker reported."""
+    try:
+        text = str(trial.get_error() or "")
+        if not text and (file := getattr(trial, "error_file", None)):
+            text = Path(file).read_text()
+    except Exception as error:  # noqa: BLE001 - Tune reads files here; no reason is worth the sweep
+        text = f"(its error cannot be read: {error})"
+    lines = [line for line in text.splitlines() if line.strip()]
+    return {"type_name": "TuneError", "message": lines[-1].strip() if lines else "unknown", "traceback": text}

@@ -1,0 +1,307 @@
+"""What happened in a sweep, in memory, and the one mechanism that writer and reader of a record share."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tunelight.stores.masking import masked, masked_error, masked_run
+
+PENDING: Final = "PENDING"
+RUNNING: Final = "RUNNING"
+PAUSED: Final = "PAUSED"
+FINISHED: Final = "FINISHED"
+STOPPED: Final = "STOPPED"
+ERROR: Final = "ERROR"
+DIVERGED: Final = "DIVERGED"
+OOM: Final = "OOM"
+INTERRUPTED: Final = "INTERRUPTED"
+STATES: Final = (PENDING, RUNNING, PAUSED, FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED)
+"""FINISHED: ended by itself. STOPPED: ended early, by the scheduler. DIVERGED: its training went astray (NaN).
+OOM: it ran out of memory. INTERRUPTED: cut off with its sweep."""
+GAVE_UP: Final = "gave up"
+"""How a sweep ended whose first trials all failed with the same error."""
+_MOST_EVENTS: Final = 50
+TERMINAL: Final = frozenset({FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED})
+FAILED: Final = frozenset({DIVERGED, OOM, ERROR})
+"""A trial that ended so is never the best of its sweep."""
+VERBS: Final = {
+    FINISHED: "finished",
+    STOPPED: "stopped",
+    DIVERGED: "diverged",
+    OOM: "ran out of memory",
+    ERROR: "failed",
+    INTERRUPTED: "was interrupted",
+}
+"""How a trial ended, in words: "trial 3 ran out of memory"."""
+
+
+@dataclass
+class TrialState:
+    """What is known of one trial. ``history`` holds the reports in order, as the user reads them."""
+
+    id: str
+    index: int
+    config: dict[str, Any] = field(default_factory=dict)
+    """The one that holds now; see ``changes``."""
+    seed: int | None = None
+    folder: str = ""
+    """The trial's folder, relative to the sweep's where it lies inside."""
+    state: str = PENDING
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Every report's metrics with ``epoch``, ``training_iteration`` and ``timestamp``."""
+    best: int | None = None
+    """Where in ``history`` the best report is; NaN and infinities never are, of equals the earlier one is."""
+    value: float | None = None
+    """The sweep's metric in the best report."""
+    decision: str = "CONTINUE"
+    """The scheduler's word on the last report."""
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """How it became another trial, in order: after which report (``training_iteration``), from which ``parent`` and
+    which report of that, ``before`` and ``config``."""
+    error: dict[str, Any] | None = None
+    workers: int | None = None
+    seconds: float = 0.0
+    """How long it was RUNNING, up to ``since``."""
+    since: float | None = None
+    """When it was last set to RUNNING; None while it is not."""
+    trained: float = 0.0
+    """How long it had trained at its last report; in a record that does not say so, how long it had been RUNNING."""
+    moves: list[tuple[float, str]] = field(default_factory=list)
+    """(time, state), each time it came to another one."""
+    gangs: list[dict[str, Any]] = field(default_factory=list)
+    """Whom it was trained on, each time that changed: ``gang`` (an id), ``nodes`` (one of each worker), ``warm``, and
+    from when to when the workers met, ``began`` and ``ready`` (by the clock of the gang's head)."""
+    notes: list[tuple[float, str]] = field(default_factory=list)
+    """(time, text) of what the person who runs the sweep was told of it."""
+    runs: list[int] = field(default_factory=list)
+    """In which of the sweep's runs it trained."""
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it ended in an error, ran out of memory or diverged."""
+        return self.state in FAILED
+
+    def elapsed(self, now: float) -> float:
+        """Return the seconds it has been RUNNING until ``now``."""
+        return self.seconds + (max(0.0, now - self.since) if self.since is not None else 0.0)
+
+    def config_at(self, number: int) -> dict[str, Any]:
+        """Return the configuration that report ``number`` was trained under."""
+        later = (change["before"] for change in self.changes if change["training_iteration"] >= number)
+        return dict(next(later, self.config))
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best report of a sweep so far."""
+
+    value: float
+    trial: str
+    index: int
+    training_iteration: int
+    epoch: int | None
+
+
+@dataclass
+class SweepState:
+    """What is known of a sweep: the live view of a running one, or a replayed record.
+
+    Another thread may read it while the sweep runs if it copies a container before it walks it
+    (``list(state.live.values())``).
+    """
+
+    sweep: dict[str, Any] = field(default_factory=dict)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """What each run of the driver was: command, cwd, git, versions; empty where a record says nothing of it."""
+    trials: dict[str, TrialState] = field(default_factory=dict)
+    live: dict[str, TrialState] = field(default_factory=dict)
+    """The trials that are RUNNING or PAUSED."""
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    best: Best | None = None
+    """Of the trials that did not fail; of equal values, that of the trial with the lower index."""
+    best_failed: Best | None = None
+    """The same of the trials that failed."""
+    notes: list[tuple[str | None, str]] = field(default_factory=list)
+    """(trial id or None, text), in order."""
+    events: deque[tuple[float, str | None, str, str]] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
+    """The last of what happened, reports left out: (time, trial id or None, kind of line, state or parent or text)."""
+    started: float | None = None
+    """When its last run began."""
+    updated: float | None = None
+    ended: str | None = None
+    """Why the sweep ended; None while it runs, or if its driver died."""
+
+    @property
+    def ahead(self) -> Best | None:
+        """The best report of the trials that failed, if it beats ``best`` or there is no other."""
+        failed, best = self.best_failed, self.best
+        if failed is None or best is None or is_better(failed.value, best.value, self.mode):
+            return failed
+        return None
+
+    @property
+    def further(self) -> list[str]:
+        """The metrics beside the one that trials are judged by, where a sweep has several."""
+        return [str(metric) for metric, _ in self.sweep.get("further") or ()]
+
+    @property
+    def mode(self) -> str:
+        """Which values of the metric are better: "min" or "max"."""
+        return str(self.sweep.get("mode") or "min")
+
+
+def apply(state: SweepState, line: Mapping[str, Any]) -> None:
+    """Bring ``state`` up to date with one line of the record; kinds it does not know change nothing."""
+    if state.started is None:
+        state.started = line["time"]
+    state.updated = line["time"]
+    change = _CHANGES.get(line["kind"])
+    if change is not None:
+        change(state, line)
+
+
+def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
+    told = dict(line["sweep"])
+    state.runs.append(masked_run(told.pop("run", None) or {}))
+    state.sweep.update(told)
+    state.started, state.ended = line["time"], None
+
+
+def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial = TrialState(line["trial"], line["index"], line["config"], line.get("seed"), line["folder"])
+    state.trials[trial.id] = trial
+    state.counts[trial.state] += 1
+
+
+def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial, new, failed = state.trials[line["trial"]], line["state"], state.trials[line["trial"]].failed
+    if trial.since is not None:
+        trial.seconds, trial.since = trial.elapsed(line.get("at", line["time"])), None
+    if new == RUNNING:
+        trial.since = line["time"]
+        if state.runs and len(state.runs) - 1 not in trial.runs:
+            trial.runs.append(len(state.runs) - 1)
+    state.counts[trial.state] -= 1
+    state.counts[new] += 1
+    error = line.get("error")  # an earlier version recorded it with passwords in addresses
+    trial.state, trial.error = new, masked_error(error) if isinstance(error, Mapping) else error
+    if trial.failed != failed:
+        _judge_again(state, trial)
+    at = line.get("at", line["time"])
+    trial.moves.append((at, new))
+    state.events.append((at, trial.id, "state", new))
+    if new in (RUNNING, PAUSED):
+        state.live[trial.id] = trial
+    else:
+        state.live.pop(trial.id, None)
+
+
+def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial, iteration, epoch = state.trials[line["trial"]], line["training_iteration"], line["epoch"]
+    trial.history.append(
+        {**line["metrics"], "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]}
+    )
+    seconds = line.get("seconds")
+    trial.trained = trial.elapsed(line["time"]) if seconds is None else seconds
+    trial.decision = line["decision"]
+    trial.workers = line.get("workers") or trial.workers
+    value = metric_value(line["metrics"], state.sweep.get("metric"))
+    if value is None or math.isinf(value):
+        return
+    if trial.value is None or is_better(value, trial.value, state.mode):
+        trial.best, trial.value = len(trial.history) - 1, value
+        _judge(state, trial)
+
+
+def _judge(state: SweepState, trial: TrialState) -> None:
+    """Make a trial's best report that of its sweep, among trials that failed or those that did not, if it is."""
+    if trial.best is None or trial.value is None:
+        return
+    name = "best_failed" if trial.failed else "best"
+    best: Best | None = getattr(state, name)
+    equal = best is not None and trial.value == best.value and trial.index < best.index
+    if best is None or equal or is_better(trial.value, best.value, state.mode):
+        report = trial.history[trial.best]
+        found = Best(trial.value, trial.id, trial.index, report["training_iteration"], report["epoch"])
+        setattr(state, name, found)
+
+
+def _judge_again(state: SweepState, trial: TrialState) -> None:
+    """Judge a trial that now counts as failed, or does so no more."""
+    name = "best" if trial.failed else "best_failed"
+    before: Best | None = getattr(state, name)
+    _judge(state, trial)
+    if before is not None and before.trial == trial.id:
+        setattr(state, name, None)
+        for other in state.trials.values():
+            if other.failed != trial.failed:
+                _judge(state, other)
+
+
+def _apply_checkpoint(state: SweepState, line: Mapping[str, Any]) -> None:
+    known = {key: line[key] for key in line if key not in ("kind", "time", "trial")}
+    state.trials[line["trial"]].checkpoints.append(known)
+
+
+def _apply_config(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial = state.trials[line["trial"]]
+    if line["parent"] is None:  # the change before could not be made
+        trial.changes.pop()
+    else:
+        change = {key: line[key] for key in ("training_iteration", "parent", "parent_iteration", "config")}
+        trial.changes.append({**change, "before": trial.config})
+    trial.config = dict(line["config"])
+    if line["parent"] is not None:
+        state.events.append((line["time"], trial.id, "config", line["parent"]))
+
+
+def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:
+    known = {key: line[key] for key in line if key not in ("kind", "time", "trial")}
+    state.trials[line["trial"]].gangs.append(known)
+
+
+def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial_id, text = line.get("trial"), masked(line["text"])
+    state.notes.append((trial_id, text))
+    state.events.append((line["time"], trial_id, "note", text))
+    if trial_id in state.trials:
+        state.trials[trial_id].notes.append((line["time"], text))
+
+
+def _apply_end(state: SweepState, line: Mapping[str, Any]) -> None:
+    state.ended = line["reason"]
+
+
+_CHANGES: Final[dict[str, Callable[[SweepState, Mapping[str, Any]], None]]] = {
+    "sweep": _apply_sweep,
+    "trial": _apply_trial,
+    "state": _apply_state,
+    "report": _apply_report,
+    "checkpoint": _apply_checkpoint,
+    "config": _apply_config,
+    "gang": _apply_gang,
+    "note": _apply_note,
+    "end": _apply_end,
+}
+
+
+def metric_value(metrics: Mapping[str, Any], metric: str | None) -> float | None:
+    """Return a metric as a float (nested: ``outer/inner``); None if it is missing, no number, or NaN."""
+    value: Any = metrics.get(metric) if metric else None
+    if value is None and metric and "/" in metric:
+        value = metrics
+        for part in metric.split("/"):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return float(value)
+
+
+def is_better(value: float, other: float, mode: str) -> bool:
+    """Tell whether ``value`` beats ``other``; equals do not."""
+    return value > other if mode == "max" else value < other

@@ -1,0 +1,257 @@
+"""What a search space file may hold: the models that check its outline, and give editors their JSON Schema.
+
+A model's types are for the schema. What is right is decided where it is for Python too: a setting by
+``settings.check_setting``, which each field calls, and domains by the reader of domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, Union
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    RootModel,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+)
+
+from tunelight.compat.arguments import replacement
+from tunelight.errors import SettingsError, SpaceError, TunelightError
+from tunelight.settings import BACKENDS, NAMES, Settings, check_setting
+from tunelight.space.domains import ARGUMENTS, AROUND, MODIFIERS, OPTIONAL
+from tunelight.space.files import YamlFile
+
+# --- domains ----------------------------------------------------------------------------------------------
+
+Scalar = bool | int | float | str | None
+_HELP = {
+    "choice": "One of the values.",
+    "ordinal": "One of the values, which have an order.",
+    "uniform": "A number between the bounds.",
+    "quniform": "A number between the bounds, in steps of q.",
+    "loguniform": "A number between the bounds, all orders of magnitude alike.",
+    "qloguniform": "A number between the bounds, all orders of magnitude alike, in steps of q.",
+    "randint": "A whole number; the upper bound is excluded.",
+    "qrandint": "A whole number in steps of q; the upper bound is included.",
+    "lograndint": "A whole number, all orders of magnitude alike; the upper bound is excluded.",
+    "qlograndint": "A whole number in steps of q, all orders of magnitude alike; the upper bound is included.",
+    "randn": "From a normal distribution.",
+    "qrandn": "From a normal distribution, in steps of q.",
+    "sample_from": "What a function returns for the configuration drawn so far: package.module:function.",
+    "grid_search": "Every value in turn.",
+    "grid": "Every value in turn.",
+    "fixed": "This value.",
+}
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+def _arguments(name: str) -> Any:
+    """Return the type of a domain's arguments: a list of them, or a mapping."""
+    names = ARGUMENTS[name]
+    if name == "fixed":
+        return Any
+    values = Annotated[list[Any], Field(min_length=1)]
+    if names == ("values",):
+        named: Any = create_model(f"{name}_named", __base__=_Closed, values=(values, ...))
+        return values | named
+    number: Any = str if name == "sample_from" else int if "int" in name else float
+    optional = OPTIONAL.get(name, 0)
+    fields: dict[str, Any] = {
+        argument: (number, ... if index < len(names) - optional else None) for index, argument in enumerate(names)
+    }
+    listed = Annotated[list[number], Field(min_length=len(names) - optional, max_length=len(names))]
+    named = create_model(f"{name}_named", __base__=_Closed, **fields)
+    return listed | named | number if len(names) - optional <= 1 else listed | named
+
+
+def _domain(name: str) -> type[BaseModel]:
+    """Return the model of a domain's description: its name with its arguments, and what may stand beside it."""
+    fields: dict[str, Any] = {
+        name: (_arguments(name), Field(description=_HELP[name])),
+        "when": (
+            dict[str, Any],
+            Field(None, min_length=1, description="The key counts only where these others have one of these values."),
+        ),
+    }
+    if name in AROUND:
+        near: Any = Any if name == "ordinal" else int if "int" in name else float
+        fields["around"] = (near, Field(None, description="A value that most draws are to be near."))
+    return create_model(name, __base__=_Closed, **fields)
+
+
+class Group(RootModel[dict[str, "Domain"]]):
+    """Keys that stand nested: {model: {lr: ...}} is model.lr."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": [*ARGUMENTS, *MODIFIERS]}}}
+    )
+
+
+Domain: TypeAlias = Union[Scalar, *(_domain(name) for name in ARGUMENTS), Group]  # type: ignore[valid-type]
+Group.model_rebuild()
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+class _RefusedError(ValueError):
+    """Carries an error of tunelight's through pydantic."""
+
+    def __init__(self, error: TunelightError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _checked(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """Return a setting as a sweep uses it; the field's own type is for the schema."""
+    try:
+        return check_setting(str(info.field_name), value)
+    except TunelightError as error:
+        raise _RefusedError(error) from error
+
+
+def _raw(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
+    return value
+
+
+Checked = WrapValidator(_checked)
+Code = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$|^\w+(\.\w+)+$")]
+Options = dict[str, Any]
+
+
+class SpaceFile(_Closed):
+    """A search space file of tunelight: what is searched, and how."""
+
+    space: Annotated[dict[str, Domain], Field(min_length=1), WrapValidator(_raw)] = Field(
+        description="A domain, or a fixed value, for each hyperparameter."
+    )
+    require: Annotated[str | list[str], WrapValidator(_raw)] = Field(
+        [], description="Constraints that every configuration meets: model.hidden * model.layers <= 4096."
+    )
+    train: Annotated[Code | None, Checked] = Field(None, description="The train function, package.module:function.")
+    model: Annotated[Code | None, Checked] = Field(None, description="The LightningModule's class.")
+    data: Annotated[Code | None, Checked] = Field(None, description="The LightningDataModule's class.")
+    trainer_args: Annotated[Options | None, Checked] = Field(None, description="More arguments of Lightning's Trainer.")
+    datasets: Annotated[dict[str, str | dict[str, str | list[str]]] | None, Checked] = Field(
+        None, description="Data of Ray Data by name: {train: {parquet: path}}."
+    )
+    data_cpus: Annotated[float | None, Field(ge=0), Checked] = Field(
+        None, description="CPUs kept free of trials, to preprocess datasets: 1 where there are any."
+    )
+    cache: Annotated[bool, Checked] = Field(False, description="Read datasets once, before the trials.")
+    metric: Annotated[str | list[str] | None, Checked] = Field(
+        None, description="The logged metric that is judged; a list for several objectives."
+    )
+    mode: Annotated[Literal["min", "max"] | list[Literal["min", "max"]], Checked] = Field(
+        "min", description="Whether less or more is better; a list for several objectives."
+    )
+    num_samples: Annotated[PositiveInt, Checked] = Field(10, description="Trials in all; rounds through a grid.")
+    max_epochs: Annotated[PositiveInt | None, Checked] = Field(None, description="Epochs of a trial at most.")
+    scheduler: Annotated[str | Options | None, Checked] = Field(
+        "asha", description="Which trials train on: asha, fifo, ..."
+    )
+    searcher: Annotated[str | Options | None, Checked] = Field(
+        None, description="Where configurations come from: random, tpe, gp, cmaes, ..."
+    )
+    warm_start: Annotated[list[str], Checked] = Field([], description="Folders of earlier sweeps to learn from.")
+    workers: Annotated[
+        PositiveInt | Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None, Checked
+    ] = Field(None, description="Workers of a trial; [least, wanted] is an elastic gang.")
+    cpus_per_worker: Annotated[PositiveFloat, Checked] = Field(1, description="CPUs that a worker holds.")
+    gpus_per_worker: Annotated[float, Field(ge=0), Checked] = Field(0, description="GPUs that a worker holds.")
+    resources_per_trial: Annotated[Options | None, Checked] = Field(None, description="The same in Tune's old words.")
+    backend: Annotated[Literal[BACKENDS], Checked] = Field("ddp", description="How workers meet.")  # type: ignore[valid-type]
+    reuse_gangs: Annotated[bool, Checked] = Field(True, description="Keep workers warm from trial to trial.")
+    checkpoints: Annotated[bool | Options | None, Checked] = Field(
+        True, description="Which checkpoints are kept: {keep: 1, every: 1}; false for none."
+    )
+    max_concurrent: Annotated[PositiveInt | None, Checked] = Field(None, description="Trials at once at most.")
+    time_budget: Annotated[PositiveFloat | str | None, Checked] = Field(None, description="Seconds, or 2h, 1h 30m.")
+    storage: Annotated[str, Checked] = Field("tunelight_runs", description="The folder that sweeps lie in.")
+    name: Annotated[str | None, Checked] = Field(None, description="The sweep's name, and its folder's.")
+    resume: Annotated[bool | Literal["force"], Checked] = Field(False, description="Go on with the sweep of that name.")
+    seed: Annotated[Annotated[int, Field(ge=0)] | None, Checked] = Field(
+        None, description="What configurations and trials follow from."
+    )
+    baselines: Annotated[list[Options], Checked] = Field([], description="Configurations to try first.")
+    callbacks: Annotated[list[Code], Checked] = Field([], description="Ray Tune callbacks, package.module:Class.")
+    failures: Annotated[int | Options, Checked] = Field(3, description="Lost workers and hangs that a trial survives.")
+    on_resize: Annotated[str | Options, Checked] = Field(
+        "keep_global_batch", description="What an elastic gang keeps when its size changes."
+    )
+    address: Annotated[str | None, Checked] = Field(None, description="The Ray cluster's address.")
+    runtime_env: Annotated[Options | None, Checked] = Field(None, description="Ray's runtime environment.")
+    progress: Annotated[bool, Checked] = Field(True, description="Show the live table.")
+    verbose: Annotated[int, Field(ge=0, le=2), Checked] = Field(0, description="How much is printed: 0, 1 or 2.")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a search space file, for editors and other programs."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **SpaceFile.model_json_schema()}
+
+
+def read_outline(file: YamlFile) -> dict[str, Any]:
+    """Return a file's settings, checked, with ``space`` and ``require`` as they were written.
+
+    Raises: SpaceError, SettingsError, ImportPathError, with the place of each mistake.
+    """
+    if not isinstance(file.data, Mapping):
+        raise SpaceError(f"{file.where(())}A search space file holds `space:` and settings, not {file.data!r}.")
+    _refuse_another_s(file)
+    try:
+        read = SpaceFile.model_validate(dict(file.data))
+    except ValidationError as error:
+        mistakes = sorted(error.errors(), key=lambda one: one["type"] == "missing")  # a misspelt key says more
+        found = [_told(file, one["type"], one["loc"], one.get("ctx", {}).get("error")) for one in mistakes]
+        raise type(found[0])("\n".join(map(str, found))) from error
+    given = {name: getattr(read, name) for name in file.data}
+    settings = {name: value for name, value in given.items() if name in NAMES}
+    try:
+        Settings(**settings)
+    except SettingsError as error:  # each is right by itself: it is the scheduler against max_epochs
+        raise type(error)(f"{file.where(('scheduler',))}{error}") from error
+    return given
+
+
+def _refuse_another_s(file: YamlFile) -> None:
+    """Refuse a search space that was written for another program, by what only those hold. Raises: SpaceError."""
+    if "space" in file.data:
+        return
+    if isinstance(file.data.get("parameters"), Mapping):
+        whose, name = "a sweep configuration of W&B", "wandb"
+    elif isinstance(file.data.get("hyperparameters"), list):
+        whose, name = "a search space of ConfigSpace", "configspace"
+    else:
+        return
+    raise SpaceError(
+        f"{file.where(())}this is {whose}, not a search space file of tunelight. Read it with "
+        f"tl.SearchSpace.from_format({str(file.path)!r}, {name!r}), and give what that returns to tl.run."
+    )
+
+
+def _told(file: YamlFile, kind: str, keys: tuple[int | str, ...], cause: Any) -> TunelightError:
+    """Return the error of one mistake, as tunelight says it."""
+    name = str(keys[0]) if keys else ""
+    where = file.where((name,))
+    if isinstance(cause, _RefusedError):
+        value = file.data[name]
+        wrong = [key for key in value if f"{key!r}" in str(cause.error)] if isinstance(value, Mapping) else []
+        return type(cause.error)(f"{file.where((name, *map(str, wrong[:1])))}{cause.error}")
+    if kind == "missing":
+        return SpaceError(f"{file.where(())}The file holds no `{name}:`, under which the domains stand.")
+    value = file.data.get(keys[0], file.data.get(name))
+    if isinstance(value, Mapping) and set(value) & set(ARGUMENTS):
+        return SpaceError(f"{where}{name}: a domain must stand under `space:`, not beside it.")
+    valid = ["space", "require", *NAMES]
+    near = replacement(name, valid)
+    return SettingsError(f"{where}there is no key {name!r}.{near} There are: {', '.join(valid)}.")

@@ -1,0 +1,1 @@
+"""Run a sweep, resume it, reproduce its trials, check it before it starts."""

@@ -1,0 +1,133 @@
+"""End a sweep whose first trials show that it cannot succeed: they all fail alike, or none reports a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray.tune import Callback
+
+from tunelight.errors import SweepFailedError, guess
+from tunelight.messages import RESULT_KEY, WorkerError
+from tunelight.policies import FirstTrials
+from tunelight.record import FINISHED, GAVE_UP, RecordCallback
+
+_TRIED_AGAIN = (
+    "When the cause is mended, the same call with name={name} and resume=True goes on, and tries the failed trials "
+    "again."
+)
+_METRIC_IS_PART = (
+    "What a sweep with reports is judged by cannot change: give the right metric and another name=, or report this "
+    "one too, and go on with name={name} and resume='force'."
+)
+
+
+class FailFast(Callback):  # type: ignore[misc,unused-ignore]
+    """Ends Tune's loop when the first trials of this run have failed with the same error. Runs on: driver.
+
+    So do the first trials that came to their end by themselves, where none of them reported one of ``metrics``. It
+    has to come after ``record`` among the callbacks.
+
+    Args:
+        limit: how many trials are needed (0: the loop is never ended).
+        metrics: what the sweep is judged by.
+        total: how many trials there are to be.
+        record: what keeps the sweep's record, and is told how it ends.
+    """
+
+    def __init__(self, limit: int, metrics: Sequence[str], total: int, record: RecordCallback) -> None:
+        self._first: FirstTrials | None = FirstTrials(limit)
+        self._limit = limit
+        seen = [report for trial in record.state.trials.values() for report in trial.history]  # a sweep that goes on
+        self._unseen = [name for name in metrics if not any(_holds(report, name) for report in seen)]
+        self._reported: list[str] = []
+        self._ended: set[str] = set()
+        self._total = total
+        self._record: RecordCallback | None = record
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Count a trial among the first."""
+        if self._first is not None:
+            self._first.begin(trial.trial_id)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Take a report, or how the trial failed."""
+        own = result.get(RESULT_KEY) or {}
+        error = own.get("error")
+        if self._first is None:
+            return
+        if metrics := own.get("metrics"):
+            self._first.report()
+            self._reported = list(metrics)
+            self._unseen = [name for name in self._unseen if not _holds(metrics, name)]
+        elif error:
+            known = {key: error[key] for key in ("rank", "node", "type_name", "message", "traceback") if key in error}
+            self._first.fail(trial.trial_id, WorkerError(**known, cause=error.get("cause", "exception")))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Leave out a trial whose head failed."""
+        if self._first is not None:
+            self._first.leave_out(trial.trial_id)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Leave out a trial that was ended without a report, and count one that ended by itself."""
+        if self._first is None or self._record is None:
+            return
+        self._first.leave_out(trial.trial_id)
+        known = self._record.state.trials.get(trial.trial_id)
+        if known is not None and known.state == FINISHED:
+            self._ended.add(trial.trial_id)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Raise SweepFailedError where the first trials have shown enough."""
+        if self._first is None or self._record is None:
+            return
+        if (error := self._first.verdict) is not None:
+            text = f"{_why(error, self._first.failures)}{self._next(self._record, _TRIED_AGAIN)}"
+        elif self._unseen and self._limit and len(self._ended) >= self._limit:
+            text = f"{self._missing()}{self._next(self._record, _METRIC_IS_PART)}"
+            error = WorkerError(-1, "", "MetricError", text, "")
+        else:
+            return
+        self._record.ends = GAVE_UP
+        raise SweepFailedError(error, text, str(self._record.folder))
+
+    def _missing(self) -> str:
+        name = self._unseen[0]
+        return (
+            f"The sweep is judged by metric {name!r}, and none of the {len(self._ended)} trials that came to their end "
+            f"has reported it. The last report held {', '.join(sorted(self._reported)) or 'nothing'}."
+            f"{guess(name, self._reported)} "
+        )
+
+    def _next(self, record: RecordCallback, how: str) -> str:
+        """Say what is left, and how to go on."""
+        begun, folder = len(record.state.trials), record.folder
+        left = f", with {self._total - begun} of {self._total} trials not tried" if begun < self._total else ""
+        return (
+            f"So the sweep has ended{left}. What ran is in {folder}. {how.format(name=repr(folder.name))} A sweep "
+            "with failures=tl.FailurePolicy(give_up_after=0) tries all of its trials, whatever fails."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_first": None, "_record": None}  # Tune pickles its callbacks, and this one has nothing to restore
+
+
+def _why(error: WorkerError, failures: int) -> str:
+    which = "The first trial" if failures == 1 else f"The first {failures} trials to end all"
+    same = "" if failures == 1 else " with the same error"
+    return f"{which} failed{same} before anything was reported: {error}\n\n"
+
+
+def _holds(metrics: Mapping[str, Any], name: str) -> bool:
+    """Tell whether a report holds a metric, also a nested one, ``outer/inner``."""
+    found: Any = metrics
+    if name in metrics:
+        return True
+    for part in name.split("/"):
+        if not isinstance(found, Mapping) or part not in found:
+            return False
+        found = found[part]
+    return True

@@ -1,0 +1,181 @@
+"""A sweep's past: what its folder says when a sweep is to go on, and whether it is still the same sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight import stores
+from tunelight.errors import SettingsError, StorageError
+from tunelight.record import (
+    ERROR,
+    FINISHED,
+    GAVE_UP,
+    INTERRUPTED,
+    RECORD_FILE,
+    TERMINAL,
+    SweepState,
+    TrialState,
+    locked,
+    plain,
+    pull,
+    reaching,
+    read_lines,
+    read_record,
+    read_sweep_file,
+    repair,
+    sweep_folder,
+)
+from tunelight.settings import Settings, fingerprint
+from tunelight.space import SearchSpace
+
+FORCE: Final = "force"
+_CODE: Final = ("train", "model", "data")
+_SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets")
+"""What may not change while a sweep goes on, beside the search space: results would not compare."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a sweep's folder says: what it was told (``sweep.yaml``), and what happened."""
+
+    folder: Path
+    told: Mapping[str, Any]
+    lines: Sequence[Mapping[str, Any]]
+    state: SweepState
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that its configurations and trials follow from."""
+        return self.told.get("seed")
+
+    def baselines(self, space: SearchSpace) -> list[dict[str, Any]]:
+        """Return the baselines that it was told so far, as trials are recorded with them."""
+        return [plain(space.filled(config)) for config in self.told.get("baselines") or ()]
+
+    def with_new(self, baselines: Sequence[Any]) -> list[Any]:
+        """Return the baselines that it was told so far, and those of ``baselines`` (plain data) that are new."""
+        known = [plain(config) for config in self.told.get("baselines") or ()]
+        return [*known, *(config for config in baselines if plain(config) not in known)]
+
+    def again(self, max_epochs: int | None) -> list[TrialState]:
+        """Return the trials that are to go on, in order of creation.
+
+        Those are what was cut off, and where ``max_epochs`` has grown, what had come to its end by itself. Where the
+        last run gave up, those of its trials that failed are among them.
+        """
+        gave_up, last = self.state.ended == GAVE_UP, len(self.state.runs) - 1
+        known = self.state.sweep.get("max_epochs")
+        longer = known is not None and max_epochs is not None and max_epochs > known
+        return [
+            trial
+            for trial in sorted(self.state.trials.values(), key=lambda trial: trial.index)
+            if (trial.state not in TERMINAL - {INTERRUPTED} and trial.decision != "STOP")
+            or (longer and trial.state == FINISHED)
+            or (gave_up and trial.state == ERROR and trial.runs[-1:] == [last])
+        ]
+
+    def settle(self) -> None:
+        """End the record of a sweep whose driver died after its last trial had ended."""
+        from tunelight.record import RecordCallback  # noqa: PLC0415 - imports Ray Tune
+
+        if self.state.ended is None:
+            told = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
+            RecordCallback(self.folder, **told).close()
+
+    def check(self, space: SearchSpace, settings: Settings, told: Mapping[str, Any]) -> None:
+        """Refuse to go on with another sweep than this one; under ``resume="force"``, only warn.
+
+        ``told`` is what sweep.yaml would now hold. Raises: SettingsError, which says what differs.
+        """
+        known = self.state.sweep.get("max_epochs")
+        if known is not None and settings.max_epochs is not None and settings.max_epochs < known:
+            raise SettingsError(
+                f"max_epochs={settings.max_epochs} is less than the {known} that trials of {self.folder} trained "
+                f"already, and it can only grow. Give max_epochs={known} or more."
+            )
+        found = [*_space_differs(self.told.get("space"), plain(space.describe())), *self._differences(told)]
+        if not found:
+            return
+        text = f"{self.folder} is not the sweep that is asked for now: {'; '.join(found)}."
+        if settings.resume != FORCE:
+            raise SettingsError(
+                f"{text} Its results would not compare. Undo that, start a new sweep under another name=, or go on "
+                "all the same with resume='force'."
+            )
+        warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=5)
+
+    def _differences(self, told: Mapping[str, Any]) -> list[str]:
+        comparable = self.state.ended != GAVE_UP or any(trial.history for trial in self.state.trials.values())
+        found = [
+            f"{name} was {self.told[name]!r} and is {now!r}"
+            for name in (_SAME if comparable else ("require",))
+            if name in self.told and (now := plain(told.get(name))) != self.told[name]
+        ]
+        if self.seed is not None and told.get("seed") != self.seed:
+            found.append(f"seed was {self.seed} and is {told.get('seed')} (leave it out to keep it)")
+        before, now = self.told.get("code") or {}, told.get("code") or {}
+        for name in _CODE if comparable else ():
+            same_name = self.told.get(name) == told.get(name)
+            if same_name and None not in (before.get(name), now.get(name)) and before[name] != now[name]:
+                found.append(f"the code of {name} ({told.get(name)}) has changed")
+        return found
+
+
+def code_of(settings: Settings) -> dict[str, str | None]:
+    """Return a fingerprint of the code that is trained, for sweep.yaml; None where its source is not to be had."""
+    return {name: fingerprint(code) for name in _CODE if (code := getattr(settings, name)) is not None}
+
+
+def objects_in(space: SearchSpace) -> list[str]:
+    """Return the keys of a space whose choices are objects, for sweep.yaml: it holds those as text only."""
+    return [key for key in space.domains if any(plain(choice) != choice for choice in space.choices(key))]
+
+
+def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[str]:
+    """Say which keys of a search space differ, and how."""
+    if before is None or before == now:
+        if isinstance(before, Mapping) and list(before) != list(now):
+            return [f"the keys of the search space stood in the order {', '.join(map(str, before))}"]
+        return []
+    found = []
+    for key in [*before, *(key for key in now if key not in before)]:
+        name = f"{way}{key}"
+        if key not in now:
+            found.append(f"the search space had {name}: {before[key]!r}")
+        elif key not in before:
+            found.append(f"the search space had no {name}")
+        elif before[key] != now[key]:
+            found.append(f"{name} was {before[key]!r} in the search space and is {now[key]!r}")
+    return found
+
+
+@contextlib.contextmanager
+def taken_up(settings: Settings) -> Iterator[Past | None]:
+    """Hold the sweep that ``settings`` name while it goes on, and return its past; None where there is none yet.
+
+    With ``resume="force"`` a damaged record is repaired first. Raises: StorageError where another driver runs it,
+    where its folder is no sweep or cannot be read; SettingsError. Runs on: driver.
+    """
+    folder = sweep_folder(settings.storage, settings.name or "")
+    with reaching(folder):
+        known, whole = stores.exists(folder), stores.exists(folder / RECORD_FILE)
+    if not known:
+        yield None
+        return
+    if not whole:
+        raise StorageError(
+            f"{stores.shown(folder)} exists, but is no sweep that could go on: it holds no {RECORD_FILE}. Give the "
+            "name= and storage= of a sweep, or a name that is free."
+        )
+    with locked(folder):
+        with reaching(folder):
+            pull(folder)
+        if settings.resume == FORCE and (done := repair(folder)):
+            warnings.warn(f"{folder}: {done}.", stacklevel=3)
+        lines = read_lines(folder)
+        yield Past(folder, read_sweep_file(folder), lines, read_record(folder))

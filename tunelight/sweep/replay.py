@@ -1,0 +1,297 @@
+"""Rebuild a sweep's scheduler and searcher from its record, before anything runs. Runs on: driver.
+
+Both are objects that only learn by being told. So they are told again, in the recorded order and by Tune's own
+calls, what they were told in the sweep's last runs; nothing is sent to any actor, for there is none.
+
+A Follower, as the one over Optuna, takes every trial as it was. Another searcher is asked for its suggestions again,
+which also brings its generator to where it was. Where it suggests what the trial was run with, as tunelight's own and
+seeded ones do, it hears what it heard then. Where not, one that takes whole trials (``add_evaluated_point``, as Ray's
+OptunaSearch) is told those, and another does not know that trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import (
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+    TrialScheduler,
+)
+from ray.tune.search import Searcher
+from ray.tune.utils import flatten_dict
+
+from tunelight.errors import SettingsError
+from tunelight.messages import RESULT_KEY
+from tunelight.record import (
+    DIVERGED,
+    ERROR,
+    INTERRUPTED,
+    OOM,
+    PAUSED,
+    PENDING,
+    RUNNING,
+    STOPPED,
+    TERMINAL,
+    SweepState,
+    apply,
+    plain,
+)
+from tunelight.searchers import Follower, Start, teach
+from tunelight.space import SearchSpace
+
+_ENDS: Final = TERMINAL - {INTERRUPTED}
+_STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}
+_PAUSING: Final = (
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+)
+
+
+class _NoController:
+    """Stands in for Tune's controller, which schedulers are handed: in a replay there is nothing to control."""
+
+    def __init__(self, trials: Mapping[str, Trial]) -> None:
+        self._trials = trials
+
+    def get_trials(self) -> list[Trial]:
+        return list(self._trials.values())
+
+    get_live_trials = get_trials
+
+
+def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: TrialScheduler) -> frozenset[str]:
+    """Tell ``scheduler`` what the record says of trials, reports and ends; return the trials that it paused last.
+
+    Its decisions are not carried out: they were. A scheduler whose state follows from the order of reports, also
+    where it pauses and resizes, may say so by ``replayable = True``; False says the opposite.
+    Raises: SettingsError for one that cannot be told so.
+    """
+    name = type(scheduler).__name__
+    if not getattr(scheduler, "replayable", not isinstance(scheduler, _PAUSING)):
+        raise SettingsError(
+            f"A sweep under {name} cannot be resumed: it pauses, copies or resizes running trials, which no record "
+            "brings back. Resume with scheduler='asha' or 'fifo', or start a new sweep under another name=."
+        )
+    try:
+        return _tell_scheduler(lines, scheduler)
+    except Exception as error:
+        raise SettingsError(
+            f"The scheduler {name} cannot be rebuilt from the sweep's record: told of its earlier reports, it raised "
+            f"{type(error).__name__}: {error}. Resume with scheduler='asha' or 'fifo'."
+        ) from error
+
+
+def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> frozenset[str]:
+    state, trials, paused = SweepState(), dict[str, Trial](), set[str]()
+    changes = _Changes()
+    controller = _NoController(trials)
+    for line in lines:
+        kind, trial_id = line["kind"], line.get("trial")
+        before = known.state if (known := state.trials.get(str(trial_id))) else None
+        apply(state, line)
+        if kind == "state" and line["state"] != INTERRUPTED:
+            trials[line["trial"]].status = _STATUS.get(line["state"], Trial.TERMINATED)
+        if kind == "trial":
+            trials[line["trial"]] = Trial("recorded", stub=True, trial_id=trial_id, config=dict(line["config"]))
+            scheduler.on_trial_add(controller, trials[line["trial"]])
+        elif kind == "config":
+            changes.take(line)
+        elif kind == "report":
+            trial, result = trials[line["trial"]], _result(state, line)
+            changes.before(trial, result)
+            trial.run_metadata.last_result = result
+            decision = scheduler.on_trial_result(controller, trial, result)
+            changes.after(trial)
+            (paused.add if decision == TrialScheduler.PAUSE else paused.discard)(trial.trial_id)
+        elif kind == "state" and line["state"] == PENDING:
+            scheduler.on_trial_add(controller, trials[line["trial"]])
+        elif kind == "state" and line["state"] == ERROR:
+            scheduler.on_trial_error(controller, trials[line["trial"]])
+        elif kind == "state" and line["state"] in _ENDS:
+            trial = trials[line["trial"]]
+            paused.discard(trial.trial_id)
+            if before in (PENDING, PAUSED):  # as Tune does
+                scheduler.on_trial_remove(controller, trial)
+                continue
+            scheduler.on_trial_complete(controller, trial, trial.last_result)
+    for trial in trials.values():
+        changes.after(trial)  # the report was lost
+    return frozenset(paused)
+
+
+class _Changes:
+    """Recorded changes of configurations: each is written just before the report at which it was decided."""
+
+    def __init__(self) -> None:
+        self._configs: dict[str, dict[str, Any]] = {}
+        self._undone: set[str] = set()
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Take a line of the record; without a parent it says that the change before could not be made."""
+        self._configs[line["trial"]] = dict(line["config"])
+        if line["parent"] is None:
+            self._undone.add(line["trial"])
+
+    def before(self, trial: Trial, result: dict[str, Any]) -> None:
+        """Let a report say again that a change could not be made, as it did then."""
+        if trial.trial_id in self._undone:
+            self._undone.discard(trial.trial_id)
+            result[f"{RESULT_KEY}/adopted"] = "none"
+
+    def after(self, trial: Trial) -> None:
+        """Give a trial the configuration that it had from its report on."""
+        if trial.trial_id in self._configs:
+            trial.set_config(self._configs.pop(trial.trial_id))
+
+
+def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded report as Tune hands it to schedulers and searchers: flat, with its own keys."""
+    trial = state.trials[line["trial"]]
+    own = {
+        "trial_id": trial.id,
+        "done": False,
+        "time_total_s": trial.elapsed(line["time"]),
+        **{key: line[key] for key in ("training_iteration", "epoch", "timestamp")},
+        RESULT_KEY: {"workers": line.get("workers"), "seconds": trial.trained},
+    }
+    flat: dict[str, Any] = flatten_dict({**line["metrics"], **own})
+    return flat
+
+
+def replay_searcher(
+    lines: Sequence[Mapping[str, Any]],
+    searcher: Searcher,
+    space: SearchSpace,
+    *,
+    foreign: bool,
+    baselines: Sequence[Mapping[str, Any]] = (),
+    again: Collection[str] = (),
+) -> Start:
+    """Tell ``searcher`` of the recorded trials, and return what the sweep's search starts from.
+
+    Args:
+        lines: the record.
+        foreign: whether it suggests by dotted key, as a Searcher of the user's.
+        baselines: configurations that came first, which it did not suggest; for records that do not say of each trial
+            whether it did.
+        again: ids of trials that are to go on; it hears of their ends when they come.
+
+    Raises: SettingsError for a searcher that cannot be told so.
+    """
+    teller = _Teller(searcher, space, foreign=foreign, baselines=baselines)
+    ends = {line["trial"]: number for number, line in enumerate(lines) if _is_end(line)}
+    state = SweepState()
+    try:
+        for number, line in enumerate(lines):
+            apply(state, line)
+            if line["kind"] == "trial":
+                teller.add(line)
+            elif line["kind"] == "report":
+                teller.report(line, _result(state, line))
+            elif ends.get(line.get("trial", "")) == number and line["trial"] not in again:
+                teller.end(line)
+        for trial in state.trials.values():  # the driver died between the scheduler's word and the trial's end
+            if trial.id not in again and trial.id not in ends and trial.decision == "STOP":
+                teller.end({"trial": trial.id, "state": STOPPED})
+    except Exception as error:
+        name = type(searcher).__name__
+        raise SettingsError(
+            f"The searcher {name} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
+            f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
+        ) from error
+    points = {trial: values for trial, values in teller.points.items() if trial in again}
+    return Start(created=teller.created, told=frozenset(teller.told), points=points)
+
+
+def _is_end(line: Mapping[str, Any]) -> bool:
+    return line["kind"] == "state" and line["state"] in _ENDS
+
+
+class _Teller:
+    """Tells a searcher of recorded trials: as its own where it suggests them again, else as whole trials."""
+
+    def __init__(
+        self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._searcher = searcher
+        self._space = space
+        self._foreign = foreign
+        self._baselines = baselines
+        self._takes_points = type(searcher).add_evaluated_point is not Searcher.add_evaluated_point
+        self._last: dict[str, dict[str, Any]] = {}
+        self.created = 0
+        self.told: set[str] = set()
+        self.points: dict[str, dict[str, Any]] = {}
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Take a recorded trial; trials whose own lines are lost were suggested all the same."""
+        missing_from, self.created = self.created, max(self.created, line["index"] + 1)
+        if isinstance(self._searcher, Follower):
+            config = revived(self._space, line["config"])
+            self._searcher.take(line["trial"], config, asked=not self._is_baseline(line))
+            self.told.add(line["trial"])
+            return
+        for missing in range(missing_from, line["index"]):
+            if missing >= len(self._baselines):
+                self._suggest(f"{missing:05d}", None)
+        if self._is_baseline(line) or self._suggest(line["trial"], line["config"]):
+            return
+        values = self._space.dotted(revived(self._space, line["config"]))
+        if self._takes_points and values.keys() == self._space.domains.keys():
+            self.points[line["trial"]] = values
+
+    def _is_baseline(self, line: Mapping[str, Any]) -> bool:
+        """Tell whether nobody suggested a trial. Records of before that was written down had baselines first."""
+        told = line.get("baseline")
+        if told is not None:
+            return bool(told)
+        index = line["index"]
+        return bool(index < len(self._baselines) and self._baselines[index] == line["config"])
+
+    def _suggest(self, trial_id: str, config: Mapping[str, Any] | None) -> bool:
+        """Ask for a suggestion again; return whether it is that of the record, else tell that nobody runs it."""
+        suggested = self._searcher.suggest(trial_id)
+        if not isinstance(suggested, Mapping):
+            return False
+        same = self._space.written(suggested) if self._foreign else suggested
+        if config is not None and plain(same) == config:
+            self.told.add(trial_id)
+            return True
+        self._searcher.on_trial_complete(trial_id=trial_id, result=None, error=True)
+        return False
+
+    def report(self, line: Mapping[str, Any], result: dict[str, Any]) -> None:
+        self._last[line["trial"]] = result
+        if line["trial"] in self.told and line["decision"] != "STOP":
+            self._searcher.on_trial_result(line["trial"], result)
+
+    def end(self, line: Mapping[str, Any]) -> None:
+        trial = line["trial"]
+        if isinstance(self._searcher, Follower):
+            self.told.discard(trial)
+            self._searcher.end(trial, line["state"], self._last.get(trial))
+            return
+        error = line["state"] in (ERROR, DIVERGED, OOM)
+        result = None if error else self._last.get(trial)
+        if trial in self.points:
+            teach(self._searcher, self.points[trial], result)
+        elif trial in self.told:
+            self.told.discard(trial)
+            self._searcher.on_trial_complete(trial_id=trial, result=result, error=error)
+
+
+def revived(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded configuration with the space's own objects, where JSON had no word for a choice."""
+    recorded = space.dotted(config)
+    values = dict(recorded)
+    for key, value in recorded.items():
+        values[key] = next((choice for choice in space.choices(key) if plain(choice) == value), value)
+    same = all(values[key] is recorded[key] for key in values)
+    return dict(config) if same else {**config, **space.written(values)}

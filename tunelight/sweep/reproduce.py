@@ -1,0 +1,228 @@
+"""reproduce(): run one trial of a sweep again, alone, and say whether it reports the same."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.errors import ImportPathError, NoResultError, SettingsError, guess
+from tunelight.record import INTERRUPTED, SWEEP_FILE, Record, create_sweep_folder, read_sweep_file, write_sweep_file
+from tunelight.results import SweepResults, TrialResult
+from tunelight.sweep.resume import resume
+
+_CODE: Final = ("train", "model", "data")
+_WHEN: Final = ("training_iteration", "timestamp")
+_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start")
+"""What sweep.yaml says of the sweep that is not so of one trial's second run."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One metric that came out otherwise: at which report (from 1), what it was, and what it is now."""
+
+    report: int
+    metric: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"report {self.report}: {self.metric} was {self.was!r} and is {self.now!r}"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came of running a trial again.
+
+    ``same``: every metric of every report is the same, bit by bit. ``differences``: those that are not, in the order of
+    reports. ``folder``: the sweep that it was run as. ``notes``: what else is not as it was (versions, code).
+    """
+
+    sweep: str
+    trial: str
+    folder: str
+    reports: int
+    compared: int
+    same: bool
+    differences: Sequence[Difference]
+    notes: Sequence[str]
+    interrupted: bool = False
+
+    def asdict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.same:
+            head = (
+                f"Trial {self.trial} is reproduced: all metrics of its {self.reports} reports are the same, bit by bit."
+            )
+        elif self.differences:
+            head = (
+                f"Trial {self.trial} is not reproduced: {len(self.differences)} values differ in {self.compared} "
+                f"reports. First, {self.differences[0]}."
+            )
+        else:
+            head = f"Trial {self.trial} is not reproduced: it made {self.compared} of its {self.reports} reports."
+        return "\n".join([head, *(f"- {note}" for note in self.notes), f"It was run as {self.folder}"])
+
+
+def reproduce(
+    sweep: str | os.PathLike[str] | SweepResults, trial: str | int, *, ignore: Iterable[str] = (), **overrides: Any
+) -> Reproduction:
+    """Run a trial again with its seed, configuration and workers, and compare the metrics of every report.
+
+    It runs as a sweep of its own beside the first, ``<sweep>-trial-<id>-<time>``, until it has made as many reports as
+    were recorded. On CPUs they are the same bit by bit, also where the trial first ran on a gang that others had used,
+    was stopped, or was paused and resumed. Where its gang had another size for a while, they are to rounding.
+
+    Args:
+        sweep: its folder, or its results.
+        trial: id or number of the trial, or "best".
+        ignore: metrics that are not compared: times, say.
+        overrides: settings of ``run`` that sweep.yaml could not hold (``train=``, of a script), or that are of today
+            (``address=``, ``progress=``).
+
+    Raises: NoResultError for a trial that there is not, or that reported nothing; SettingsError for one that took over
+        weights (population-based training), which cannot be had alone; what ``resume`` raises. Runs on: driver.
+    """
+    first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
+    chosen = first.trial(trial)
+    ignore = tuple(ignore)
+    _check(first, chosen, ignore)
+    told = read_sweep_file(first.folder)
+    _check_code(chosen, {name: told.get(name) for name in _CODE if name not in overrides})
+    # What is given anew is not held against what was told.
+    folder = _prepare(first, chosen, {key: value for key, value in told.items() if key not in overrides})
+    from tunelight.schedulers.until import Until  # noqa: PLC0415 - imports Ray Tune
+
+    until = Until(chosen.history[-1]["training_iteration"], new=False)
+    given = {"searcher": "random", "callbacks": (), **overrides, "scheduler": until}
+    try:
+        again = resume(folder, **given)
+    except BaseException:
+        if not SweepResults.load(folder).trials[0].history:
+            shutil.rmtree(folder, ignore_errors=True)  # nothing came of it
+        raise
+    return compare(first, chosen, again, ignore)
+
+
+def compare(first: SweepResults, trial: TrialResult, again: SweepResults, ignore: Iterable[str] = ()) -> Reproduction:
+    """Compare a trial's reports with those of its second run, the one trial of ``again``."""
+    second = again.trials[0]
+    left = {*_WHEN, *ignore}
+    differences = [
+        Difference(number, name, was.get(name), now.get(name))
+        for number, (was, now) in enumerate(zip(trial.history, second.history, strict=False), start=1)
+        for name in dict.fromkeys([*was, *now])
+        if name not in left and not _same(was.get(name), now.get(name))
+    ]
+    compared = min(len(trial.history), len(second.history))
+    notes = [*_notes(read_sweep_file(first.folder), read_sweep_file(again.folder), trial)]
+    if second.error:
+        notes.insert(0, f"It ended as {second.state}: {second.error.splitlines()[0]}")
+    return Reproduction(
+        sweep=str(first.folder),
+        trial=trial.id,
+        folder=str(again.folder),
+        reports=len(trial.history),
+        compared=compared,
+        same=not differences and compared == len(trial.history),
+        differences=differences,
+        notes=notes,
+        interrupted=again.ended == "interrupted" and compared < len(trial.history),
+    )
+
+
+def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> None:
+    """Refuse a trial that cannot be run again by itself."""
+    if trial.changes:
+        change = trial.changes[0]
+        raise SettingsError(
+            f"Trial {trial.id} cannot be reproduced alone: after report {change['training_iteration']} it took over "
+            f"the weights of trial {change['parent']} (population-based training). Run the whole sweep again with its "
+            "seed, or train its last configuration from the parent's checkpoint."
+        )
+    if not trial.history:
+        raise NoResultError(f"Trial {trial.id} made no report ({trial.state}), so there is nothing to compare.")
+    known = [name for name in dict.fromkeys(name for report in trial.history for name in report) if name not in _WHEN]
+    for name in ignore:
+        if name not in known:
+            raise SettingsError(
+                f"Trial {trial.id} reported no metric {name!r} that could be ignored.{guess(name, known)} It reported: "
+                f"{', '.join(known)}."
+            )
+    told = read_sweep_file(sweep.folder)
+    if objects := told.get("space_objects"):
+        raise SettingsError(
+            f"{sweep.folder / SWEEP_FILE} holds {', '.join(objects)} as text only, for their values are objects, so "
+            f"that trial {trial.id} cannot be run again from its record. Give such choices names, and make objects of "
+            "them in the training code."
+        )
+
+
+def _check_code(trial: TrialResult, code: Mapping[str, Any]) -> None:
+    """Refuse what only a script can define, which has to be given again."""
+    for name, path in code.items():
+        if str(path).startswith("__main__:"):
+            raise ImportPathError(
+                f"Trial {trial.id} cannot be run again from here: its {name} is {path}, which only the script that ran "
+                f"the sweep can define. Call tl.reproduce(results, {trial.id!r}, {name}=...) in there, or move it into "
+                "a module."
+            )
+
+
+def _prepare(sweep: SweepResults, trial: TrialResult, told: Mapping[str, Any]) -> Path:
+    """Make the folder of a sweep whose only trial was cut off before its first report, for it to go on."""
+    folder = create_sweep_folder(sweep.folder.parent, default=f"{sweep.name}-trial-{trial.id}")
+    again = {key: value for key, value in told.items() if key not in _NOT_COPIED}
+    again |= {"storage": str(folder.parent), "name": folder.name, "num_samples": 1, "searcher": "random"}
+    again["reproduces"] = {"sweep": str(sweep.folder), "trial": trial.id}
+    again["run"] = {"file": (told.get("run") or {}).get("file")}
+    write_sweep_file(folder, again)
+    record = Record.open(folder)
+    record.append("sweep", sweep={"name": folder.name, "metric": sweep.metric, "mode": sweep.mode})
+    about = {"config": trial.config, "seed": trial.seed, "folder": f"trial_{trial.id}"}
+    record.append("trial", trial=trial.id, index=0, **about)
+    record.append("state", trial=trial.id, state=INTERRUPTED)
+    record.append("end", reason="interrupted")
+    record.close()
+    return folder
+
+
+def _same(was: Any, now: Any) -> bool:
+    """Tell whether two values are the same; NaN is the same as NaN, 0.0 not the same as -0.0."""
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        return was.keys() == now.keys() and all(_same(was[key], now[key]) for key in was)
+    if isinstance(was, list) and isinstance(now, list):
+        return len(was) == len(now) and all(_same(*pair) for pair in zip(was, now, strict=True))
+    if isinstance(was, float) and isinstance(now, float):
+        return (math.isnan(was) and math.isnan(now)) or (
+            was == now and math.copysign(1.0, was) == math.copysign(1.0, now)
+        )
+    return type(was) is type(now) and bool(was == now)
+
+
+def _notes(was: Mapping[str, Any], now: Mapping[str, Any], trial: TrialResult) -> list[str]:
+    """Return what else is not as it was when the trial was trained."""
+    ran = trial.runs[-1] if trial.runs else {}
+    notes: list[str] = []
+    versions, code = now.get("versions") or {}, now.get("code") or {}
+    for name, version in (ran.get("versions") or was.get("versions") or {}).items():
+        if version != versions.get(name):
+            notes.append(f"{name} was {version} and is {versions.get(name)}")
+    for name, hashed in (was.get("code") or {}).items():
+        if None not in (hashed, code.get(name)) and hashed != code[name]:
+            notes.append(f"the code of {name} ({was.get(name)}) has changed")
+    git, here = ran.get("git") or {}, (now.get("run") or {}).get("git") or {}
+    if git.get("commit") and here.get("commit") and git["commit"] != here["commit"]:
+        notes.append(f"the repository stood at {git['commit'][:12]} and stands at {here['commit'][:12]}")
+    if git.get("dirty"):
+        notes.append("the repository had changes that were in no commit when it ran")
+    if isinstance(was.get("workers"), list):
+        notes.append("its gang was elastic: reports that a smaller one made are the same to rounding only")
+    return notes

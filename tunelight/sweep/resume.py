@@ -1,0 +1,148 @@
+"""resume(): run a sweep again by its folder alone, as sweep.yaml says that it was run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight import stores
+from tunelight.compat.arguments import check_keywords, known_arguments
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
+from tunelight.record import RECORD_FILE, SWEEP_FILE, reaching, read_sweep_file
+from tunelight.results import SweepResults
+from tunelight.settings import NAMES
+from tunelight.space import SearchSpace
+from tunelight.space.files import importable
+from tunelight.stores.masking import MASK, masked_in
+from tunelight.sweep.run import run
+
+_log = logging.getLogger("tunelight")
+
+_CODE: Final = ("train", "model", "data")
+_LEFT: Final = ("storage", "name", "address", "resume", "seed")
+"""Settings that are not read back: the folder says the first two and the seed; the cluster is today's."""
+
+
+@known_arguments("sweep")
+def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
+    """Go on with the sweep in ``path``, as it was told: ``run(..., resume=True)`` with all it was given then.
+
+    Args:
+        path: the sweep's folder, storage/name, or its URL.
+        overrides: settings of ``run`` that are new: ``num_samples=40`` adds trials up to 40, ``address=`` is the
+            cluster (not that of the last run: None is an initialised Ray, RAY_ADDRESS, or a local one). What
+            sweep.yaml could not hold, as objects, has to be given again.
+
+    Returns: what happened; at once where nothing is left to do.
+    Raises: StorageError where ``path`` is no sweep; SettingsError, ImportPathError, SpaceError where a part of it
+        cannot be read back: the script then calls ``run(..., resume=True)``. Runs on: driver.
+    """
+    check_keywords("tl.resume()", overrides, [name for name in NAMES if name not in ("storage", "name")], "sweep")
+    folder = stores.working(path).absolute()
+    with reaching(folder):
+        known = stores.exists(folder / RECORD_FILE)
+        inside = [] if known else sorted(one.parent.name for one in stores.matching(folder, f"*/{RECORD_FILE}"))
+    if not known:
+        raise StorageError(
+            f"{stores.shown(folder)} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, "
+            "storage/name." + (f" Sweeps in it: {', '.join(inside)}." if inside else "")
+        )
+    told = read_sweep_file(folder)
+    if not told:
+        raise StorageError(
+            f"{folder} holds no {SWEEP_FILE}, so what the sweep was told is not known. Call tunelight.run(..., "
+            f"storage={str(folder.parent)!r}, name={folder.name!r}, resume=True) as the sweep was started."
+        )
+    settings = {**_read_back(folder, told, overrides), "resume": True, **overrides}
+    with beside(told):
+        return run(_space(folder, told), storage=stores.shown(folder.parent), name=folder.name, **settings)
+
+
+def beside(told: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Let modules beside the file that a sweep's space came from be imported, as when it was started."""
+    file = (told.get("run") or {}).get("file")
+    return importable(Path(file).parent) if file else contextlib.nullcontext()
+
+
+def _read_back(folder: Path, told: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of sweep.yaml that are not given anew."""
+    left = {*_LEFT, *overrides, *(("workers",) if told.get("resources_per_trial") else ())}
+    settings = {name: told[name] for name in NAMES if name in told and name not in left}
+    if settings.get("runtime_env"):
+        settings["runtime_env"] = _with_variables(folder, settings["runtime_env"])
+    for name, value in settings.items():
+        if secret := next(masked_in(name, value), None):
+            raise SettingsError(
+                f"{folder / SWEEP_FILE} does not hold the secret in {secret}, only {MASK} in its place. Give it again: "
+                f"tunelight.resume(path, {name}=...), --set '{name}=...', or run(..., resume=True) from the sweep's "
+                "script."
+            )
+        if name in _CODE and value is not None:
+            _check_importable(folder, name, value)
+        elif place := next(_objects(name, value), None):
+            where, kind = place
+            raise SettingsError(
+                f"{folder / SWEEP_FILE} holds only the name of {where}, an object of {kind}. Give it again: "
+                f"tunelight.resume(path, {name}=...), or call run(..., resume=True) from the sweep's script."
+            )
+    return settings
+
+
+def _with_variables(folder: Path, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded runtime environment with its variables' values, which this process's environment has.
+
+    Raises: SettingsError where one is not there.
+    """
+    names = [name for name, value in (runtime_env.get("env_vars") or {}).items() if value == MASK]
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise SettingsError(
+            f"{folder / SWEEP_FILE} holds the names of runtime_env's variables, not their values, and "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set here. Set that in this process's "
+            "environment, or give it again: tunelight.resume(path, runtime_env={'env_vars': {...}}), or --set "
+            "'runtime_env={env_vars: {...}}'."
+        )
+    if not names:
+        return dict(runtime_env)
+    _log.warning("runtime_env: the values of %s are those of this process's environment.", ", ".join(names))
+    return {**runtime_env, "env_vars": {**runtime_env["env_vars"], **{name: os.environ[name] for name in names}}}
+
+
+def _check_importable(folder: Path, name: str, path: Any) -> None:
+    if str(path).startswith("__main__:") or "<" in str(path):
+        raise ImportPathError(
+            f"The sweep {folder} has {name}={path}, which only the script or notebook that started it can define. "
+            f"Start that again with run(..., name={folder.name!r}, resume=True), or give {name}= to resume()."
+        )
+
+
+def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield what sweep.yaml has no words for, with its place and kind."""
+    if isinstance(value, Mapping):
+        if value.keys() == {"object"}:
+            yield where, str(value["object"])
+        else:
+            for key, part in value.items():
+                yield from _objects(f"{where}[{key!r}]", part)
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from _objects(f"{where}[{index}]", part)
+
+
+def _space(folder: Path, told: Mapping[str, Any]) -> SearchSpace:
+    if objects := told.get("space_objects"):
+        raise SpaceError(
+            f"{folder / SWEEP_FILE} holds the choices of {', '.join(objects)} as text only, for they are objects. Call "
+            f"run(..., name={folder.name!r}, resume=True) from the sweep's script."
+        )
+    try:
+        return SearchSpace(told.get("space") or {}, require=told.get("require") or ())
+    except TunelightError as error:
+        raise SpaceError(
+            f"The search space in {folder / SWEEP_FILE} cannot be read back: {error} Call run(..., "
+            f"name={folder.name!r}, resume=True) from the sweep's script."
+        ) from error

@@ -1,0 +1,468 @@
+"""run(): wires space, searcher, scheduler, gangs, storage and reporting into one Ray Tune run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tunelight import stores
+from tunelight.cluster.connect import at_once, check_ray, connected, tune_environment
+from tunelight.cluster.runtime_env import for_workers
+from tunelight.compat.arguments import known_arguments
+from tunelight.data.shelf import check_sources, lent
+from tunelight.errors import SettingsError, SweepFailedError
+from tunelight.lightning.recipe import payload
+from tunelight.machine.signals import StopSignals
+from tunelight.messages import Lent, OnResize
+from tunelight.policies import FailurePolicy
+from tunelight.record import RECORD_FILE, create_sweep_folder, locked, mirrored, plain, provenance, write_sweep_file
+from tunelight.resources import Reservation, reserve
+from tunelight.results import SweepResults
+from tunelight.settings import Checkpoints, Mode, Settings
+from tunelight.settings.plain import plain_setting
+from tunelight.space import SearchSpace
+from tunelight.stores import drop, for_tune
+from tunelight.stores.masking import masked_settings
+from tunelight.sweep.past import Past, code_of, objects_in, taken_up
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from ray.tune.schedulers import TrialScheduler
+    from ray.tune.search import Searcher
+
+    from tunelight.cluster.gcs_watch import HeadWatch
+    from tunelight.searchers import Start, SweepSearch
+
+_INLINE_BYTES = 100_000
+"""A pickled train function up to this size travels with the trial; a larger one lies in the object store."""
+
+
+class _Unset:
+    """Marks an argument that was not given, so that the space's own setting or the default holds."""
+
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+UNSET: Any = _Unset()
+
+
+@known_arguments("sweep")
+def run(
+    search_space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
+    train: Callable[[dict[str, Any]], object] | None = UNSET,
+    *,
+    model: Callable[..., Any] | str | None = UNSET,
+    data: Callable[..., Any] | str | None = UNSET,
+    trainer_args: Mapping[str, Any] | None = UNSET,
+    datasets: Mapping[str, Any] | None = UNSET,
+    data_cpus: float | None = UNSET,
+    cache: bool = UNSET,
+    metric: str | Sequence[str] | None = UNSET,
+    mode: Mode | Sequence[Mode] = UNSET,
+    num_samples: int = UNSET,
+    max_epochs: int | None = UNSET,
+    scheduler: str | Mapping[str, Any] | TrialScheduler | None = UNSET,
+    searcher: str | Mapping[str, Any] | Searcher | BaseSampler | None = UNSET,
+    workers: int | tuple[int, int] | None = UNSET,
+    cpus_per_worker: float = UNSET,
+    gpus_per_worker: float = UNSET,
+    resources_per_trial: Mapping[str, Any] | None = UNSET,
+    backend: Literal["ddp", "horovod", "sharded"] = UNSET,
+    reuse_gangs: bool = UNSET,
+    checkpoints: Checkpoints | None = UNSET,
+    max_concurrent: int | None = UNSET,
+    time_budget: float | str | timedelta | None = UNSET,
+    storage: str | os.PathLike[str] = UNSET,
+    name: str | None = UNSET,
+    resume: bool | Literal["force"] = UNSET,
+    seed: int | None = UNSET,
+    baselines: Sequence[Mapping[str, Any]] = UNSET,
+    warm_start: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = UNSET,
+    callbacks: Sequence[Any] = UNSET,
+    failures: FailurePolicy | Mapping[str, Any] | int = UNSET,
+    on_resize: str | Mapping[str, Any] | OnResize = UNSET,
+    address: str | None = UNSET,
+    runtime_env: Mapping[str, Any] | None = UNSET,
+    progress: bool = UNSET,
+    verbose: int = UNSET,
+) -> SweepResults:
+    """Search ``search_space`` with trials that each train on a gang of workers; return the results.
+
+    What is not given here is taken from the search space, else from the default named below.
+
+    Args:
+        search_space: a SearchSpace, a dict of domains, a YAML file's path, or the name of a space that comes along.
+        train: the train function; runs on every worker of a trial with its configuration.
+        model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's
+            classes and further Trainer arguments; keys of the space are then ``model.lr``, ``data.batch_size``,
+            ``trainer.gradient_clip_val``.
+        datasets: data of Ray Data by name, or where to read it: {"train": ds, "val": {"parquet": path}} (none). Trials
+            read it by RayDataModule or get_dataset_shard.
+        data_cpus: CPUs that trials leave free for preprocessing it (None: 1 where there are datasets).
+        cache: read datasets, and do what they say is to be done, once for all trials; the result is kept in Ray's
+            object store (False).
+        metric, mode: what is judged, and whether "min" (default) or "max" is better. Lists of them: the scheduler and
+            ``results.best`` go by the first, the searcher by all, and ``results.pareto()`` has the front.
+        num_samples: trials in all, baselines included (10); a grid is walked through that many times.
+        max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
+        scheduler: "asha" (default), "fifo" (None is the same), a name of Ray's, {"name": "asha", "grace_period": 2,
+            ...} or any Ray Tune TrialScheduler.
+        searcher: "random", "grid" (each configuration once), or of Optuna's: "tpe", "gp", "cmaes", "sobol", "qmc",
+            "nsgaii", "nsgaiii"; {"name": "tpe", "n_startup_trials": 20, ...}, an OptunaSearcher, an Optuna sampler, or
+            any Ray Tune Searcher (None: "random"; with several metrics "nsgaii").
+        workers: workers of a trial (None: from ``resources_per_trial``, else 1). (1, 4) is an elastic gang: 4, and no
+            fewer than 1 while nodes are lost.
+        cpus_per_worker, gpus_per_worker: what each worker holds (1, 0); fractions are allowed.
+        resources_per_trial: the same in Tune's old words: {"cpu": head, "extra_cpu": all workers together}.
+        backend: how workers meet: "ddp", "horovod" or "sharded"; train's strategy has to be of that kind ("ddp").
+        reuse_gangs: keep workers warm from trial to trial (True).
+        checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep beside the
+            last two, and when to write one; None: write none in a ``model=`` sweep.
+        max_concurrent: trials at once (None: as many as fit the cluster).
+        time_budget: seconds, timedelta or "2h" after which the sweep ends (None); counted anew when it is resumed.
+        storage, name: the sweep is in storage/name ("tunelight_runs", a name made of the time), also "s3://bucket/x".
+        resume: go on with the sweep of that ``name``, or start it where there is none yet (False). Finished trials
+            stay as they are, cut-off ones go on from their last checkpoint, more are added up to ``num_samples``,
+            and where ``max_epochs`` has grown, those that came to its end train on. What is searched and trained
+            has to be the same; "force" goes on all the same, and leaves out damaged lines of the record.
+        seed: of the sweep: configurations and every trial's own seed follow from it (None: drawn, and recorded; a
+            sweep that is resumed keeps its own).
+        baselines: configurations to try first.
+        warm_start: folders of earlier sweeps, whose trials an Optuna searcher is to know, also of other spaces where
+            they overlap (none).
+        callbacks: Ray Tune Callbacks, on the driver.
+        failures: FailurePolicy(max_failures=3, ...), or just a number: what a trial survives (lost workers and nodes,
+            hangs), going on from its last checkpoint.
+        on_resize: what an elastic gang keeps when its size changes: "keep_global_batch", or "scale_lr" (also
+            {"scale_lr": "sqrt", "warmup_steps": 100}).
+        address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a local one of its own).
+        runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. Where the cluster is
+            another machine, the driver's folder goes along as working_dir (None).
+        progress: show the live table (True).
+        verbose: 0: tunelight only; 1: also what trials print and Lightning says; 2: also Ray (0).
+
+    Returns: what happened, also after Ctrl-C or at the end of the time budget.
+
+    Raises: subclasses of TunelightError, before Ray starts where that is possible. Runs on: driver.
+    """
+    given = {key: value for key, value in locals().items() if key != "search_space" and value is not UNSET}
+    space = SearchSpace.of(search_space)
+    settings = Settings(**{**space.settings, **given})
+    settings.check(space)
+    with contextlib.ExitStack() as stack:
+        past = stack.enter_context(taken_up(settings)) if settings.resume else None
+        if settings.seed is None:
+            seed = None if past is None else past.seed
+            settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
+        check_ray(settings)
+        sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
+        if past is None:
+            stack.enter_context(locked(sweep.folder))
+        stack.enter_context(mirrored(sweep.folder))
+        if past is not None and not sweep.to_do:
+            _settle(past, sweep)
+            return SweepResults.load(sweep.folder)
+        signals = StopSignals()
+        with (
+            connected(settings, sweep.reservation, sweep.folder, signals) as (reservation, watch),
+            signals,  # only now: Ray installs a handler of SIGTERM when it starts
+            lent(settings, reservation.least or reservation.workers) as loan,
+        ):
+            try:
+                _tune(replace(sweep, reservation=reservation), watch, loan, signals)
+            except SweepFailedError as error:
+                raise error.with_traceback(None) from None  # it came through Tune's loop, which says nothing of it
+        return SweepResults.load(sweep.folder)
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """A sweep that is ready to run: all that can be decided, and refused, before Ray starts."""
+
+    space: SearchSpace
+    settings: Settings
+    reservation: Reservation
+    payload: bytes
+    scheduler: TrialScheduler
+    searcher: Searcher
+    start: Start
+    folder: Path
+    told: Mapping[str, Any]
+    baselines: Sequence[Mapping[str, Any]]
+    """Those that are still to be tried."""
+
+    @property
+    def total(self) -> int:
+        """How many trials there are to be in all."""
+        return self.settings.num_samples * self.space.grid_size
+
+    @property
+    def to_do(self) -> bool:
+        """Tell whether a trial is to run."""
+        return bool(self.start.again) or self.start.created < self.total
+
+
+@contextlib.contextmanager
+def _claimed(sweep: _Sweep, past: Past | None) -> Iterator[_Sweep]:
+    """Give a new sweep its folder; one that goes on has its own.
+
+    The folder is deleted again, with those above it that were made for it, where the sweep ends before anything
+    happened: its name is free then.
+    """
+    settings = sweep.settings
+    if past is not None:
+        yield sweep
+        return
+    storage = stores.working(settings.storage).absolute()
+    new = [folder for folder in (storage, *storage.parents) if not folder.exists()]
+    folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
+    try:
+        write_sweep_file(folder, sweep.told)
+        yield replace(sweep, folder=folder)
+    except BaseException:
+        if not (folder / RECORD_FILE).stat().st_size:
+            with contextlib.suppress(OSError):
+                drop(folder)
+                for made in new:
+                    made.rmdir()
+        raise
+
+
+def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
+    """Check what a sweep was told, build its parts, and bring them to where the past left them."""
+    with space.placing(settings, "resources_per_trial"):
+        reservation = reserve(
+            settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
+        )
+    with space.placing(settings, "datasets"):
+        check_sources(settings.datasets, reservation.least or reservation.workers)
+    with space.placing(settings, "train" if settings.model is None else "model"):
+        packed = payload(settings)
+    from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.searchers import Start  # noqa: PLC0415
+    from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
+
+    # Wrong ones are refused here, before Ray starts.
+    with space.placing(settings, "scheduler"):
+        scheduler = build_scheduler(settings, space.domains)
+        check_company(scheduler, settings)
+    with space.placing(settings, "searcher"):
+        searcher = build_searcher(space, settings)
+    at_first = reservation
+    if getattr(scheduler, "resizes", False) and reservation.least is not None:
+        at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
+    told = _told(space, settings, reservation, at_first)
+    start = Start()
+    if past is not None:
+        past.check(space, settings, told)
+        scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
+        start = _start_from(past, space, settings, scheduler, searcher)
+        folder = past.folder
+        baselines = _untried(past, space, settings)
+        told["baselines"] = past.with_new(told["baselines"])
+    else:
+        folder = Path()  # a new one is claimed when all is right
+        baselines = [space.filled(config) for config in settings.baselines]
+    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told, baselines)
+
+
+def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
+    """Return the baselines that no trial was made of yet. Raises: SettingsError where new ones are one too many."""
+    tried = [line["config"] for line in past.lines if line["kind"] == "trial"]
+    made, known = len(tried), past.baselines(space)
+    found, new = [], 0
+    for config in (space.filled(config) for config in settings.baselines):
+        if (as_recorded := plain(config)) in tried:
+            tried.remove(as_recorded)
+        else:
+            found.append(config)
+            new += as_recorded not in known
+    total = settings.num_samples * space.grid_size
+    if new and made + len(found) > total:
+        raise SettingsError(
+            f"baselines= holds {new} that {past.folder} has not tried, and all but {max(total - made, 0)} of its "
+            f"num_samples={settings.num_samples} trials are made. Give num_samples="
+            f"{-(-(made + len(found)) // space.grid_size)} or more, or leave the new baselines out."
+        )
+    return found
+
+
+def _settle(past: Past, sweep: _Sweep) -> None:
+    """Bring record and study of a sweep to their end whose driver died after its last trial had ended."""
+    from tunelight.searchers import Follower  # noqa: PLC0415
+
+    past.settle()
+    if isinstance(sweep.searcher, Follower):
+        sweep.searcher.mirror_to(sweep.folder)
+        sweep.searcher.close({})
+
+
+def _start_from(
+    past: Past, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
+) -> Start:
+    """Tell scheduler and searcher of the past; return where the search goes on."""
+    from tunelight.searchers import Again  # noqa: PLC0415
+    from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived  # noqa: PLC0415
+
+    again = past.again(settings.max_epochs)
+    paused = replay_scheduler(past.lines, scheduler)
+    foreign, again_ids = searcher is settings.searcher, [trial.id for trial in again]
+    start = replay_searcher(
+        past.lines, searcher, space, foreign=foreign, baselines=past.baselines(space), again=again_ids
+    )
+    taken_up_again = [
+        Again(
+            trial.id,
+            revived(space, trial.config),
+            trial.history[-1]["training_iteration"] if trial.history else 0,
+            past.folder / trial.folder,
+            trial.id in paused,
+            trial.trained,
+        )
+        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # all are known before one is chosen
+    ]
+    return replace(start, again=tuple(taken_up_again))
+
+
+def _default_name(settings: Settings) -> str:
+    return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
+
+
+def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation) -> dict[str, Any]:
+    """Return all that ``run`` was told, as plain data for sweep.yaml: without secrets."""
+    told: dict[str, Any] = {"space": space.describe(), "require": space.require}
+    for entry in fields(settings):
+        told[entry.name] = plain_setting(getattr(settings, entry.name))
+    told["workers"] = reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
+    told["reservation"] = at_first.bundles
+    told["code"] = code_of(settings)
+    told["space_objects"] = objects_in(space)
+    return masked_settings(told | provenance(space.source))
+
+
+def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSignals) -> None:
+    """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
+    import ray  # noqa: PLC0415
+    from ray import tune  # noqa: PLC0415
+
+    from tunelight.gang.seat import sweep_seats  # noqa: PLC0415
+    from tunelight.schedulers.choose import first_decision, judged_by  # noqa: PLC0415
+    from tunelight.searchers import SweepSearch  # noqa: PLC0415
+    from tunelight.trial.settling import SettlingCallback  # noqa: PLC0415
+    from tunelight.trial.spec import TrialSpec  # noqa: PLC0415
+    from tunelight.trial.trainable import make_trainable  # noqa: PLC0415
+
+    if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
+        warm.pool.close()  # what idles after this process's own fits holds what trials need
+    space, settings, folder = sweep.space, sweep.settings, sweep.folder
+    scheduler, searcher = sweep.scheduler, sweep.searcher
+    keep = settings.checkpoints or Checkpoints()
+    spec = TrialSpec(
+        train=sweep.payload if len(sweep.payload) <= _INLINE_BYTES else ray.put(sweep.payload),
+        lent=loan,
+        reservation=sweep.reservation,
+        backend=settings.backend,
+        **settings.judged_by,
+        seed=settings.seed or 0,
+        keep=keep.keep,
+        every=keep.every,
+        every_s=keep.every_s,
+        share=keep.share,
+        first=first_decision(scheduler),
+        failures=settings.failures,
+        on_resize=settings.on_resize,
+        runtime_env=for_workers(settings.runtime_env),
+        soft_errors=True,
+        real_checkpoints=False,
+        verbose=settings.verbose,
+        start=sweep.reservation.least if getattr(scheduler, "resizes", False) else None,
+    )
+    if settings.room_for_data and hasattr(scheduler, "keep_free"):
+        scheduler.keep_free(settings.room_for_data)
+    search = SweepSearch(
+        searcher,
+        sweep.total,
+        sweep.baselines,
+        at_once(sweep.reservation, settings),
+        reservation=sweep.reservation.factory,
+        written=space.written if searcher is settings.searcher else dict,  # one of Ray's has dotted keys
+        start=sweep.start,
+        **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
+    )
+    with tune_environment(settings.verbose), _callbacks(sweep, search, watch, loan, signals) as callbacks:
+        tune.run(
+            make_trainable(spec, _default_name(settings)),
+            name=folder.name,
+            storage_path=str(folder.parent.absolute()),
+            storage_filesystem=for_tune(folder.parent),
+            **judged_by(scheduler, settings),
+            search_alg=search,
+            scheduler=scheduler,
+            reuse_actors=settings.reuse_gangs,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
+            max_failures=settings.failures.max_failures,
+            time_budget_s=settings.budget_s,
+            raise_on_failed_trial=False,
+            callbacks=[*callbacks, SettlingCallback(search.is_finished, lambda: signals.received is not None)],
+            verbose=2 if settings.verbose > 1 else 0,
+        )
+    sweep_seats()  # the heads have ended, but for those that were killed
+
+
+@contextlib.contextmanager
+def _callbacks(
+    sweep: _Sweep, search: SweepSearch, watch: HeadWatch, loan: Lent | None, signals: StopSignals
+) -> Iterator[list[Any]]:
+    """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
+    from tunelight.cluster.gcs_watch import HeadCallback  # noqa: PLC0415
+    from tunelight.record import RecordCallback  # noqa: PLC0415
+    from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
+    from tunelight.searchers import Follower  # noqa: PLC0415
+    from tunelight.sweep.failfast import FailFast  # noqa: PLC0415
+    from tunelight.trial.spec import trial_seed  # noqa: PLC0415
+
+    settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.created)
+    record = RecordCallback(
+        folder,
+        again={trial.trial_id: trial.paused for trial in sweep.start.again},
+        seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
+        is_baseline=search.is_baseline,
+        **settings.recorded,
+        seed=settings.seed or 0,
+        num_samples=total,
+        max_epochs=settings.max_epochs,
+        workers=sweep.reservation.workers,
+        scheduler=sweep.scheduler,
+        budget_s=settings.budget_s,
+        run={**sweep.told["run"], "versions": sweep.told["versions"]},
+    )
+    write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
+    tensorboard = TensorBoardCallback(folder, record.state)
+    shown = ProgressCallback(record.state, total=total, progress=settings.progress)
+    if settings.progress:
+        signals.say = shown.say
+    metrics = [metric for metric, _ in settings.objectives]
+    first = FailFast(settings.failures.give_up_after, metrics, total, record)
+    if hasattr(sweep.scheduler, "on_change"):
+        sweep.scheduler.on_change = record.change
+    if isinstance(sweep.searcher, Follower):
+        sweep.searcher.mirror_to(folder)
+        for text in sweep.searcher.notes:
+            record.note(text)
+    for text in loan.notes if loan is not None else ():
+        record.note(text)
+    try:
+        yield [record, tensorboard, shown, first, *settings.callbacks, HeadCallback(watch)]
+    finally:
+        for one in (record, tensorboard, shown):
+            one.close()
+        if isinstance(sweep.searcher, Follower):
+            sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})

@@ -1,0 +1,1 @@
+"""One trial of Ray Tune as one gang of workers."""

@@ -1,0 +1,73 @@
+"""Trials on gangs for people who run Ray Tune themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from tunelight.compat.arguments import known_arguments
+from tunelight.errors import SettingsError
+from tunelight.messages import OnResize
+from tunelight.policies import FailurePolicy
+from tunelight.resources import reserve
+from tunelight.trial.spec import TrialSpec
+from tunelight.trial.trainable import GangTrainable, make_trainable
+
+
+@known_arguments("trainable")
+def gang_trainable(
+    train: Callable[[dict[str, Any]], object],
+    *,
+    workers: int | tuple[int, int] | None = None,
+    cpus_per_worker: float = 1,
+    gpus_per_worker: float = 0,
+    resources_per_trial: Mapping[str, Any] | None = None,
+    backend: Literal["ddp", "horovod", "sharded"] = "ddp",
+    metric: str | None = None,
+    mode: Literal["min", "max"] = "min",
+    keep: int = 1,
+    seed: int = 0,
+    failures: FailurePolicy | Mapping[str, Any] | int = 3,
+    on_resize: str | Mapping[str, Any] | OnResize = "keep_global_batch",
+    start: int | None = None,
+) -> type[GangTrainable]:
+    """Return a Trainable class that plain ``ray.tune.Tuner`` can run: each trial trains on a gang of workers.
+
+    Args:
+        train: the train function; it runs on every worker, with the trial's config.
+        workers, cpus_per_worker, gpus_per_worker, resources_per_trial: the reservation, as in ``tunelight.run``.
+        backend: how the workers meet, as in ``tunelight.run``.
+        metric, mode, keep: how many of the best checkpoints to keep beside the last two, judged by what.
+        seed: of the sweep; each trial's seed follows from it and its number.
+        failures, on_resize: what a trial survives, and what an elastic gang keeps, as in ``tunelight.run``.
+        start: for a scheduler that resizes gangs, as tunelight's ElasticASHA: how many of ``workers=(least, most)``
+            a trial reserves and starts with, until the scheduler says otherwise (None: most of them, by itself).
+
+    Give the Tuner ``TuneConfig(reuse_actors=True)`` to keep gangs warm from trial to trial.
+    Raises: TrainFunctionError, SettingsError. Runs on: driver.
+    """
+    from tunelight.settings import Checkpoints, check_picklable, check_setting, check_train  # noqa: PLC0415
+
+    check_train(train)
+    for name, value in (("backend", backend), ("mode", mode), ("metric", metric), ("seed", seed)):
+        check_setting(name, value)
+    if not isinstance(metric, str | None) or not isinstance(mode, str):
+        raise SettingsError(
+            f"gang_trainable judges checkpoints by one metric, not metric={metric!r} with mode={mode!r}. Give the one "
+            "that the best checkpoint is to be kept by; those of the search go into TuneConfig(search_alg=...)."
+        )
+    Checkpoints(keep=keep)
+    reservation = reserve(workers, cpus_per_worker, gpus_per_worker, resources_per_trial)
+    spec = TrialSpec(
+        train=check_picklable(train, "train"),
+        reservation=reservation if start is None else reservation.starting(start),
+        backend=backend,
+        metric=metric,
+        mode=mode,
+        seed=seed,
+        keep=keep,
+        failures=check_setting("failures", failures),
+        on_resize=check_setting("on_resize", on_resize),
+        start=start,
+    )
+    return make_trainable(spec, getattr(train, "__name__", "gang"))

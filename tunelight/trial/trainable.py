@@ -1,0 +1,341 @@
+"""GangTrainable: one Tune trial holds one gang. It translates between the two, and loops over nothing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ray
+
+from tunelight import stores
+from tunelight.checkpoints import files as checkpoints
+from tunelight.errors import GangError, TrialError
+from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
+from tunelight.gang.gang import Gang
+from tunelight.gang.gang_log import Holding
+from tunelight.gang.run import Run, head_error
+from tunelight.gang.spec import GangSpec
+from tunelight.machine.imports import collector_resting
+from tunelight.messages import (
+    RESULT_KEY,
+    Adopt,
+    Continue,
+    Decision,
+    Ended,
+    Report,
+    Resize,
+    Stop,
+    WorkerError,
+)
+from tunelight.policies import classify
+from tunelight.stores.masking import masked_error
+from tunelight.trial.spec import Trial, TrialSpec
+
+with collector_resting():  # a trial's head waits for this before its workers start
+    from ray.tune import PlacementGroupFactory, Trainable
+    from ray.tune.result import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
+
+
+_LAST_LIMIT_S = 5.0
+"""How long a trial may take to its end where its head ends too, what it is writing not counted."""
+
+
+class GangTrainable(Trainable):
+    """A Tune trial whose training runs on a gang. Made by :func:`make_trainable`. Runs on: trial.
+
+    The gang starts with the first step, outlives the trial when Tune re-uses this actor, and is replaced
+    when it cannot be used again.
+    """
+
+    spec: ClassVar[TrialSpec]
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        """Return the whole gang's reservation."""
+        return cls.spec.reservation.factory
+
+    # -- Tune's calls, in the order in which they come
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Remember the first trial; its gang starts later, for this actor may be thrown away unused."""
+        self._gang: Gang | None = None
+        self._holding = Holding()
+        self._trial = self._new_trial(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another trial. Always True: what went wrong is raised by ``step``, where it can be handled."""
+        self._finish("stopped")
+        self._trial = self._new_trial(new_config)
+        return True
+
+    def _new_trial(self, config: dict[str, Any]) -> Trial:
+        return Trial(self.spec, self.trial_id, self._trial_dir(), config)
+
+    def _trial_dir(self) -> Path:
+        """Return where the files go of the trial that Tune names now: in its storage, if that is a path, else beside.
+
+        Only a trial that is made asks: when Tune has named the next trial, the one before may not have ended yet.
+        """
+        storage = self._storage
+        if storage is not None and (
+            storage.storage_filesystem.type_name == "local" or stores.inside(storage.trial_fs_path)
+        ):
+            return Path(storage.trial_fs_path)
+        return Path(self.logdir)
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Go on from what ``save_checkpoint`` left."""
+        trial = self._trial
+        trial.load(checkpoint if isinstance(checkpoint, str | os.PathLike) else None, self._iteration)
+        self._iteration = trial.number
+        if trial.unable is not None and not self.spec.soft_errors:
+            raise trial.unable
+
+    def step(self) -> dict[str, Any]:
+        """Return the trial's next report; or its end."""
+        trial = self._trial
+        trial.prune()  # Tune has the report before: what that made needless may go
+        try:
+            run = trial.run
+            if run is None:
+                run = self._start()
+            else:
+                run.resize_if_due()
+                if not trial.decided:
+                    self._answer(Continue(until=trial.number + 1))
+            return self._next_result(run)
+        except TrialError as error:
+            return self._failed(error.error)
+        finally:
+            self._give_back()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Leave in ``checkpoint_dir`` a pointer to the trial's newest checkpoint, written now if need be.
+
+        Under plain Tune (``real_checkpoints``) the file itself lies beside it. A gang that is resized ends the trial
+        here: Tune asks when it is to be paused, and what the gang holds beyond its start is wanted by others then.
+        """
+        trial, gang = self._trial, self._gang
+        info = trial.kept.newest or trial.resume
+        fresh = info is not None and info.number == trial.number
+        if not fresh and gang is not None and gang.running and trial.number:
+            saved = gang.save().checkpoint
+            if saved is None:  # it ended before it could: it may have written this report's in the background
+                saved = next((one for one in checkpoints.find(trial.folder) if one.number == trial.number), None)
+            if saved is not None:
+                info = trial.kept.add(saved)
+        checkpoints.write_pointer(checkpoint_dir, info)
+        if info is not None and self.spec.real_checkpoints:
+            checkpoints.copy_into(info, checkpoint_dir)
+        if self.spec.start is not None and info is not None:
+            trial.resume = info  # and if Tune goes on with it all the same, then from here
+            self._finish("paused")
+
+    def cleanup(self) -> None:
+        """End the trial and the gang."""
+        with suppress(Exception):
+            self._finish("stopped", limit_s=_LAST_LIMIT_S)
+        self._close_gang()
+
+    def settle(self) -> None:
+        """Bring the last trial here, which Tune has stopped, to its end; what it is writing is finished first."""
+        self._finish("stopped", limit_s=_LAST_LIMIT_S)
+
+    # -- the scheduler's door
+
+    def decide(self, decision: Decision | Resize) -> None:
+        """Take a decision that Tune has no word for, between two steps.
+
+        ``Continue(until=n)`` lets the trial run on unasked to report n; ``Stop`` ends it at its next report,
+        before Tune comes to say so; ``Resize(n)`` lets it go on with n workers, of those that the gang may have,
+        from a report on at which all of them are there; ``Adopt`` makes it another trial's training, at the report
+        that waits.
+        """
+        trial = self._trial
+        if isinstance(decision, Adopt):
+            trial.adopt(decision)
+        elif isinstance(decision, Resize):
+            trial.size = self._possible(decision.workers)
+            if trial.run is not None:
+                trial.run.resize(trial.size)
+        elif trial.run is not None:
+            self._answer(decision)
+
+    def offer(self) -> tuple[Any, ...]:
+        """Return a reference to what training is made of at the report that waits, alone in a tuple; () without one.
+
+        It is passed on unopened.
+        """
+        run = self._trial.run
+        weights = None if run is None else run.offer()
+        return () if weights is None else (weights,)
+
+    def _possible(self, size: int) -> int | None:
+        """Return the size that the gang can have which is nearest to ``size``."""
+        one = self.spec.reservation
+        return None if one.least is None else min(max(size, one.least), max(one.workers, one.most or 0))
+
+    def _answer(self, decision: Decision) -> None:
+        trial = self._trial
+        assert trial.run is not None  # noqa: S101 - there is a trial to answer
+        if isinstance(decision, Continue):
+            trial.until, trial.decided = decision.until, True
+        trial.run.answer(decision)
+        if isinstance(decision, Stop) and self._grown:
+            trial.run.finish(decision.reason)  # Tune may keep the gang idle: others want what it holds
+            self._give_back()
+
+    @property
+    def _grown(self) -> bool:
+        return self.spec.start is not None and self._gang is not None and self._gang.size > self.spec.start
+
+    def _give_back(self) -> None:
+        """Give back, once its trial is over, what the gang holds beyond the size that the next one starts with."""
+        if self.spec.start is not None and self._gang is not None and not self._gang.running:
+            self._gang.want(self.spec.start)
+
+    # -- one trial on the gang
+
+    def _start(self) -> Run:
+        trial = self._trial
+        if trial.unable is not None:
+            raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(trial.unable), ""))
+        trial.recover()
+        self._iteration = trial.number
+        if self._gang is None:
+            self._gang = Gang(self._gang_spec(), ray.util.get_current_placement_group())
+        elif self._gang.unfit is not None:
+            trial.say(f"a worker is replaced: {self._gang.unfit}")
+        run = Run(
+            self._gang,
+            trial.task(),
+            self.spec.failures,
+            say=trial.say,
+            keep=trial.kept.add,
+            newest=trial.newest,
+            size=trial.size,
+            leave=reason_to_leave(self._gang),
+        )
+        self._holding.begin()
+        run.start()
+        trial.run = run
+        return run
+
+    def _gang_spec(self) -> GangSpec:
+        reservation, failures = self.spec.reservation, self.spec.failures
+        return GangSpec(
+            workers=reservation.workers,
+            least=reservation.least,
+            most=reservation.most,
+            cpus_per_worker=reservation.cpus_per_worker,
+            gpus_per_worker=reservation.gpus_per_worker,
+            resources_per_worker=dict(reservation.resources_per_worker),
+            backend=self.spec.backend,
+            runtime_env=self.spec.runtime_env,
+            first_bundle=reservation.first_bundle,
+            on_resize=self.spec.on_resize,
+            hang_timeout_s=failures.hang_timeout_s,
+            reschedule_timeout_s=failures.reschedule_timeout_s,
+            cwd=self.spec.cwd,
+            sys_path=self.spec.sys_path,
+        )
+
+    def _next_result(self, run: Run) -> dict[str, Any]:
+        while True:
+            event = run.next_event()
+            if isinstance(event, Report):
+                return self._reported(event)
+            if event is None or not run.running:
+                return self._ended(event)
+
+    def _reported(self, report: Report) -> dict[str, Any]:
+        trial = self._trial
+        trial.heard(report)
+        result = {
+            **report.metrics,
+            "epoch": report.epoch,
+            "timestamp": report.timestamp,
+            TRAINING_ITERATION: report.number,
+            RESULT_KEY: self._ours(report),
+        }
+        astray = trial.divergence.judge(report.number, report.metrics) if self.spec.soft_errors else None
+        if astray is not None:
+            self._answer(Stop("diverged"))
+            result[DONE] = True
+            error = WorkerError(0, os.uname().nodename, "Divergence", astray, "")
+            result[RESULT_KEY]["error"] = {**error.asdict(), "state": "DIVERGED"}
+        return result
+
+    def _ended(self, event: Any) -> dict[str, Any]:
+        """Say that the trial's last report was its end (no iteration that was never trained)."""
+        trial = self._trial
+        if trial.last is None:
+            message = "the trial ended without a report"
+            if isinstance(event, Ended) and event.stopped:
+                message = "the trial was stopped before its first report"
+            if not trial.number:
+                raise TrialError(head_error(GangError(message)))
+        trial.prune()
+        return {RESULT_DUPLICATE: True, DONE: True}
+
+    def _failed(self, error: WorkerError) -> dict[str, Any]:
+        """Return the result that ends a failed trial. Raises: TrialError where Tune is to let go of the gang too."""
+        self._trial.run = None
+        if error.type_name == DRAINED:
+            self._close_gang()
+            raise moved_away(error)
+        if self._gang is not None and not self._gang.met and error.rank < 0:
+            self._close_gang()  # it cannot be had: the next trial gets another
+            if error.cause != "exception":
+                raise TrialError(error)  # Tune may try again, elsewhere
+        if not self.spec.soft_errors:
+            raise TrialError(error)
+        return {
+            DONE: True,
+            TRAINING_ITERATION: self._trial.number,
+            RESULT_KEY: {**self._ours(None), "error": {**masked_error(error.asdict()), "state": classify(error)}},
+        }
+
+    def _ours(self, report: Report | None) -> dict[str, Any]:
+        """Return what a result carries for tunelight's own driver side."""
+        trial = self._trial
+        return {
+            "number": trial.number,
+            "seconds": trial.seconds,
+            "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
+            "checkpoints": tuple(trial.kept.news()),  # tuples: Tune's TensorBoard logger tries to draw lists
+            "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
+            "notes": tuple(report.notes) if report else (),
+            "error": None,
+            "warm": self._gang is not None and self._gang.warm,
+            "gang": self._holding.news(self._gang),
+            "log": trial.news(),
+            "adopted": trial.told_of_adopting(),
+        }
+
+    # -- ends
+
+    def _finish(self, reason: str, limit_s: float | None = None) -> None:
+        """Bring the running trial to its end, within a limit."""
+        trial = self._trial
+        if self._gang is not None and self._gang.running:
+            if stores.inside(trial.folder):
+                limit_s = stores.PUSH_LIMIT_S
+            self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
+            trial.settle()
+        self._give_back()
+        trial.run = None
+
+    def _close_gang(self) -> None:
+        if self._gang is not None:
+            self._gang.close()
+            self._gang = None
+
+
+def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:
+    """Return a Trainable class for ``spec``."""
+    unique = f"{name}-{secrets.token_hex(3)}"  # Tune knows trainables by name, in all of a process
+    return type(unique, (GangTrainable,), {"spec": spec, "__module__": __name__})
