@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.reporting.test_report import EVIL, evil
 from tests.unit.sweeps import record
-from tests.unit.test_report import EVIL, evil
 from tunelight.reporting import FIGURES, report
 from tunelight.results import SweepResults
 

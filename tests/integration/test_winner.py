@@ -16,7 +16,7 @@ from pytorch_lightning.cli import LightningCLI
 import tunelight as tl
 from tests.integration.test_elastic import Halve
 from tests.integration.training import Line, LineData, saving
-from tests.unit.test_results import Writer
+from tests.unit.results.test_results import Writer
 from tunelight import record as storage
 from tunelight.digits import DigitsClassifier, DigitsData
 

@@ -1,7 +1,7 @@
 """Ray Tune's own controller, over simulated gangs: the order of its steps is TuneController's, for it is one.
 
 What is changed here is what would reach out of the process (files, Ray, the wall clock) and what would make ten
-thousand trials slow. ``tests/unit/test_conformance.py`` holds it against the class as Ray ships it.
+thousand trials slow. ``tests/unit/simulation/test_conformance.py`` holds it against the class as Ray ships it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,366 @@
+"""The command line: what it imports, how it fails, and what it prints of recorded sweeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.unit.results.test_results import ERROR, Writer
+from tunelight.cli import app
+from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
+from tunelight.errors import GangError, StorageError
+
+COMMANDS = [
+    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
+    "dashboard", "simulate", "plan", "doctor",
+]  # fmt: skip
+SPACE = """\
+space:
+  model.lr: {loguniform: [1e-4, 1e-1]}
+  model.hidden: {choice: [32, 64]}
+model: tunelight.digits:DigitsClassifier
+data: tunelight.digits:DigitsData
+metric: val_loss
+num_samples: 3
+max_epochs: 2
+"""
+
+
+def call(*words: object, code: int = OK) -> Any:
+    """Run the command line, want its exit code, and return what it printed."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, (done.exit_code, done.output, done.exception)
+    return done
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Work in an empty folder, in whose tunelight_runs a sweep of three trials is recorded; return that."""
+    monkeypatch.chdir(tmp_path)
+    Path("tunelight_runs").mkdir()
+    written = Writer(tmp_path / "tunelight_runs", seed=7)
+    written.trial(0.9, 0.2, 0.6)
+    written.trial(0.5, 0.4, state="STOPPED")
+    written.trial(0.8, state="ERROR", error=ERROR)
+    written.record.append("end", reason="finished")
+    return written.load().folder
+
+
+# The frame
+
+
+def test_help_lists_the_commands_in_the_order_in_which_they_are_needed():
+    text = call("--help").output
+    places = [text.index(f"\n  {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_s_help_ends_with_an_example(name):
+    assert f"Example: tunelight {name}" in " ".join(call(name, "--help").output.split())
+
+
+def test_importing_the_command_line_imports_nothing_heavy():
+    look = (
+        "import sys, tunelight.cli\n"
+        "heavy = 'ray torch pytorch_lightning numpy pandas yaml rich plotly optuna cloudpickle tensorboard pydantic'\n"
+        "print(*sorted(set(heavy.split()) & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
+def test_the_module_is_the_command(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tunelight", "ls", "--json"],
+        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60,
+        env={"PATH": "", "PYTHONPATH": str(Path(__file__).parents[3])},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def failing(error: BaseException) -> Any:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StorageError("no such sweep"), BAD_INPUT),
+        (GangError("no worker came"), FAILED),
+        (KeyboardInterrupt(), INTERRUPTED),
+    ],
+)
+def test_an_error_is_a_message_and_an_exit_code(monkeypatch, error, code):
+    monkeypatch.setattr("tunelight.record.list_sweeps", failing(error))
+    done = call("ls", code=code)
+    assert (str(error) or "interrupted") in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch):
+    error = StorageError("no such sweep")
+    monkeypatch.setattr("tunelight.record.list_sweeps", failing(error))
+    for words in (["--debug", "ls"], ["ls", "--debug"]):
+        done = call(*words, code=BAD_INPUT)
+        assert "Traceback" in done.stderr
+        assert done.stderr.endswith("Error: no such sweep\n")
+
+
+def test_a_program_gets_its_error_as_json(runs):
+    done = call("show", "digitz", "--json", code=BAD_INPUT)
+    error = json.loads(done.stdout)["error"]
+    assert error["type"] == "StorageError"
+    assert "Did you mean 'digits'?" in error["message"]
+
+
+@pytest.mark.parametrize("words", [["rum"], ["show"], ["ls", "--jason"], ["plan", "space.yaml"]])
+def test_what_is_no_command_line_exits_with_2(words):
+    assert "Traceback" not in call(*words, code=BAD_INPUT).output
+
+
+# Sweeps that there are
+
+
+def test_ls_lists_sweeps_and_one_that_cannot_be_read(runs):
+    broken = runs.parent / "broken"
+    broken.mkdir()
+    (broken / "record.jsonl").write_bytes(b"junk\nmore\n")
+    found = {row["sweep"]: row for row in json.loads(call("ls", "--json").stdout)}
+    assert found["digits"]["states"] == {"FINISHED": 1, "STOPPED": 1, "ERROR": 1}
+    assert found["digits"]["best"]["value"] == 0.2
+    assert "corrupt" in found["broken"]["error"]
+    text = call("ls").output
+    assert "unreadable" in text
+    assert "finished" in text
+
+
+def test_what_is_no_terminal_gets_whole_lines(runs, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "a-name-for-which-eighty-columns-would-not-do-beside-all-that-else-is-said-of-it"
+    runs.rename(runs.with_name(name))
+    assert any(name in line and "finished" in line for line in call("ls").output.splitlines())
+
+
+def test_ls_of_nothing_says_what_to_give(tmp_path):
+    assert "No sweeps in" in call("ls", tmp_path).output
+    assert "There is no folder" in call("ls", tmp_path / "gone", code=BAD_INPUT).stderr
+
+
+@pytest.mark.parametrize("name", ["digits", "last", "tunelight_runs/digits"])
+def test_a_sweep_is_found_by_name_by_path_and_as_the_last(runs, name):
+    assert json.loads(call("show", name, "--json").stdout)["folder"] == str(runs)
+
+
+def test_the_last_sweep_is_none_that_only_reproduces_a_trial_of_it(runs):
+    again = runs.with_name("digits-trial-00000-20300101-000000")
+    shutil.copytree(runs, again)
+    (again / "sweep.yaml").write_text("reproduces: {sweep: digits, trial: '00000'}\n")
+    os.utime(again / "record.jsonl", (4e9, 4e9))
+    assert json.loads(call("show", "last", "--json").stdout)["folder"] == str(runs)
+    assert json.loads(call("show", again.name, "--json").stdout)["folder"] == str(again)
+
+
+def test_an_unknown_sweep_is_an_error_that_lists_those_that_there_are(runs):
+    assert "There are: digits; or say 'last'" in call("show", "nothing", code=BAD_INPUT).stderr
+    assert "holds some: digits" in call("show", "tunelight_runs", code=BAD_INPUT).stderr
+    assert "none at all in" in call("show", "x", "--storage", "elsewhere", code=BAD_INPUT).stderr
+
+
+def test_show_prints_all_trials_or_the_best(runs):
+    text = call("show", "digits").output
+    assert all(trial in text for trial in ("00000", "00001", "00002"))
+    shown = json.loads(call("show", "digits", "--top", "2", "--json").stdout)["trials"]
+    assert [trial["trial"] for trial in shown] == ["00000", "00001"]
+
+
+@pytest.mark.parametrize("name", ["00002", "2", "trial_00002"])
+def test_show_prints_one_trial_with_its_error(runs, name):
+    text = call("show", "digits", name).output
+    assert "rank 1 on a: ValueError: no such lr" in text
+    about = json.loads(call("show", "digits", name, "--json").stdout)
+    assert (about["state"], about["seed"], len(about["history"])) == ("ERROR", 2, 1)
+
+
+def test_an_unknown_trial_is_an_error_that_lists_those_that_there_are(runs):
+    assert "has no trial '9'" in call("show", "digits", "9", code=BAD_INPUT).stderr
+
+
+def test_json_holds_no_nan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = Writer(tmp_path)
+    written.trial(float("nan"), 0.5)
+    written.record.close()
+    about = json.loads(call("show", "digits", "0", "--json").stdout, parse_constant=pytest.fail)
+    assert about["history"][0]["loss"] is None
+
+
+def test_best_prints_and_exports(runs):
+    text = call("best", "digits", "--export", "out/best.json").output
+    assert "Trial 00000: loss=0.2" in text
+    assert json.loads(Path("out/best.json").read_text())["config"] == {"lr": 1.0}
+
+
+def test_best_of_nothing_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Writer(tmp_path).record.close()
+    assert "No trial of" in call("best", "digits", code=BAD_INPUT).stderr
+
+
+def test_export_takes_any_trial_and_format(runs):
+    call("export", "digits", "one.yaml", "--trial", "1")
+    assert yaml.safe_load(Path("one.yaml").read_text())["trial"] == "00001"
+    assert "Did you mean 'hydra'?" in call("export", "digits", "a.yaml", "--format", "hidra", code=BAD_INPUT).stderr
+
+
+# Files
+
+
+@pytest.fixture
+def space(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    Path("space.yaml").write_text(SPACE)
+    return "space.yaml"
+
+
+def test_check_shows_space_samples_and_gang(space):
+    text = call("check", space).output
+    assert "loguniform" in text
+    assert "3 trials, judged by val_loss (min), each on 1 worker with 1 CPU each" in text
+    found = json.loads(call("check", space, "--json").stdout)
+    assert len(found["samples"]) == 5
+    assert all(sample["model.hidden"] in (32, 64) for sample in found["samples"])
+
+
+def test_check_counts_the_cpus_that_ray_would(space, monkeypatch):
+    monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: 1)  # as in a container with a quota
+    assert "2 CPU (there are 1)" in call("check", space, "--workers", "2", code=BAD_INPUT).stderr
+
+
+def test_check_refuses_a_gang_that_never_fits(space):
+    assert "can never hold it" in call("check", space, "--workers", "4096", code=BAD_INPUT).stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("model.lr", "--set takes NAME=VALUE"),
+        ("model.lr=[1", "no valid YAML"),
+        ("metrik=val_acc", "Did you mean 'metric'?"),
+        ("workers=0", "workers must be a whole number"),
+        ("model.depth=3", "takes no argument 'depth'"),
+        ("optimizer.lr=3", "not in the search space, so it cannot be fixed"),
+        ("model.lr={loguniform: [1e-3, 1]}", "fixes a key to one value"),
+    ],
+)
+def test_a_wrong_set_is_told(space, line, message):
+    assert message in call("check", space, "--set", line, code=BAD_INPUT).stderr
+
+
+def test_set_fixes_keys_changes_settings_and_adds_arguments_of_the_trainer(space):
+    words = [
+        "model.lr=1e-3", "trainer.gradient_clip_val=0.5", "mode=max", "metric=val_acc",
+    ]  # fmt: skip
+    found = json.loads(call("check", space, "--json", *(part for word in words for part in ("--set", word))).stdout)
+    assert (found["metric"], found["mode"]) == ("val_acc", "max")
+    for sample in found["samples"]:
+        assert sample["model.lr"] == 0.001
+        assert sample["model.hidden"] in (32, 64)
+        assert sample["trainer.gradient_clip_val"] == 0.5
+
+
+def test_a_setting_that_is_given_twice_is_an_error(space):
+    done = call("run", space, "--num-samples", "2", "--set", "num_samples=3", code=BAD_INPUT)
+    assert "--set and by --num-samples" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "nothing.yaml"], "nothing.yaml"),
+        (["run", "space.yaml", "--workers", "two"], "--workers takes a whole number"),
+        (["run", "space.yaml", "--num-samples", "0"], "num_samples must be a whole number"),
+        (["run", "space.yaml", "--resume"], "without name="),
+        (["resume", "nothing"], "There is no sweep"),
+        (["extend", "nothing"], "What to extend is not said"),
+        (["reproduce", "nothing", "3"], "There is no sweep"),
+        (["simulate", "nothing"], "Recorded tasks are: "),
+        (["plan", "space.yaml", "--cluster", "4", "--seconds-per-epoch", "9"], "cluster"),
+        (
+            ["plan", "space.yaml", "--cluster", "1x8", "--seconds-per-epoch", "9", "--set", "metric=a"],
+            "A plan does not",
+        ),
+        (["watch", "nothing"], "There is no sweep"),
+    ],
+)
+def test_bad_input_is_told_before_anything_starts(space, words, message):
+    done = call(*words, code=BAD_INPUT)
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_plan_prints_what_a_sweep_would_take(space):
+    words = ["plan", space, "--cluster", "1x8", "--seconds-per-epoch", "10", "-n", "8"]
+    found = json.loads(call(*words, "--json").stdout)
+    assert found["num_samples"] == 8
+    assert found["verdict"] in " ".join(call(*words).output.split())
+    call(*words, "--deadline", "1s", code=FAILED)
+
+
+def test_simulate_runs_a_recorded_task_and_a_sweep(runs):
+    from tunelight.simulation import tasks
+
+    task = tasks()[0]
+    found = json.loads(
+        call("simulate", task, "-n", "10", "--scheduler", "{name: asha, grace_period: 1}", "--json").stdout
+    )
+    assert sum(found["trials"].values()) == 10
+    assert "virtual hours" in call("simulate", "digits", "-n", "3", "--scheduler", "fifo").output
+
+
+# Completion
+
+
+def test_names_of_sweeps_are_completed(runs, monkeypatch):
+    monkeypatch.setenv("_TUNELIGHT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "tunelight show d")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert CliRunner().invoke(app, [], prog_name="tunelight").output.split() == ["digits"]
+
+
+# What other rooms draw
+
+
+def test_watch_hands_the_folder_on(runs, monkeypatch):
+    from tunelight import reporting
+
+    seen: list[Path] = []
+    monkeypatch.setattr(reporting, "watch", seen.append, raising=False)
+    call("watch", "last")
+    assert seen == [runs]
+
+
+def test_report_goes_into_the_sweep_s_folder_unless_told(runs, monkeypatch):
+    from tunelight import reporting
+
+    def draw(results: Any, path: Path) -> Path:
+        path.write_text(results.name)
+        return path
+
+    monkeypatch.setattr(reporting, "report", draw, raising=False)
+    call("report", "last")
+    assert (runs / "report.html").read_text() == "digits"
+    assert json.loads(call("report", "last", "-o", "here.html", "--json").stdout) == {"report": "here.html"}

@@ -1,0 +1,139 @@
+"""What commands that run something hand on, and what they make of what came of it; Ray does not start here."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.test_command import SPACE, call
+from tests.unit.results.test_results import ERROR, Writer
+from tunelight.cli.app import FAILED, INTERRUPTED, OK
+from tunelight.results import SweepResults
+from tunelight.sweep.reproduce import compare
+
+FILE = "space.yaml"
+
+
+def swept(folder: Path, *losses: float, reason: str = "finished") -> SweepResults:
+    """Return the results of a sweep of one trial, failed where it reports nothing, that ended so."""
+    folder.mkdir(parents=True)
+    written = Writer(folder)
+    written.trial(*losses, state="FINISHED" if losses else "ERROR", error=None if losses else ERROR)
+    written.record.append("end", reason=reason)
+    return written.load()
+
+
+@pytest.fixture(autouse=True)
+def space_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path(FILE).write_text(SPACE)
+
+
+def taking(monkeypatch: pytest.MonkeyPatch, where: str, answer: Any) -> list[Any]:
+    """Put a function that notes its arguments and returns ``answer`` where a command calls one that starts Ray."""
+    seen: list[Any] = []
+
+    def take(*args: Any, **kwargs: Any) -> Any:
+        seen.append((args, kwargs))
+        return answer
+
+    monkeypatch.setattr(where, take)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("losses", "reason", "code"),
+    [
+        ((0.5,), "finished", OK),
+        ((0.5,), "time budget", OK),
+        ((), "finished", FAILED),
+        ((0.5,), "interrupted", INTERRUPTED),
+    ],
+)
+def test_run_s_exit_code_says_how_the_sweep_went(tmp_path, monkeypatch, losses, reason, code):
+    taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", *losses, reason=reason))
+    assert "Sweep digits: 1 trials" in call("run", FILE, "-q", code=code).output
+    assert call("run", FILE, code=code).output.startswith("In runs/digits. Next")  # its progress has said the rest
+    about = json.loads(call("run", FILE, "--json", code=code).stdout)
+    assert (about["ended"], about["best"] is not None) == (reason, bool(losses))
+
+
+def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
+    seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
+    call("run", FILE, "-n", 5, "--workers", "1,4", "--set", "metric=val_acc", "--set", "model.lr=0.5", "-q")
+    call("run", FILE)
+    assert seen[0][1] == {"num_samples": 5, "workers": (1, 4), "metric": "val_acc", "progress": False}
+    assert seen[0][0][0].describe()["model.lr"] == 0.5
+    assert seen[1][1] == {}
+
+
+def test_resume_and_extend_go_on_with_the_sweep_that_is_named(tmp_path, monkeypatch):
+    results = swept(tmp_path / "tunelight_runs", 0.5)
+    seen = taking(monkeypatch, "tunelight.sweep.resume.resume", results)
+    call("resume", "digits", "--address", "auto")
+    call("extend", "last", "-n", 9, "--set", "workers=2", "-q")
+    assert seen == [
+        ((results.folder,), {"address": "auto", "progress": True}),
+        ((results.folder,), {"workers": 2, "num_samples": 9, "progress": False}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("again", "code", "said"), [(0.5, OK, "bit by bit"), (0.25, FAILED, "loss was 0.5 and is 0.25")]
+)
+def test_reproduce_says_whether_metrics_match(tmp_path, monkeypatch, again, code, said):
+    first, second = swept(tmp_path / "tunelight_runs", 0.5), swept(tmp_path / "again", again)
+    seen = taking(monkeypatch, "tunelight.sweep.reproduce.reproduce", compare(first, first.trials[0], second))
+    assert said in call("reproduce", "digits", "0", "--ignore", "time", code=code).output
+    assert json.loads(call("reproduce", "digits", "0", "--json", code=code).stdout)["same"] is (code == OK)
+    assert seen[0] == ((first.folder, "0"), {"ignore": ["time"], "progress": False})
+
+
+def test_a_reproduction_that_was_cut_off_is_interrupted(tmp_path, monkeypatch):
+    first, second = swept(tmp_path / "tunelight_runs", 0.5, 0.4), swept(tmp_path / "again", 0.5, reason="interrupted")
+    taking(monkeypatch, "tunelight.sweep.reproduce.reproduce", compare(first, first.trials[0], second))
+    call("reproduce", "digits", "0", code=INTERRUPTED)
+
+
+class StoppedBeforeRayError(Exception):
+    """Ends a run where Ray would start."""
+
+
+def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(monkeypatch):
+    from tunelight.cli.overrides import told
+    from tunelight.sweep.check import check, rehearse
+
+    made: list[Any] = []
+
+    def stop(sweep: Any, *_: Any) -> None:
+        made.append(sweep)
+        raise StoppedBeforeRayError
+
+    monkeypatch.setattr("tunelight.sweep.run.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
+    monkeypatch.setattr("tunelight.sweep.run._tune", stop)
+    file, settings = told(FILE, [], {"workers": 2, "baselines": ({"model.lr": 0.1, "model.hidden": 32},)})
+    checked = check(file, settings)
+    with pytest.raises(StoppedBeforeRayError):
+        rehearse(checked)
+    (sweep,) = made
+    assert (sweep.total, sweep.settings.workers, sweep.settings.checkpoints) == (1, 2, None)
+    assert sweep.settings.trainer_args == {"fast_dev_run": True}
+    assert sweep.scheduler.initial_decision().until == 1
+    assert sweep.searcher.suggest("0") == checked.samples[0]
+    assert not sweep.folder.exists()  # it lay in a temporary folder
+    assert [path.name for path in Path().iterdir()] == ["space.yaml"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(None, OK), ("rank 0: ValueError: shapes differ", FAILED)])
+def test_check_tells_of_its_batch(monkeypatch, error, code):
+    from tunelight.sweep.check import Rehearsal
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    taking(monkeypatch, "tunelight.sweep.check.rehearse", Rehearsal({"model.lr": 0.1}, {"val_loss": 2.3}, error))
+    done = call("check", FILE, "--batch", code=code)
+    assert ("shapes differ" if error else "One batch went through; reported: val_loss=2.3") in done.output
+    assert json.loads(call("check", FILE, "--batch", "--json", code=code).stdout)["batch"]["error"] == error

@@ -1,0 +1,78 @@
+"""doctor: what it looks at that costs no import, and that one look that fails leaves the others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections import namedtuple
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.test_command import call
+from tunelight.cli.app import FAILED
+from tunelight.cluster import doctor
+from tunelight.cluster.doctor import Finding
+from tunelight.reporting.dashboards import HOST, free_port
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def by_name(findings: Any) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_installed_packages_are_held_against_what_tunelight_wants(monkeypatch):
+    wanted = ["numpy>=1", "typer>=99", "no-such-thing>=2", "other; extra == 'dev'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: wanted)
+    found = by_name(doctor._packages())
+    assert {name: finding.verdict for name, finding in found.items()} == {
+        "numpy": "ok", "typer": "wrong", "no-such-thing": "wrong",
+    }  # fmt: skip
+    assert found["no-such-thing"].advice == "pip install 'no-such-thing>=2'"
+
+
+def test_a_full_disk_is_wrong(monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 << 30, 99 << 30, 1 << 30))
+    found = by_name(doctor._disks())
+    assert (found["sweeps"].verdict, found["Ray's files"].verdict) == ("wrong", "wrong")
+    assert "RAY_TMPDIR" in found["Ray's files"].advice
+
+
+def test_a_port_in_use_is_a_note(monkeypatch):
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        one.listen()
+        port = one.getsockname()[1]
+        monkeypatch.setattr(doctor, "OPTUNA_PORT", port)
+        monkeypatch.setattr(doctor, "TENSORBOARD_PORT", free_port())
+        found = by_name(doctor._ports())
+    assert found[f"port {port}"].verdict == "note"
+    assert "--optuna-port" in found[f"port {port}"].advice
+
+
+def test_without_an_address_a_sweep_has_a_ray_of_its_own(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert next(doctor._ray()).verdict == "ok"
+
+
+def test_a_look_that_fails_leaves_the_others(monkeypatch):
+    def broken() -> Any:
+        raise OSError("gone")
+
+    for name in ("_gpus", "_horovod", "_machine"):
+        monkeypatch.setattr(doctor, name, broken)
+    findings = doctor.examine()
+    assert sum("OSError: gone" in finding.found for finding in findings) == 3
+    assert len(findings) > 3
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("note", 0), ("wrong", FAILED)])
+def test_the_command_prints_what_to_do_and_fails_where_something_is_wrong(monkeypatch, verdict, code):
+    found = Finding("horovod", verdict, "0.28.1, without gloo", "Build it again.")
+    monkeypatch.setattr(doctor, "examine", lambda: [found])
+    assert "Build it again." in call("doctor", code=code).output
+    told = json.loads(call("doctor", "--json", code=code).stdout)
+    assert told["fit"] is (code == 0)
+    assert told["findings"][0]["name"] == "horovod"

@@ -1,0 +1,247 @@
+"""The templates of cluster/: what Ray, KubeRay and Slurm would make of them, as far as can be told without them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+CLUSTER = ROOT / "cluster"
+RAY = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("ray==")).split(
+    "=="
+)[1]
+
+
+# --- Ray's cluster launcher
+
+
+@pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml"])
+def test_rays_launcher_takes_it(name: str) -> None:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    told = yaml.safe_load((CLUSTER / name).read_text())
+    config = prepare_config(told)
+    validate_config(config)
+    assert config["provider"]["type"] == told["provider"]["type"]
+    assert "--autoscaling-config" in config["head_start_ray_commands"][-1]
+
+
+def test_an_unknown_word_would_be_told() -> None:
+    from jsonschema import ValidationError  # type: ignore[import-untyped]  # it ships no types
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    told = yaml.safe_load((CLUSTER / "aws.yaml").read_text())
+    with pytest.raises(ValidationError):
+        validate_config(prepare_config(told | {"idle_timeout_minuts": 5}))
+
+
+# --- KubeRay: the fields of ray.io/v1 (ray-operator/apis/ray/v1), and what it demands of them
+
+CLUSTER_FIELDS = {
+    "headGroupSpec", "workerGroupSpecs", "rayVersion", "enableInTreeAutoscaling", "autoscalerOptions", "suspend",
+    "headServiceAnnotations",
+}  # fmt: skip
+JOB_FIELDS = {
+    "activeDeadlineSeconds", "backoffLimit", "rayClusterSpec", "submitterPodTemplate", "metadata", "clusterSelector",
+    "entrypoint", "runtimeEnvYAML", "jobId", "submissionMode", "entrypointResources", "entrypointNumCpus",
+    "entrypointNumGpus", "ttlSecondsAfterFinished", "shutdownAfterJobFinishes", "suspend",
+}  # fmt: skip
+HEAD_FIELDS = {"serviceType", "headService", "enableIngress", "rayStartParams", "template"}
+GROUP_FIELDS = {
+    "groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams", "template", "scaleStrategy",
+}  # fmt: skip
+GROUP_WANTS = {"groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"}
+OPTIONS = {
+    "resources", "image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "securityContext", "idleTimeoutSeconds",
+    "upscalingMode",
+}  # fmt: skip
+
+
+def documents(name: str) -> dict[str, dict[str, Any]]:
+    found = [one for one in yaml.safe_load_all((CLUSTER / name).read_text()) if one]
+    return {one["kind"]: one for one in found}
+
+
+def cluster_of(name: str) -> dict[str, Any]:
+    kinds = documents(name)
+    found = kinds["RayJob"]["spec"]["rayClusterSpec"] if "RayJob" in kinds else kinds["RayCluster"]["spec"]
+    return dict(found)
+
+
+KUBERAY = pytest.mark.parametrize("name", ["kuberay-cluster.yaml", "kuberay-job.yaml"])
+
+
+def check_pods(template: dict[str, Any]) -> None:
+    spec = template["spec"]
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert spec["containers"]
+    for container in spec["containers"]:
+        assert container["name"]
+        assert container["image"]
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        assert "/shared" in {mount["mountPath"] for mount in container["volumeMounts"]}
+        # Ray takes a pod's size from its limits, and Kubernetes places it by its requests.
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+@KUBERAY
+def test_kuberay_finds_what_it_demands_and_nothing_that_it_does_not_know(name: str) -> None:
+    for one in documents(name).values():
+        assert one["apiVersion"] == ("v1" if one["kind"] == "PersistentVolumeClaim" else "ray.io/v1")
+        assert one["metadata"]["name"]
+    spec = cluster_of(name)
+    assert set(spec) <= CLUSTER_FIELDS
+    assert set(spec["autoscalerOptions"]) <= OPTIONS
+    assert spec["autoscalerOptions"]["upscalingMode"] in ("Default", "Aggressive", "Conservative")
+    assert {"rayStartParams", "template"} <= set(spec["headGroupSpec"]) <= HEAD_FIELDS
+    check_pods(spec["headGroupSpec"]["template"])
+    for group in spec["workerGroupSpecs"]:
+        assert GROUP_WANTS <= set(group) <= GROUP_FIELDS
+        assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+        check_pods(group["template"])
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+
+
+@KUBERAY
+def test_its_ray_is_the_one_that_is_tested(name: str) -> None:
+    assert cluster_of(name)["rayVersion"] == RAY
+    assert f"rayproject/ray:{RAY}-" in (CLUSTER / "Dockerfile").read_text()
+
+
+def test_the_job_and_the_cluster_are_made_alike() -> None:
+    assert cluster_of("kuberay-job.yaml") == cluster_of("kuberay-cluster.yaml")
+
+
+def test_the_jobs_command_is_one_that_tunelight_has() -> None:
+    from typer.testing import CliRunner
+
+    from tunelight.cli import app
+
+    job = documents("kuberay-job.yaml")["RayJob"]["spec"]
+    assert set(job) <= JOB_FIELDS
+    program, *words = job["entrypoint"].split()
+    assert program == "tunelight"
+    told = CliRunner().invoke(app, [*words, "--help"])
+    assert told.exit_code == 0
+    for word in words:
+        assert not word.startswith("--") or word in told.output
+    assert isinstance(yaml.safe_load(job["runtimeEnvYAML"])["env_vars"], dict)
+
+
+# --- Slurm: srun and ray are played by scripts that write down how they were called
+
+SRUN = """#!/usr/bin/env bash
+echo "srun $*" >>"$LOG"
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
+RAY_START = """#!/usr/bin/env bash
+echo "ray $* token=${#RAY_AUTH_TOKEN}" >>"$LOG"
+if [[ $* == *--head* ]]; then
+  exec python3 -c 'if True:
+    import os, socket, time
+    head = socket.create_server(("127.0.0.1", int(os.environ["RAY_PORT"])))
+    time.sleep(60)'
+fi
+exec sleep 60
+"""
+PLAYED = {
+    "srun": SRUN,
+    "ray": RAY_START,
+    "scontrol": "#!/usr/bin/env bash\nprintf 'n1\\nn2\\nn3\\n'\n",
+    "hostname": "#!/usr/bin/env bash\necho '127.0.0.1 10.0.0.7'\n",
+}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Any:
+    """Return a function that starts the script with its command, among played programs; and where they write."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in PLAYED.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    log = tmp_path / "log"
+    environment = {
+        **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "LOG": str(log), "RAY_PORT": str(port),
+        "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4",
+    }  # fmt: skip
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(CLUSTER / "slurm.sh"), *command],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start, log, port
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_slurm_starts_a_head_then_the_other_nodes_then_the_sweep(slurm: Any) -> None:
+    start, log, port = slurm
+    until = "until grep -q -- --address= $LOG; do sleep 0.05; done"
+    process = start("bash", "-c", f"{until}; echo driver $RAY_ADDRESS; exit 3")
+    output, _ = process.communicate(timeout=30)
+    assert output.splitlines()[-1:] == [f"driver 127.0.0.1:{port}"], output
+    assert process.returncode == 3  # the sweep's own
+    calls = log.read_text().splitlines()
+    (head,) = [line for line in calls if line.startswith("ray start --head")]
+    assert f"--node-ip-address=127.0.0.1 --port={port}" in head
+    (others,) = [line for line in calls if line.startswith("srun") and f"ray start --address=127.0.0.1:{port}" in line]
+    assert "--nodes=2 --ntasks=2" in others
+    assert "--exclude=n1" in others
+    for line in calls:
+        if line.startswith("ray"):
+            assert "--num-cpus=4" in line
+            assert line.endswith("token=64")  # nobody else's jobs may use it
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), 1)  # the head has ended with the script
+
+
+def test_slurms_signal_before_the_end_interrupts_the_sweep(slurm: Any, tmp_path: Path) -> None:
+    start, _, _ = slurm
+    ready = tmp_path / "ready"
+    driver = (
+        f"import pathlib, time\ntry:\n pathlib.Path({str(ready)!r}).touch(); time.sleep(30)\n"
+        "except KeyboardInterrupt:\n print('ends well')"
+    )
+    process = start("python3", "-c", driver)
+    end = time.monotonic() + 20
+    while not ready.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=20)
+    assert "ends well" in output
+    assert process.returncode == 0
+
+
+def test_slurm_without_a_command_says_how_it_is_called(slurm: Any) -> None:
+    start, _, _ = slurm
+    process = start()
+    output, _ = process.communicate(timeout=10)
+    assert process.returncode == 64
+    assert "COMMAND" in output
+
+
+@pytest.mark.parametrize("script", [CLUSTER / "slurm.sh", ROOT / "tests" / "cluster" / "namespaces.sh"])
+def test_scripts_are_whole(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+    assert os.access(script, os.X_OK)

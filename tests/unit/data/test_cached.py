@@ -1,0 +1,154 @@
+"""tl.cached: one load, kept, shared through memory, and never changed by who gets it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tunelight as tl
+from tunelight.data.cached import _store, clear_cache
+from tunelight.errors import DataError
+from tunelight.messages import CACHE_VARIABLE
+
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    clear_cache()
+    calls.clear()
+    yield
+    clear_cache()
+
+
+def load(size: int, factor: int = 1) -> dict[str, Any]:
+    calls.append(size)
+    return {"x": torch.arange(size) * factor, "y": np.arange(size), "name": "digits"}
+
+
+def test_the_same_call_is_carried_out_once():
+    cached = tl.cached(load)
+    one, two = cached(1000), cached(size=1000, factor=1)
+    assert calls == [1000]
+    assert torch.equal(one["x"], two["x"])
+    assert one["name"] == "digits"
+    assert cached(2000)["y"].shape == (2000,)
+    assert calls == [1000, 2000]
+
+
+def test_it_is_a_decorator_too_and_keeps_the_functions_name():
+    @tl.cached
+    def answer() -> int:
+        """Tell."""
+        return 42
+
+    assert (answer(), answer.__name__, answer.__doc__) == (42, "answer", "Tell.")
+
+
+def test_a_change_in_place_is_the_callers_alone():
+    cached = tl.cached(load)
+    one = cached(5000)
+    one["x"][0] = one["y"][0] = -1
+    two = cached(5000)
+    assert (int(two["x"][0]), int(two["y"][0])) == (0, 0)
+    assert int(one["x"][0]) == -1
+
+
+def test_other_code_or_another_captured_value_is_another_call():
+    def make(captured: int) -> Any:
+        @tl.cached
+        def told() -> int:
+            calls.append(captured)
+            return captured
+
+        return told
+
+    assert [make(1)(), make(2)(), make(1)()] == [1, 2, 1]
+    assert calls == [1, 2]
+
+
+def test_what_was_least_used_goes_first():
+    cached = tl.cached(load, max_bytes=140_000)
+    for size in (3000, 4000, 3000, 5000):  # 16 bytes an entry: with the last, it is too much by one
+        cached(size)
+    assert calls == [3000, 4000, 5000]
+    assert sum(one.size for one in _store.kept.values()) <= 140_000
+    cached(3000)
+    cached(4000)
+    assert calls == [3000, 4000, 5000, 4000]
+
+
+def test_a_result_larger_than_the_limit_is_still_returned():
+    assert len(tl.cached(load, max_bytes=10)(1000)["y"]) == 1000
+
+
+def test_what_cannot_be_pickled_is_named():
+    with pytest.raises(DataError, match=r"cannot keep what it returned \(generator\)"):
+        tl.cached(lambda: (number for number in range(3)))()
+    with pytest.raises(DataError, match="what it is given cannot be pickled"):
+        tl.cached(load)(size=(number for number in range(3)))  # type: ignore[arg-type]
+
+
+def test_another_process_of_the_node_gets_it_without_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    tl.cached(load)(100_000)
+    program = """if True:
+        import tunelight as tl
+        from tests.unit.data import test_cached as here
+        print(int(tl.cached(here.load)(100_000)["x"].sum()), here.calls)"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(sum(range(100_000))), "[]"]
+
+
+@pytest.mark.slow
+def test_what_was_loaded_stays_when_the_process_that_did_so_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    program = """if True:
+        import sys
+        import tunelight as tl
+        from tests.unit.data import test_cached as here
+        tl.cached(here.load)(1000)
+        print(here.calls, flush=True)
+        sys.stdin.read()"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "[1000]\n"
+        tl.cached(load)(1000)
+        other.communicate(timeout=60)
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+    assert calls == []
+
+
+def test_what_was_let_go_is_loaded_anew_though_its_number_is_another_files_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    cached = tl.cached(load)
+    cached(1000)
+    (lock,) = tmp_path.glob("*.lock")
+    clear_cache()
+    with lock.open("r+") as other:  # the lock's own file is opened for each call, and has the call's key in its name
+        lock.with_suffix("").write_text(f"{os.getpid()} {other.fileno()} 100")
+        assert len(cached(1000)["x"]) == 1000
+    assert calls == [1000, 1000]
+
+
+def test_what_a_dead_process_told_of_is_loaded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    cached = tl.cached(load)
+    cached(1000)
+    (place,) = (path for path in tmp_path.iterdir() if path.suffix != ".lock")
+    place.write_text("999999999 3 100")
+    clear_cache()
+    cached(1000)
+    assert calls == [1000, 1000]

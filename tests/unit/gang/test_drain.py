@@ -1,0 +1,102 @@
+"""Nodes that are to be taken away: who is told, how often that is asked, and what a run does about it."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from ray.exceptions import RayTaskError
+
+from tests.unit.gang.test_run import ScriptedGang, info, numbers, play, report
+from tunelight.errors import TrialError
+from tunelight.gang.drain import DRAINED, LOOK_S, DrainWatch, moved_away
+from tunelight.gang.run import drained
+from tunelight.messages import Ended, Saved, Stop
+from tunelight.policies import COOLDOWN_S
+
+
+def test_only_a_trials_own_nodes_concern_it():
+    watch = DrainWatch(lambda: {"b": 0, "c": 7}, lambda: 0.0)
+    assert watch.drained(["a", "b", "b"]) == ["b"]
+    assert watch.drained(["a"]) == []
+
+
+def test_ray_is_asked_at_most_every_two_seconds():
+    asked: list[float] = []
+    times = iter([0.0, 0.1, LOOK_S - 0.1, LOOK_S, LOOK_S + 0.1])
+    watch = DrainWatch(lambda: asked.append(1.0) or {}, lambda: next(times))  # type: ignore[func-returns-value]
+    for _ in range(5):
+        watch.drained(["a"])
+    assert len(asked) == 2
+
+
+def test_a_ray_that_does_not_answer_is_no_notice():
+    def broken() -> dict[str, int]:
+        raise RuntimeError("no GCS")
+
+    assert DrainWatch(broken).drained(["a"]) == []
+
+
+class Notice:
+    """Says from the second time it is asked on that the node is drained."""
+
+    def __init__(self, first: str | None = None) -> None:
+        self.said = [None, first]
+
+    def __call__(self) -> str | None:
+        return self.said.pop(0) if len(self.said) > 1 else "Ray drains host#abcdef"
+
+
+def test_a_drained_trial_ends_at_its_next_boundary_with_a_checkpoint_to_go_on_from_elsewhere():
+    gang = ScriptedGang([report(1), Saved(info(2), 1), report(2)])
+    run, _, _ = play(gang, leave=Notice())
+    seen: list[Any] = [run.next_event(), run.next_event()]
+    with pytest.raises(TrialError) as caught:
+        run.next_event()
+    assert [event.number for event in seen] == [1, 2]  # nothing is lost on the way
+    assert gang.answers == [Stop("moved", save=True)]
+    assert (caught.value.error.type_name, caught.value.error.cause) == (DRAINED, "preempted")
+    assert run.resume == info(2)
+    assert len(gang.tasks) == 1
+
+
+def test_training_that_writes_no_checkpoint_stays_as_long_as_it_can():
+    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)])
+    run, _, said = play(gang, leave=Notice())
+    assert numbers(run) == [1, 2]
+    assert said == ["stays where it is although Ray drains host#abcdef: its training code writes no checkpoints"]
+    assert len(gang.answers) == 1
+
+
+def test_training_whose_checkpoint_the_storage_refused_tries_again_to_leave():
+    gang = ScriptedGang([report(1), Saved(None, 1, refused=True), report(2, saved=False), Saved(info(3), 2), report(3)])
+    run, clock, said = play(gang, leave=Notice())
+    run.next_event()
+    run.next_event()
+    clock.sleep(COOLDOWN_S)
+    run.next_event()
+    with pytest.raises(TrialError) as caught:
+        run.next_event()
+    assert caught.value.error.type_name == DRAINED
+    assert gang.answers == [Stop("moved", save=True)] * 2
+    assert run.resume == info(3)
+    assert "could not be written" in said[0]
+
+
+def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():
+    gang = ScriptedGang([report(1), Ended(0)])
+    with pytest.raises(TrialError, match="Ray drains"):
+        play(gang, leave=lambda: "Ray drains host#abcdef")
+    assert gang.tasks == []
+
+
+def test_tune_starts_it_anew_and_counts_no_failure():
+    from ray.tune.experiment import Trial
+
+    trial = Trial("x", stub=True)
+    notice = drained("Ray drains host#abcdef")
+    for error, failures in ((moved_away(notice), 0), (TrialError(notice), 1)):
+        raised = RayTaskError("step", "traceback", error, proctitle="head", pid=1, ip="10.0.0.1")
+        trial._handle_ray_task_error(pickle.loads(pickle.dumps(raised)))  # it comes from another process
+        assert trial.run_metadata.num_failures == failures

@@ -1,0 +1,123 @@
+"""The guard: what it adds to a gang's Trainers, and that it costs everybody else nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+from lightning import pytorch as other
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+from tests.fakes import MemoryControl
+from tunelight.errors import StrategyError
+from tunelight.messages import Place, Task
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
+
+ROOT = Path(__file__).parents[3]
+QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "accelerator": "cpu",
+}
+
+
+def factories() -> dict[str, EntryPoint]:
+    """Return what this tree registers, by the group: an environment may have been made from another tree."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    return {group: EntryPoint("tunelight", entries["tunelight"], group) for group, entries in told.items()}
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Any]:
+    """Return a function that makes this process a rank of a gang."""
+
+    def begin(workers: int) -> session.Session:
+        task = Task("00000", str(tmp_path), {}, b"", 1, ".")
+        place = Place(0, workers, 0, workers, 0, "127.0.0.1")
+        one = session.Session(task, place, MemoryControl(), lambda event: None, Mailbox(None))
+        session.set_current(one)
+        return one
+
+    yield begin
+    session.set_current(None)
+
+
+def test_both_names_of_lightning_find_the_guard() -> None:
+    """The groups are those that each package's own Trainer looks into."""
+    for package, group in ((pl, "pytorch_lightning"), (other, "lightning.pytorch")):
+        connector = sys.modules[f"{package.__name__}.trainer.connectors.callback_connector"]
+        assert f'"{group}.callbacks_factory"' in Path(str(connector.__file__)).read_text()
+        assert f"{group}.callbacks_factory" in factories()
+
+
+@pytest.mark.parametrize("group", factories())
+def test_outside_of_a_trial_nothing_is_added_and_nothing_imported(group: str) -> None:
+    """A script on a Lightning that tunelight does not know has its Trainers all the same."""
+    entry = factories()[group]
+    code = f"""
+import sys
+from importlib.metadata import EntryPoint
+assert EntryPoint("tunelight", {entry.value!r}, {group!r}).load()() == []
+heavy = ("torch", "pytorch_lightning", "lightning.", "lightning_fabric", "ray", "numpy", "tunelight.lightning.st")
+found = [name for name in sys.modules if name.startswith(heavy)]
+assert not found, found
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+
+
+def test_a_trainer_of_a_lightning_that_tunelight_does_not_know_is_left_alone() -> None:
+    """It finds the guard by itself, as installed."""
+    code = """
+import lightning.pytorch
+import pytorch_lightning
+for package in (pytorch_lightning, lightning.pytorch):
+    package.__version__ = "2.4.0"
+    package.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_trainer_of_the_other_lightning_is_told_what_to_do(trial: Any) -> None:
+    one = trial(2)
+    (guard,) = factories()["lightning.pytorch.callbacks_factory"].load()()
+    trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3, enable_model_summary=False)
+    with pytest.raises(
+        StrategyError, match=r"each of the gang's 2 workers.*`import pytorch_lightning as pl`.*workers=1"
+    ):
+        trainer.fit(BoringModel())
+    assert not one.begun
+
+
+def test_a_class_that_derives_from_the_other_trainer_is_known(trial: Any) -> None:
+    trial(2)
+    (guard,) = factories()["lightning.pytorch.callbacks_factory"].load()()
+    derived = type("Trainer", (other.Trainer,), {"__module__": "library"})
+    with pytest.raises(StrategyError, match="is of the package lightning"):
+        guard.setup(derived(**QUIET), None, "fit")
+
+
+def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) -> None:
+    one = trial(1)
+    (guard,) = factories()["lightning.pytorch.callbacks_factory"].load()()
+    trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3, enable_model_summary=False)
+    trainer.fit(BoringModel())
+    assert one.begun
+    assert one.progress >= 3
+
+
+def test_a_trainer_without_a_strategy_is_refused_in_a_gang(trial: Any) -> None:
+    trial(2)
+    guard, _recovery = factories()["pytorch_lightning.callbacks_factory"].load()()
+    with pytest.raises(StrategyError, match=r"each of the gang's 2 workers.*strategy=tunelight\.RayStrategy\(\)"):
+        guard.setup(pl.Trainer(**QUIET), None, "fit")

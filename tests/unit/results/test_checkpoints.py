@@ -1,0 +1,52 @@
+"""results: checkpoints that no record knows, and torn ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.results.test_results import ERROR, Fake, Writer
+from tunelight.checkpoints import files as checkpoints
+from tunelight.errors import CheckpointError
+from tunelight.messages import CheckpointInfo
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Writer:
+    return Writer(tmp_path)
+
+
+def on_disk(written: Writer, trial: str, number: int, value: float) -> Path:
+    """Write a checkpoint that the record does not know."""
+    folder = written.folder / f"trial_{trial}" / checkpoints.FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    info = CheckpointInfo(str(folder / checkpoints.file_name(number)), number, value=value)
+    checkpoints.draft(info).write_text("weights")
+    return Path(checkpoints.finish(info, checkpoints.draft(info)).path)
+
+
+def test_one_that_was_finished_after_the_last_report_counts(written: Writer) -> None:
+    trial = written.trial(0.5, 0.2)
+    written.checkpoint(trial, 1, 0.5)
+    last = on_disk(written, trial, 2, 0.2)
+    assert written.load().best.checkpoint == last
+
+
+def test_a_torn_one_says_so_and_those_that_are_whole_are_named(written: Writer) -> None:
+    trial = written.trial(0.2, 0.5)
+    best, _ = on_disk(written, trial, 1, 0.2), on_disk(written, trial, 2, 0.5)
+    best.write_text("weigh")
+    with pytest.raises(CheckpointError, match=r"report-000001.ckpt is torn.*report-000002.ckpt \(value 0.5\)"):
+        written.load().best.load_model(Fake)
+
+
+def test_diverged_and_oom_are_counted_and_no_errors(written: Writer) -> None:
+    written.trial(0.5)
+    written.trial(0.6, state="DIVERGED", error={"type_name": "FloatingPointError", "message": "loss is nan"})
+    written.trial(state="OOM", error={**ERROR, "type_name": "MemoryError"})
+    results = written.load()
+    assert (results.num_diverged, results.num_oom, results.num_errors, results.errors) == (1, 1, 0, [])
+    assert list(results.dataframe()["state"]) == ["FINISHED", "DIVERGED", "OOM"]
+    assert "1 finished, 1 diverged, 1 oom" in results.summary()
+    assert results.trials[1].error == "FloatingPointError: loss is nan"

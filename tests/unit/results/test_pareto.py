@@ -1,0 +1,178 @@
+"""results.pareto(): the trials that no other beats in every metric."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tests.unit.reporting.test_report import Page
+from tunelight.cli import app
+from tunelight.errors import MetricError, SettingsError
+from tunelight.record import write_sweep_file
+from tunelight.reporting.figures import pareto
+from tunelight.reporting.page import page
+from tunelight.reporting.screen import Screen
+from tunelight.results.pareto import front
+from tunelight.settings import Settings
+
+POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
+
+
+@given(POINTS, st.tuples(*[st.sampled_from(["min", "max"])] * 3))
+def test_the_front_is_what_no_other_point_dominates(points: list[tuple[int, int, int]], modes: Any) -> None:
+    signs = [-1 if mode == "max" else 1 for mode in modes]
+
+    def dominates(one: Any, other: Any) -> bool:
+        pairs = [(sign * a, sign * b) for sign, a, b in zip(signs, one, other, strict=True)]
+        return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+    expected = [i for i, one in enumerate(points) if not any(dominates(other, one) for other in points)]
+    assert front(points, modes) == expected
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> tl.SweepResults:
+    write_sweep_file(tmp_path, {"metric": ["loss", "acc"], "mode": ["min", "max"]})
+    sweep = Sweep(tmp_path)
+    reports: list[list[tuple[Any, Any]]] = [
+        [(1.0, 0.9)], [(0.5, 0.5), (0.75, 1.0)], [(0.75, 0.4)], [(0.25, None)], [(float("nan"), 1.0)], [], [(0.1, 0.1)],
+    ]  # fmt: skip
+    for curve in reports:
+        trial = sweep.add(x=1)
+        sweep.start(trial)
+        for number, (loss, acc) in enumerate(curve, start=1):
+            sweep.report(trial, number, loss, **({} if acc is None else {"acc": acc}))
+        sweep.end_by_itself(trial)
+    sweep.end()
+    return tl.SweepResults.load(tmp_path)
+
+
+def test_trials_count_with_their_best_report_by_the_first_metric(results):
+    assert results.objectives == (("loss", "min"), ("acc", "max"))
+    assert [trial.id for trial in results.pareto()] == ["00000", "00001", "00006"]
+    assert [trial.id for trial in results.pareto("acc")] == ["00000"]
+    assert (results.metric, results.mode, results.best.id) == ("loss", "min", "00006")
+
+
+def test_a_metric_that_is_none_of_the_sweeps_is_named(results):
+    with pytest.raises(
+        SettingsError, match=r"'acd' is no metric of this sweep\. Did you mean 'acc'\? It has loss, acc"
+    ):
+        results.pareto("acd")
+
+
+def test_a_sweep_with_one_metric_has_a_front_of_the_best(tmp_path):
+    sweep = Sweep(tmp_path)
+    for loss in (0.5, 0.25):
+        trial = sweep.add(x=1)
+        sweep.start(trial)
+        sweep.report(trial, 1, loss)
+    sweep.end()
+    assert [trial.id for trial in tl.SweepResults.load(tmp_path).pareto()] == ["00001"]
+    assert tl.SweepResults.load(tmp_path).pareto("loss")
+
+
+# Several metrics wherever a sweep is shown
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tl.SweepResults:
+    """Return a sweep that was judged by loss and latency, recorded as tl.run records it."""
+    folder = tmp_path / "two"
+    folder.mkdir()
+    write_sweep_file(folder, {"metric": ["loss", "latency"], "mode": ["min", "max"]})
+    sweep = Sweep(folder, further=[["latency", "max"]])
+    for reports in ([(0.5, 3.0), (0.25, 2.0)], [(0.75, 5.0), (0.8, 9.0)], [(0.9, 1.0)]):
+        trial = sweep.add(x=1)
+        sweep.start(trial)
+        for number, (loss, latency) in enumerate(reports, start=1):
+            sweep.clock.now += 1
+            sweep.report(trial, number, loss, latency=latency)
+        sweep.end_by_itself(trial)
+    sweep.end()
+    return tl.SweepResults.load(folder)
+
+
+def test_the_figure_shows_the_sweep_s_metrics_and_the_same_front_as_results(two: tl.SweepResults) -> None:
+    made = pareto(two)
+    assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("loss", "latency")
+    assert "loss (min) and latency (max)" in made.layout.title.text
+    drawn = next(one for one in made.data if one.name.startswith("front"))
+    assert sorted(drawn.customdata) == [trial.index for trial in two.pareto()] == [0, 1]
+    assert dict(zip(drawn.x, drawn.y, strict=True)) == {0.25: 2.0, 0.75: 5.0}
+
+
+def test_the_figure_takes_one_metric_or_two_by_the_name_that_all_figures_have(two: tl.SweepResults) -> None:
+    made = pareto(two, metric="latency", mode="max")
+    assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("latency", "seconds of training")
+    made = pareto(two, metric=["latency", "loss"])
+    assert "latency (max) and loss (min)" in made.layout.title.text
+    with pytest.raises(MetricError, match="Did you mean 'latency'"):
+        pareto(two, metric="latencies")
+    with pytest.raises(MetricError, match="one or two metrics"):
+        pareto(two, metric=["loss", "latency", "x"])
+
+
+def test_the_table_holds_each_metric(two: tl.SweepResults) -> None:
+    table = two.dataframe()
+    assert list(table["best_loss"]) == [0.25, 0.75, 0.9]
+    assert list(table["best_latency"]) == [2.0, 5.0, 1.0]  # of the same report
+    assert list(table["last_latency"]) == [2.0, 9.0, 1.0]
+
+
+def test_the_summary_holds_each_metric_and_the_front(two: tl.SweepResults) -> None:
+    said = two.summary()
+    assert "Best loss: 0.25, with latency=2 (trial 00000 at epoch 2)" in said
+    assert "On the Pareto front of loss (min) and latency (max): 00000, 00001" in said
+
+
+def test_the_report_holds_each_metric(two: tl.SweepResults) -> None:
+    shown = Page(page(two))
+    head = next(row for row in shown.rows if "state" in row)
+    at = head.index("latency at best")
+    rows = [row for row in shown.rows if len(row) == len(head) and row[0].isdecimal()]
+    assert [row[at] for row in rows] == ["2", "5", "1"]
+    assert "On the Pareto front of loss (min) and latency (max): 0, 1" in shown.text
+
+
+def test_the_command_line_shows_each_metric(two: tl.SweepResults) -> None:
+    def call(*words: str) -> str:
+        done = CliRunner().invoke(app, list(words))
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    shown = call("show", str(two.folder))
+    assert "latency" in next(line for line in shown.splitlines() if "reports" in line)
+    assert "with latency=2" in call("best", str(two.folder))
+    about = json.loads(call("show", str(two.folder), "--json"))
+    assert about["objectives"] == [["loss", "min"], ["latency", "max"]]
+    assert about["pareto"] == ["00000", "00001"]
+
+
+def test_the_live_table_and_the_last_line_hold_each_metric(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, further=[["latency", "max"]])
+    trial = sweep.add(x=1)
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5, latency=3.0)
+    drawn_to = io.StringIO()
+    console = Console(width=120, file=drawn_to)
+    console.print(Screen(sweep.state, [sweep.state.trials["00000"]], 1001.0, 1))
+    drawn = drawn_to.getvalue()
+    assert "latency" in next(line for line in drawn.splitlines() if "workers" in line and "epoch" in line)
+    assert "best loss=0.5, latency=3 by trial 00000" in drawn
+
+
+def test_what_is_recorded_names_the_further_metrics_where_there_are_any() -> None:
+    settings = Settings(train=print, metric=["loss", "latency"], mode=["min", "max"])
+    assert settings.recorded == {"metric": "loss", "mode": "min", "further": [["latency", "max"]]}
+    assert Settings(train=print, metric="loss").recorded == {"metric": "loss", "mode": "min"}

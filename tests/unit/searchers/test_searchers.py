@@ -1,0 +1,285 @@
+"""Which searcher a sweep gets, the grid, and warm starts."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import ray
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tests.unit.searchers.test_optuna import FLAT, counts, report
+from tunelight.errors import SettingsError, StorageError
+from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher, SweepSearch
+from tunelight.searchers.choose import build_searcher
+from tunelight.searchers.sweep import SweepTrial
+from tunelight.settings import Settings
+from tunelight.space import SearchSpace
+from tunelight.sweep.past import Past
+
+GIVEN: dict[str, Any] = {"metric": "loss", "seed": 1}
+
+
+def build(searcher: Any = None, space: SearchSpace = FLAT, **more: Any) -> Any:
+    return build_searcher(space, Settings(**{**GIVEN, "searcher": searcher, **more}))
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run."""
+
+
+# --- which one --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "kind"),
+    [
+        (None, {}, RandomSearcher),
+        ("random", {}, RandomSearcher),
+        ("random", {"metric": ["loss", "latency"]}, RandomSearcher),
+        (None, {"metric": ["loss", "latency"]}, optuna.samplers.NSGAIISampler),
+        (OptunaSearcher(), {"metric": ["loss", "latency"], "mode": ["min", "max"]}, optuna.samplers.NSGAIISampler),
+        (OptunaSearcher(), {}, optuna.samplers.TPESampler),
+        ("tpe", {}, optuna.samplers.TPESampler),
+        ("sobol", {}, optuna.samplers.QMCSampler),
+        ("cmaes", {}, optuna.samplers.CmaEsSampler),
+        ({"name": "tpe", "n_startup_trials": 5}, {}, optuna.samplers.TPESampler),
+        ({"n_startup_trials": 5}, {}, optuna.samplers.TPESampler),
+        ({"population_size": 5}, {"metric": ["loss", "latency"]}, optuna.samplers.NSGAIISampler),
+        (OptunaSearcher(population_size=5), {"metric": ["loss", "latency"]}, optuna.samplers.NSGAIISampler),
+        (optuna.samplers.GPSampler(), {}, optuna.samplers.GPSampler),
+    ],
+)
+def test_a_searcher_is_found_by_name_by_sampler_and_by_what_is_searched_for(given, more, kind):
+    built = build(given, **more)
+    assert isinstance(built if kind is RandomSearcher else built.study.sampler, kind)
+
+
+def test_a_sampler_takes_its_arguments_from_the_settings():
+    assert build({"name": "tpe", "n_startup_trials": 5}).study.sampler._n_startup_trials == 5
+    study = build("nsgaii", metric=["loss", "acc"], mode=["min", "max"]).study
+    assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
+
+
+def test_one_searcher_serves_two_sweeps_without_one_knowing_of_the_other():
+    given = OptunaSearcher(optuna.samplers.RandomSampler())
+    first, second = build(given), build(given)
+    assert first.suggest("00000") == second.suggest("00000")
+    assert len(first.study.trials) == 1
+
+
+def test_any_searcher_of_ray_tunes_still_works():
+    class Own(Searcher):
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return {"x": 0.5, "y": 0.5}
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
+
+    own = Own()
+    assert build(own) is own
+    rays = OptunaSearch(seed=1)
+    assert build(rays) is rays
+    assert build(rays).suggest("a").keys() == {"x", "y"}
+    several: Any = OptunaSearch(seed=1)
+    build(several, metric=["loss", "acc"], mode=["min", "max"])
+    assert (several.metric, several.mode) == (["loss", "acc"], ["min", "max"])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"searcher": "tep"}, "There is no searcher 'tep'. Did you mean 'tpe'.* random, grid, tpe, gp"),
+        ({"searcher": ["tpe"]}, r"searcher must be a name.* not \['tpe'\]"),
+        ({"searcher": {"name": "tpe", "n_startup": 3}}, "no 'n_startup'. Did you mean 'n_startup_trials'"),
+        ({"searcher": {"name": "tpe", "group": True, "multivariate": False}}, "searcher 'tpe' does not take"),
+        ({"searcher": {"name": "random", "seed": 3}}, "searcher='random' takes no seed"),
+        ({"searcher": "cmaes", "metric": ["loss", "acc"]}, "searcher='cmaes' takes one metric only"),
+        ({"searcher": {"name": "tpe", "study_storage": "studies.db"}}, "is no address"),
+        ({"searcher": "grid"}, "searcher='grid' tries every value, and x, y has no end of them"),
+        ({"mode": ["min", "max"]}, r"mode=\['min', 'max'\] has to hold .* for each metric"),
+        ({"metric": ["loss", "acc"], "mode": ["min"]}, "Give as many modes as metrics"),
+        ({"metric": ["loss", "loss"]}, "a list of different ones"),
+        ({"metric": []}, "a list of different ones"),
+        ({"metric": ["loss", 3]}, "metric must be text"),
+        ({"metric": ["loss", "acc"], "mode": ["min", "maximum"]}, "not 'maximum'. Did you mean 'max'"),
+        ({"warm_start": "earlier"}, "warm_start= is given, but searcher='random' does not look"),
+        ({"warm_start": "earlier", "searcher": "sobol"}, "searcher='sobol' does not look at earlier trials"),
+        ({"warm_start": "earlier", "searcher": OptunaSearch()}, "OptunaSearch is not tunelight's, and does not look"),
+        ({"warm_start": 3}, "warm_start must be the path of a folder"),
+    ],
+)
+def test_wrong_ones_are_refused_before_anything_starts(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+    settings: dict[str, Any] = {"metric": "loss", "storage": tmp_path, "name": "s", **given}
+    with pytest.raises(SettingsError, match=says):
+        tl.run({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)}, train, **settings)
+    assert not ray.is_initialized()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the grid ---------------------------------------------------------------------------------------------
+
+
+def walked(grid: GridSearcher) -> list[Any]:
+    return [config for number in range(1000) if (config := grid.suggest(str(number))) != Searcher.FINISHED]
+
+
+def test_a_grid_is_every_configuration_once_in_order():
+    space = SearchSpace({"a": tl.choice([1, 2]), "b": tl.randint(0, 3), "c": tl.quniform(0, 1, 0.5)})
+    found = [tuple(config.values()) for config in walked(GridSearcher(space))]
+    assert found == list(itertools.product([1, 2], [0, 1, 2], [0, 0.5, 1]))
+
+
+def test_the_grid_axes_of_a_space_are_part_of_the_grid():
+    last = tl.sample_from(lambda config: config["c"])
+    space = SearchSpace({"a": tl.choice([1, 2]), "b": tl.grid_search([3, 4]), "c": tl.qrandint(0, 4, 2), "d": last})
+    found = [tuple(config.values()) for config in walked(GridSearcher(space))]
+    assert len(found) == 12
+    assert set(found) == {(a, b, c, c) for a, b, c in itertools.product([1, 2], [3, 4], [0, 2, 4])}
+
+
+class Conditional(SearchSpace):
+    """``b`` is there with the second ``a`` only, and 2 is never run with it."""
+
+    def draw(self, choose: Any, grid_index: int = 0) -> dict[str, Any]:
+        values = {"a": choose("a", self.domains["a"])}
+        if values["a"] == "two":
+            values["b"] = choose("b", self.domains["b"])
+        return values
+
+    def broken(self, values: Any) -> str | None:
+        return "b != 2" if values.get("b") == 2 else None
+
+
+CONDITIONAL = Conditional({"a": tl.choice(["one", "two", "three"]), "b": tl.randint(0, 4)})
+
+
+def test_keys_that_depend_on_others_are_walked_where_they_are():
+    assert walked(GridSearcher(CONDITIONAL)) == [
+        {"a": "one"}, {"a": "two", "b": 0}, {"a": "two", "b": 1}, {"a": "two", "b": 3}, {"a": "three"},
+    ]  # fmt: skip
+
+
+def test_keys_that_depend_on_others_are_suggested_where_they_are():
+    one = build({"name": "tpe", "n_startup_trials": 3}, CONDITIONAL)
+    seen = set()
+    for number in range(30):
+        config = one.suggest(f"{number:05d}")
+        assert ("b" in config) is (config["a"] == "two")
+        assert config.get("b") != 2
+        seen.add(config["a"])
+        one.end(f"{number:05d}", "FINISHED", report(1, float(config.get("b", 5))))
+    assert "two" in seen
+    assert all(("b" in trial.params) is (trial.params["a"] == "two") for trial in one.study.trials)
+
+
+# --- warm starts ------------------------------------------------------------------------------------------
+
+
+def earlier(folder: Path) -> Path:
+    """Record a sweep with an end of each kind."""
+    folder.mkdir()
+    sweep = Sweep(folder)
+    for number, (x, z) in enumerate([(0.1, 1), (0.2, 2), (0.3, 3), (0.4, 4), (7.0, 5)]):
+        trial = sweep.add(x=x, z=z)
+        sweep.start(trial)
+        sweep.report(trial, 1, 1.0 - x, acc=x, latency=3.0)
+        sweep.report(trial, 2, 2.0 - x, acc=x / 2, latency=4.0, done=number == 1)
+        if number in (0, 1, 4):
+            sweep.end_by_itself(trial)
+        elif number == 2:
+            sweep.fail(trial)
+        else:
+            sweep.fail(trial, state="DIVERGED")
+    sweep.end()
+    return folder
+
+
+def test_a_warm_start_knows_what_earlier_sweeps_found(tmp_path):
+    space = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
+    one = build("tpe", space, warm_start=[earlier(tmp_path / "a")])
+    assert one.notes == ["warm start: 4 of 4 trials of earlier sweeps are known to the searcher"]
+    finished, stopped, diverged, outside = one.study.trials
+    assert (finished.params, finished.value, finished.state.name) == ({"x": 0.1, "z": 1}, 0.9, "COMPLETE")
+    assert (stopped.value, stopped.intermediate_values) == (1.8, {1: 0.8, 2: 1.8})
+    assert stopped.state.name == "PRUNED"
+    assert diverged.constraints == {"infeasible": 1.0}
+    assert (outside.params, outside.user_attrs["x"]) == ({"z": 5}, 7.0)
+    assert outside.user_attrs["trial"] == f"{tmp_path / 'a'}/00004"
+
+
+def test_only_keys_that_both_spaces_have_are_taken_over(tmp_path):
+    space = SearchSpace({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)})
+    one = build("tpe", space, warm_start=earlier(tmp_path / "a"))
+    assert one.notes == ["warm start: 3 of 4 trials of earlier sweeps are known to the searcher"]
+    assert [trial.params.keys() for trial in one.study.trials] == [{"x"}] * 3
+    for number in range(12):
+        assert one.suggest(f"{number:05d}").keys() == {"x", "y"}
+    with pytest.raises(SettingsError, match="of the 4 trials of earlier sweeps, none has a value"):
+        build("cmaes", space, warm_start=earlier(tmp_path / "b"))
+    with pytest.raises(SettingsError, match="none has a value for a key of this search space"):
+        build("tpe", SearchSpace({"lr": tl.uniform(0, 1)}), warm_start=earlier(tmp_path / "c"))
+
+
+def test_a_warm_start_judges_by_the_metrics_of_the_new_sweep(tmp_path):
+    space = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
+    folder = earlier(tmp_path / "a")
+    one = build("nsgaii", space, metric=["acc", "latency"], mode=["max", "min"], warm_start=[folder, folder])
+    assert [trial.values for trial in one.study.trials if trial.values] == [[0.1, 3.0], [-float("inf"), float("inf")]]
+    with pytest.raises(SettingsError, match=r"reported 'accuracy', .*They reported: loss, acc"):
+        build("tpe", space, metric="accuracy", warm_start=folder)
+    with pytest.raises(StorageError, match="no sweep that can be read"):
+        build("tpe", space, warm_start=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("kind", ["tpe", "cmaes", "nsgaii", "nsgaiii"])
+def test_every_sampler_that_learns_takes_a_warm_start(tmp_path, kind):
+    space = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
+    one = build(kind, space, warm_start=earlier(tmp_path / "a"))
+    for number in range(6):
+        config = one.suggest(f"{number:05d}")
+        one.end(f"{number:05d}", "FINISHED", report(1, config["x"]))
+    assert counts(one.study)["COMPLETE"] >= 8
+
+
+def test_a_sweep_may_be_resumed_under_another_searcher_but_not_with_other_metrics(tmp_path):
+    told = {"metric": ["loss", "acc"], "mode": ["min", "max"]}
+    past = Past(tmp_path, told, (), Sweep(tmp_path).state)
+    assert past._differences({**told, "searcher": "tpe"}) == []
+    assert past._differences({**told, "metric": "loss"}) == ["metric was ['loss', 'acc'] and is 'loss'"]
+
+
+# --- what is kept of a trial --------------------------------------------------------------------------------
+
+
+def trial_of_a_sweep(search: SweepSearch) -> Any:
+    trial = SweepTrial("none", stub=True, trial_id="00000", placement_group_factory=None)
+    search._live["00000"] = trial
+    return trial
+
+
+def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics():
+    search = SweepSearch(RandomSearcher(FLAT, 1), 1)
+    trial = trial_of_a_sweep(search)
+    for number in (1, 2):
+        trial.update_last_result({"loss": 1 / number, "training_iteration": number, "done": number == 2})
+    trial._default_result_or_future = ray.ObjectRef.nil()
+    search.on_trial_complete("00000", result=trial.last_result)
+    assert trial._default_result_or_future is None
+    assert trial.last_result["loss"] == 0.5
+    assert trial.metric_analysis == {}
+
+
+def test_a_trial_that_went_on_and_had_nothing_left_still_says_that_it_is_done():
+    """Tune marks it in the result that stands for a report, and the record reads it there, after the search."""
+    search = SweepSearch(RandomSearcher(FLAT, 1), 1)
+    trial = trial_of_a_sweep(search)
+    trial._default_result_or_future = {"training_iteration": 3}
+    trial.last_result.update(done=True)
+    search.on_trial_complete("00000", result=dict(trial.last_result))
+    assert trial.last_result["done"]

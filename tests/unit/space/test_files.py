@@ -1,0 +1,220 @@
+"""Search space files: their JSON Schema, the place of every mistake, and those that come with tunelight."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema  # type: ignore[import-untyped] # its stubs are a package of their own
+import numpy as np
+import pytest
+import torch
+
+import tunelight as tl
+from tests.unit.space.test_space import ALL, GOOD
+from tunelight.errors import SettingsError, SpaceError
+from tunelight.settings import NAMES, Settings, check_model
+from tunelight.space import names, schema
+from tunelight.space.domains import ARGUMENTS
+from tunelight.space.files import YamlFile
+from tunelight.space.shipped import folder
+from tunelight.space.yaml_schema import SpaceFile
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = ["cifar10_vit", "digits_cnn", "digits_gan", "digits_mlp", "digits_vit", "finetune_lr", "mnist_mlp"]
+JUDGE = jsonschema.Draft202012Validator(schema())
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path: Path = tmp_path / "space.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+# --- the schema -------------------------------------------------------------------------------------------
+
+
+def test_the_schema_that_ships_is_that_of_the_code():
+    """Else: python -c "import json; from tunelight.space import schema; print(json.dumps(schema(), indent=1))"."""
+    assert json.loads((folder() / "schema.json").read_text()) == schema()
+    JUDGE.check_schema(schema())
+
+
+def test_the_schema_knows_every_setting_and_every_domain():
+    assert set(SpaceFile.model_fields) == {"space", "require", *NAMES}
+    assert set(ARGUMENTS) <= set(schema()["$defs"])
+    defaults = Settings()
+    for name in ("mode", "num_samples", "scheduler", "searcher", "backend", "reuse_gangs", "storage", "progress"):
+        assert SpaceFile.model_fields[name].default == getattr(defaults, name)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_schema_accepts_what_ships(name):
+    JUDGE.validate(YamlFile(folder() / f"{name}.yaml").data)
+
+
+RIGHT = [
+    GOOD,
+    GOOD + "mode: max\nworkers: [1, 4]\nscheduler: {name: asha, grace_period: 1}\ncheckpoints: {keep: 2}\nseed: 7\n"
+    "train: tunelight.settings:check_train\ntime_budget: 2h\nbaselines: [{model.lr: 1e-2, model.hidden: 32}]\n",
+    GOOD + "checkpoints: false\nresume: force\nmax_concurrent: 2\nrequire: [model.hidden > 32]\nfailures: 2\n",
+    "space:\n  a: 1\n  b: {c: {uniform: {lower: 0, upper: 1}}, d: text}\n  e: {fixed: [1], when: {a: 1}}\n",
+    "space:\n  a: {randn: []}\n  b: {qrandint: [2, 8]}\n  c: {loguniform: [1e-4, 1], around: 1e-2}\n",
+]
+WRONG = [
+    GOOD + "num_sample: 3",
+    GOOD + "mode: least",
+    GOOD + "workers: two",
+    GOOD + "workers: 0",
+    GOOD + "progress: no",
+    GOOD + "seed: -1",
+    GOOD + "model.layers: {randint: [1, 3]}",
+    GOOD + "backend: dpp",
+    "spaces: {}\n",
+    "space: {}\n",
+    "space:\n",
+    "metric: a\n",
+    "space:\n  lr: {unifrom: [0, 1]}",
+    "space:\n  lr: {uniform: [0]}",
+    "space:\n  lr: {uniform: [0, 1, 2]}",
+    "space:\n  lr: {uniform: {lower: 0, uper: 1}}",
+    "space:\n  lr: {uniform: [a, 1]}",
+    "space:\n  lr: {randint: [0.5, 1]}",
+    "space:\n  lr: [1, 2]",
+    "space:\n  lr: {choice: []}",
+    "space:\n  lr: {choice: [1], around: 1}",
+    "space:\n  lr: {choice: [1], wen: {a: 1}}",
+    "space:\n  lr: {choice: [1], uniform: [0, 1]}",
+]
+
+
+@pytest.mark.parametrize("text", RIGHT)
+def test_schema_and_reader_accept_the_same(write, text):
+    path = write(text)
+    JUDGE.validate(YamlFile(path).data)
+    tl.SearchSpace.load(path)
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_schema_and_reader_refuse_the_same(write, text):
+    path = write(text)
+    assert not JUDGE.is_valid(YamlFile(path).data)
+    with pytest.raises((SpaceError, SettingsError)):
+        tl.SearchSpace.load(path)
+
+
+def test_the_schema_accepts_whatever_is_described():
+    described = tl.SearchSpace(ALL | {"k": 3, "o": tl.ordinal([1, 2]), "m": {"n": {"fixed": [1], "when": {"k": 3}}}})
+    JUDGE.validate({"space": described.describe()})
+
+
+# --- the place of a mistake -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("space:\n  model:\n    lr: {unifrom: [0, 1]}", "3:10", "model.lr: there is no domain 'unifrom'"),
+        ("space:\n  lr: {uniform: [1, 0]}", "2:8", "lr: uniform's lower bound"),
+        ("space:\n  a: 1\n  lr: {fixed: 1, when: {a: 1, b: 2}}", "3:31", "lr: its `when` names 'b'"),
+        ("space:\n  lr: {fixed: 1, when: 3}", "2:18", "lr: `when` maps"),
+        ("space:\n  lr: {choice: [1], around: 3}", "2:21", "lr: choice has no scale"),
+        ("space: {a: 1}\nrequire: b > 3", "2:1", "`require: b > 3`, character 1: b is no key"),
+        ("space: {a: 1}\nrequire:\n  - a > 0\n  - b > 3", "4:5", "`require: b > 3`"),
+        ("space: {a: 1}\nnum_sample: 3", "2:1", "there is no key 'num_sample'. Did you mean 'num_samples'"),
+        ("space: {a: 1}\ncheckpoints: {keep: 1, evry: 2}", "2:24", "checkpoints has no 'evry'. Did you mean 'every'"),
+        ("space: {a: 1, a: 2}", "1:15", "the key 'a' is there twice"),
+        ("space:\n  a: {choice: [1}", "2:17", "this is no valid YAML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_line_and_column(write, text, place, message):
+    path = write(text)
+    with pytest.raises((SpaceError, SettingsError)) as caught:
+        tl.SearchSpace.load(path)
+    assert str(caught.value).startswith(f"{path}:{place}: {message}")
+
+
+def test_what_only_shows_in_the_whole_sweep_is_told_with_its_place(write):
+    text = "space: {a: {uniform: [0, 1]}}\nmetric: loss\n"
+    told = Settings(train=print, metric="loss")
+    with pytest.raises(SpaceError, match=r"space\.yaml:3:1: None of 2,000 draws"):
+        told.check(tl.SearchSpace.load(write(f"{text}require: a > 2")))
+    space = tl.SearchSpace.load(write(f"{text}baselines:\n- {{a: 1}}\n- {{b: 1}}"))
+    with pytest.raises(SettingsError, match=r"space\.yaml:5:3: baselines\[1\] holds 'b'"):
+        Settings(**space.settings, train=print).check(space)
+    with pytest.raises(SettingsError, match=r"^baselines\[0\] holds 'b'"):
+        Settings(train=print, metric="loss", baselines=[{"b": 1}]).check(space)
+
+
+def test_all_mistakes_of_an_outline_are_told_at_once(write):
+    with pytest.raises(SettingsError) as caught:
+        tl.SearchSpace.load(write(GOOD + "mode: least\nworkers: two\nnum_sample: 3\n"))
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[0].partition("space.yaml:")[2] for line in lines] == ["5:1", "6:1", "7:1"]
+
+
+# --- what ships -------------------------------------------------------------------------------------------
+
+
+def test_all_spaces_that_come_along_are_found_by_name(monkeypatch, tmp_path):
+    assert names() == SHIPPED
+    monkeypatch.chdir(tmp_path)
+    assert tl.SearchSpace.of("digits_mlp").source == folder() / "digits_mlp.yaml"
+    (tmp_path / "digits_mlp").write_text("space: {a: 1}")
+    assert list(tl.SearchSpace.of("digits_mlp").domains) == ["a"], "a file of the user's own comes first"
+
+
+def test_an_unknown_name_lists_those_that_there_are(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("space: {a: 1}")
+    with pytest.raises(SpaceError, match=r"no search space 'digits_mpl'. Did you mean 'digits_mlp'.*: cifar10"):
+        tl.SearchSpace.of("digits_mpl")
+    with pytest.raises(SpaceError, match=r"no search space 'mine'. Did you mean 'mine.yaml'"):
+        tl.SearchSpace.of("mine")
+    with pytest.raises(SpaceError, match="no search space file folder/digits_mlp"):
+        tl.SearchSpace.of("folder/digits_mlp")
+
+
+def test_the_wheel_holds_them():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {"searchspaces": "tunelight/searchspaces"}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_space_is_a_whole_sweep_whose_models_can_be_built(name):
+    space = tl.SearchSpace.of(name)
+    settings = Settings(**space.settings)
+    settings.check(space)
+    check_model(settings.model, settings.data)
+    text = (folder() / f"{name}.yaml").read_text().splitlines()
+    assert text[0] == "# yaml-language-server: $schema=schema.json"
+    assert text[1].startswith("# ")
+    size, channels = {"cifar10_vit": (32, 3), "mnist_mlp": (28, 1)}.get(name, (8, 1))
+    for seed in range(3):
+        config = space.sample(np.random.RandomState(seed))
+        with torch.device("meta" if name == "cifar10_vit" else "cpu"):
+            model = settings.model(**{k.removeprefix("model."): v for k, v in config.items() if k.startswith("model.")})
+            if name != "digits_gan":
+                assert model(torch.zeros(2, channels, size, size)).shape == (2, 10)
+        assert len(model.configure_optimizers().param_groups) >= 1
+
+
+def test_the_readme_lists_every_space_and_every_domain():
+    text = (folder() / "README.md").read_text()
+    assert all(f"`{name}`" in text for name in SHIPPED)
+    assert all(f"`{name}`" in text or f"{{{name}:" in text for name in ARGUMENTS)
+
+
+def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
+    from tunelight.space import shipped as named
+
+    package = tmp_path / "tunelight"
+    (package / "searchspaces").mkdir(parents=True)
+    (package / "searchspaces" / "mine.yaml").write_text("space: {a: 1}")
+    monkeypatch.setattr(named, "__file__", str(package / "space" / "named.py"))
+    assert names() == ["mine"]

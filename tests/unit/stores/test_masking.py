@@ -1,0 +1,246 @@
+"""Secrets that a sweep is told are not in its folder, nor shown; a sweep that goes on asks for them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tests.unit.results.test_results import Writer
+from tunelight.cli import app
+from tunelight.cluster.connect import check_runtime_env
+from tunelight.errors import SettingsError
+from tunelight.record import read_sweep_file, write_sweep_file
+from tunelight.reporting.page import page
+from tunelight.results import SweepResults
+from tunelight.searchers.study_copy import check_address
+from tunelight.settings import Settings
+from tunelight.stores.masking import masked, masked_command, masked_settings
+from tunelight.sweep.past import taken_up
+from tunelight.sweep.reproduce import _prepare
+from tunelight.sweep.run import _claimed as claimed
+from tunelight.sweep.run import _prepare as prepare
+
+SECRET = "hunter2"
+URL = f"postgresql://me:{SECRET}@db.example/studies"
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run."""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:a@b:c@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("mysql+pymysql://me:a/b@host/db", "mysql+pymysql://me:***@host/db"),
+        ("redis://:abc@host", "redis://:***@host"),
+        ("git+https://ghp_abc@github.com/me/it", "git+https://***@github.com/me/it"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("s3://bucket/a?X-Amz-Signature=abc&X-Amz-Date=1", "s3://bucket/a?X-Amz-Signature=***&X-Amz-Date=1"),
+        ("az://c/a?sig=abc&sv=1#x", "az://c/a?sig=***&sv=1#x"),
+        ("http://h/x?access_token=a b", "http://h/x?access_token=*** b"),
+        (
+            "cannot reach postgres://a:b@c/d, nor http://u:p@e.",
+            "cannot reach postgres://a:***@c/d, nor http://u:***@e.",
+        ),
+        ("postgresql://me:${DB_PASSWORD}@host/db", "postgresql://me:${DB_PASSWORD}@host/db"),
+        ("http://host:8080/a@b", "http://host:8080/a@b"),
+        ("s3://bucket/sweeps?region=eu", "s3://bucket/sweeps?region=eu"),
+        ("val_loss=0.5 at me@example.org", "val_loss=0.5 at me@example.org"),
+    ],
+)
+def test_what_is_secret_in_an_address_is_masked(text, shown):
+    assert masked(text) == shown
+    assert masked(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "runtime_env={env_vars: {HF_TOKEN: hunter2}}",
+        '--set=runtime_env={"env_vars": {"A": "hunter2"}}',
+        "searcher={name: tpe, study_storage: 'sqlite:///a?password=hunter2'}",
+        "http://h/x?sig=hunter2",
+    ],
+)
+def test_a_command_line_s_secrets_are_masked(word):
+    assert SECRET not in " ".join(masked_command(["tunelight", "resume", "last", "--set", word]))
+
+
+def given(**more: Any) -> dict[str, Any]:
+    return {
+        "runtime_env": {
+            "env_vars": {"MY_TOKEN": SECRET, "NCCL_DEBUG": SECRET},
+            "pip": [f"--index-url https://u:{SECRET}@x"],
+        },
+        "searcher": {"name": "tpe", "study_storage": f"sqlite:///{more.pop('path', '/x')}?password={SECRET}"},
+        **more,
+    }
+
+
+def test_settings_keep_names_and_lose_values():
+    shown = masked_settings({**given(), "space": {"x": {"choice": [URL]}}, "num_samples": 3})
+    assert shown["runtime_env"] == {
+        "env_vars": {"MY_TOKEN": "***", "NCCL_DEBUG": "***"},
+        "pip": ["--index-url https://u:***@x"],
+    }
+    assert shown["searcher"] == {"name": "tpe", "study_storage": "sqlite:////x?password=***"}
+    assert shown["num_samples"] == 3
+    assert shown["space"] == {"x": {"choice": [URL]}}  # what is trained has to be known exactly
+
+
+@pytest.mark.filterwarnings("ignore:Query string argument")
+def test_a_sweep_s_folder_holds_no_secret_that_the_sweep_was_told(tmp_path):
+    space = tl.SearchSpace({"x": tl.uniform(0, 1)})
+    settings = Settings(
+        train=train, metric="loss", storage=tmp_path, name="s", seed=1, **given(path=tmp_path / "studies.db")
+    )
+    with claimed(prepare(space, settings, None), None) as sweep:
+        assert {file.name for file in sweep.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
+    for file in sweep.folder.iterdir():
+        assert SECRET not in file.read_text()
+    told = yaml.safe_load((sweep.folder / "sweep.yaml").read_text())
+    assert list(told["runtime_env"]["env_vars"]) == ["MY_TOKEN", "NCCL_DEBUG"]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> SweepResults:
+    """Return a sweep that an earlier version recorded, secrets in clear."""
+    command = ["python", "train.py", "--db", f"http://h/?token={SECRET}"]
+    written = Writer(tmp_path, run={"command": command})
+    error = {
+        "rank": 0,
+        "node": "a",
+        "type_name": "ValueError",
+        "message": f"cannot reach {URL}",
+        "traceback": f"at {URL}",
+    }
+    written.trial(0.5, state="STOPPED", config={"x": 0.5})
+    written.trial(0.6, state="ERROR", config={"x": 0.6}, error=error)
+    written.record.append("note", text=f"slow: {URL}")
+    told = {**written.told, **given(), "space": {"x": {"uniform": [0, 1]}}, "train": f"{__name__}:train", "seed": 1}
+    (written.folder / "sweep.yaml").write_text(yaml.safe_dump(told))
+    return written.load()
+
+
+def test_an_old_record_opens_and_shows_none(old):
+    assert SECRET not in page(old)
+    assert SECRET not in old.summary() + str(old.errors[0]) + repr(old.errors[0]) + str(old.trials[1].error)
+    assert SECRET not in json.dumps([trial.runs for trial in old.trials])
+    assert SECRET not in str(old.record.notes)
+    for words in (
+        ["show", "digits"],
+        ["show", "digits", "1"],
+        ["show", "digits", "1", "--json"],
+        ["best", "digits", "--json"],
+    ):
+        done = CliRunner().invoke(app, [*words, "--storage", str(old.folder.parent)])
+        assert done.exit_code == 0, done.output
+        assert SECRET not in done.output
+
+
+def test_what_is_made_of_an_old_record_holds_none(old, tmp_path):
+    found = _prepare(old, old.trials[0], read_sweep_file(old.folder))
+    for file in found.iterdir():
+        assert SECRET not in file.read_text()
+    write_sweep_file(old.folder, yaml.safe_load((old.folder / "sweep.yaml").read_text()))
+    assert SECRET not in (old.folder / "sweep.yaml").read_text()
+
+
+def test_errors_and_notes_are_recorded_without_them(tmp_path):
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(x=1)
+    sweep.start(trial)
+    sweep.callback.note(f"cannot reach {URL}")
+    sweep.fail(trial, message=f"no {URL}", traceback=f"at {URL}")
+    sweep.end()
+    assert SECRET not in (tmp_path / "record.jsonl").read_text()
+
+
+def test_resume_takes_variables_from_the_environment(old, monkeypatch, caplog):
+    from tunelight.sweep.resume import _read_back
+
+    monkeypatch.setenv("MY_TOKEN", "new")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    told = read_sweep_file(old.folder)
+    told["runtime_env"].pop("pip")
+    with caplog.at_level(logging.WARNING):
+        settings = _read_back(old.folder, told, {"searcher": "tpe"})
+    assert settings["runtime_env"] == {"env_vars": {"MY_TOKEN": "new", "NCCL_DEBUG": "INFO"}}
+    assert "MY_TOKEN, NCCL_DEBUG" in caplog.text
+
+
+def test_resume_asks_for_variables_that_are_not_there(old, monkeypatch):
+    monkeypatch.delenv("MY_TOKEN", raising=False)
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    with pytest.raises(SettingsError, match=r"runtime_env.*MY_TOKEN.*runtime_env=") as refused:
+        tl.resume(old.folder, searcher="tpe")
+    assert "NCCL_DEBUG" not in str(refused.value)
+
+
+def test_resume_asks_for_an_address_that_was_masked(old, monkeypatch):
+    with pytest.raises(SettingsError, match=r"searcher\['study_storage'\].*\*\*\*.*searcher=") as refused:
+        tl.resume(old.folder, runtime_env=None)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, clear):
+    space = tl.SearchSpace({"model.lr": tl.uniform(0, 1)})
+    common: dict[str, Any] = {
+        "model": "tunelight.digits:DigitsClassifier",
+        "data": "tunelight.digits:DigitsData",
+        "trainer_args": {"default_root_dir": f"s3://me:{SECRET}@bucket/x"},
+        "metric": "val_loss",
+        "storage": tmp_path,
+        "name": "s",
+        "seed": 1,
+        "runtime_env": {"env_vars": {"MY_TOKEN": SECRET}},
+    }
+    with claimed(prepare(space, Settings(**common), None), None) as first:
+        pass
+    if clear:  # as an earlier version wrote it
+        told = yaml.safe_load((first.folder / "sweep.yaml").read_text())
+        (first.folder / "sweep.yaml").write_text(yaml.safe_dump({**told, "trainer_args": common["trainer_args"]}))
+    settings = Settings(**common, resume=True)
+    with taken_up(settings) as past:
+        assert past is not None
+        assert SECRET not in str(past.told)
+        again = prepare(space, settings, past)
+    assert again.settings.runtime_env == {"env_vars": {"MY_TOKEN": SECRET}}
+    assert SECRET not in str(again.told)
+
+
+def test_an_address_may_name_a_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("STUDIES", str(tmp_path / "studies.db"))
+    check_address("sqlite:///${STUDIES}", None)
+    assert (tmp_path / "studies.db").exists()
+    monkeypatch.delenv("STUDIES")
+    with pytest.raises(SettingsError, match=r"'sqlite:///\$\{STUDIES\}'.*STUDIES, which is not set"):
+        check_address("sqlite:///${STUDIES}", None)
+
+
+@pytest.mark.parametrize(
+    "address", [f"nosuchdb://me:{SECRET}@host/db", f"me:{SECRET}@host", f"postgresql://me:{SECRET}@[bad"]
+)
+def test_an_error_shows_no_password_of_an_address(address):
+    with pytest.raises(SettingsError) as refused:
+        check_address(address, None)
+    error: BaseException | None = refused.value
+    while error is not None:
+        assert SECRET not in str(error)
+        error = error.__cause__
+
+
+def test_a_variable_that_is_no_text_is_refused_without_its_value():
+    with pytest.raises(SettingsError, match=r"env_vars\['PIN'\] must be text, not int") as refused:
+        check_runtime_env({"env_vars": {"PIN": 12345}})
+    assert "12345" not in str(refused.value)

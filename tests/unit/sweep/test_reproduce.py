@@ -1,0 +1,208 @@
+"""reproduce: what is refused, what is prepared, and how two runs of a trial are compared."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from ray.tune.schedulers import TrialScheduler
+
+from tests.unit.results.test_results import ERROR, Writer
+from tunelight import record as storage
+from tunelight.errors import ImportPathError, NoResultError, SettingsError
+from tunelight.results import SweepResults
+from tunelight.schedulers.until import Until
+from tunelight.settings import Settings
+from tunelight.sweep.past import taken_up
+from tunelight.sweep.reproduce import _prepare, compare, reproduce
+from tunelight.trial.spec import trial_seed
+
+
+def recorded(folder: Path, *losses: float, **told: Any) -> SweepResults:
+    folder.mkdir(parents=True)
+    written = Writer(folder, seed=7, **told)
+    written.trial(*losses)
+    return written.load()
+
+
+def compared(tmp_path: Path, first: list[float], second: list[float], ignore: tuple[str, ...] = ()) -> Any:
+    one, two = recorded(tmp_path / "1", *first), recorded(tmp_path / "2", *second)
+    return compare(one, one.trials[0], two, ignore)
+
+
+def test_the_same_metrics_bit_by_bit_are_a_reproduction(tmp_path):
+    found = compared(tmp_path, [0.1, math.nan, math.inf], [0.1, math.nan, math.inf])
+    assert found.same
+    assert "all metrics of its 3 reports are the same, bit by bit" in str(found)
+
+
+def test_the_last_bit_counts_and_the_first_difference_is_named(tmp_path):
+    other = math.nextafter(0.2, 1.0)
+    found = compared(tmp_path, [0.1, 0.2, 0.3], [0.1, other, 0.4])
+    assert not found.same
+    assert (found.differences[0].report, found.differences[0].metric) == (2, "loss")
+    assert f"report 2: loss was 0.2 and is {other!r}" in str(found)
+
+
+def test_zero_has_a_sign(tmp_path):
+    assert not compared(tmp_path, [0.0], [-0.0]).same
+
+
+def test_what_is_ignored_is_not_compared(tmp_path):
+    assert compared(tmp_path, [0.1], [0.2], ignore=("loss", "acc")).same
+
+
+def test_only_a_metric_that_was_reported_can_be_ignored(tmp_path):
+    with pytest.raises(SettingsError, match=r"no metric 'los' .*Did you mean 'loss'\? It reported: loss, acc, epoch"):
+        reproduce(recorded(tmp_path / "1", 0.1), 0, ignore=["los"])
+
+
+def test_a_run_that_came_less_far_is_no_reproduction(tmp_path):
+    found = compared(tmp_path, [0.1, 0.2], [0.1])
+    assert not found.same
+    assert "it made 1 of its 2 reports" in str(found)
+
+
+def test_a_run_that_failed_says_so(tmp_path):
+    one = recorded(tmp_path / "1", 0.1, 0.2)
+    (tmp_path / "2").mkdir()
+    written = Writer(tmp_path / "2")
+    written.trial(0.1, state="ERROR", error=ERROR)
+    assert "It ended as ERROR: rank 1 on a: ValueError" in compare(one, one.trials[0], written.load()).notes[0]
+
+
+def test_what_else_has_changed_is_noted(tmp_path):
+    git = {"commit": "a" * 40, "dirty": True}
+    one = recorded(
+        tmp_path / "1",
+        0.1,
+        versions={"torch": "2.6"},
+        run={"git": git},
+        code={"model": "1"},
+        model="a:B",
+        workers=[1, 2],
+    )
+    two = recorded(
+        tmp_path / "2", 0.1, versions={"torch": "2.7"}, run={"git": {"commit": "b" * 40}}, code={"model": "2"}
+    )
+    assert compare(one, one.trials[0], two).notes == [
+        "torch was 2.6 and is 2.7",
+        "the code of model (a:B) has changed",
+        "the repository stood at aaaaaaaaaaaa and stands at bbbbbbbbbbbb",
+        "the repository had changes that were in no commit when it ran",
+        "its gang was elastic: reports that a smaller one made are the same to rounding only",
+    ]
+
+
+# What is refused
+
+
+def test_a_trial_that_took_over_weights_cannot_be_had_alone(tmp_path):
+    written = Writer(tmp_path)
+    trial = written.trial(0.5, 0.4, state="RUNNING")
+    written.record.append(
+        "config", trial=trial, training_iteration=1, parent="00009", parent_iteration=1, config={"lr": 0.3}
+    )
+    written.record.close()
+    with pytest.raises(SettingsError, match=r"after report 1 it took over the weights of trial 00009"):
+        reproduce(written.folder, trial)
+    assert [path.name for path in tmp_path.iterdir()] == ["digits"]
+
+
+def test_a_trial_without_reports_leaves_nothing_to_compare(tmp_path):
+    with pytest.raises(NoResultError, match="made no report"):
+        reproduce(recorded(tmp_path / "1"), 0)
+
+
+def test_choices_that_are_objects_cannot_be_read_back(tmp_path):
+    with pytest.raises(SettingsError, match="holds lr as text only"):
+        reproduce(recorded(tmp_path / "1", 0.5, space_objects=["lr"]), "best")
+
+
+# What is prepared
+
+
+def test_the_second_run_is_a_sweep_whose_one_trial_is_to_go_on_from_nothing(tmp_path):
+    first = recorded(
+        tmp_path / "1",
+        0.5,
+        0.4,
+        num_samples=9,
+        searcher="tpe",
+        time_budget=5,
+        train="a:b",
+        space={"lr": {"uniform": [0, 1]}},
+    )
+    told = storage.read_sweep_file(first.folder)
+    folder = _prepare(first, first.trials[0], told)
+    assert folder.parent == first.folder.parent
+    again = yaml.safe_load((folder / "sweep.yaml").read_text())
+    assert (again["seed"], again["train"], again["num_samples"], again["searcher"]) == (7, "a:b", 1, "random")
+    assert "time_budget" not in again
+    assert again["reproduces"] == {"sweep": str(first.folder), "trial": "00000"}
+    with taken_up(Settings(storage=folder.parent, name=folder.name, resume=True)) as past:
+        assert past is not None
+        (trial,) = past.again(None)
+        assert (trial.id, trial.config, trial.history, past.seed) == ("00000", {"lr": 1.0}, [], 7)
+
+
+class StoppedBeforeRayError(Exception):
+    """Ends a run where Ray would start."""
+
+
+def stop_before_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have a run end where Ray would start; return what would have run then."""
+    seen: list[Any] = []
+
+    def stop(made: Any, *_: Any) -> Any:
+        seen.append(made)
+        raise StoppedBeforeRayError
+
+    monkeypatch.setattr("tunelight.sweep.run.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
+    monkeypatch.setattr("tunelight.sweep.run._tune", stop)
+    return seen
+
+
+@pytest.mark.parametrize("space", [{"lr": {"loguniform": [0.01, 1]}}, {"lr": {"grid_search": [1.0, 2.0, 3.0]}}])
+def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path, monkeypatch, space):
+    seen = stop_before_ray(monkeypatch)
+    first = recorded(
+        tmp_path / "1", 0.5, 0.4, num_samples=9, workers=2, max_epochs=5, scheduler="asha", searcher="tpe", space=space,
+        train=f"{__name__}:recorded", backend="ddp", callbacks=[{"object": "a:B"}],
+    )  # fmt: skip
+    with pytest.raises(StoppedBeforeRayError):
+        reproduce(first, "best", progress=False)
+    (made,) = seen
+    (trial,) = made.start.again
+    assert (trial.trial_id, trial.config, trial.number, trial.paused) == ("00000", {"lr": 1.0}, 0, False)
+    assert (made.start.created, made.settings.seed, made.settings.workers) == (1, 7, 2)
+    assert trial_seed(made.settings.seed, trial.trial_id) == trial_seed(7, first.best.id)
+    assert not made.scheduler.admits()
+    assert made.scheduler.initial_decision().until == 2
+    assert made.scheduler.on_trial_result(None, SimpleNamespace(), {"training_iteration": 2}) == TrialScheduler.STOP
+    assert sorted(path.name for path in first.folder.parent.iterdir()) == ["digits"]  # nothing came of it
+
+
+def test_code_that_only_a_script_can_define_is_given_again(tmp_path, monkeypatch):
+    first = recorded(tmp_path / "1", 0.5, train="__main__:train", space={"lr": {"uniform": [0, 1]}})
+    with pytest.raises(ImportPathError, match=r"only the script .*Call tl.reproduce\(results, .00000., train=...\)"):
+        reproduce(first, "best")
+    seen = stop_before_ray(monkeypatch)
+    with pytest.raises(StoppedBeforeRayError):
+        reproduce(first, "best", train=recorded, progress=False)
+    assert seen[0].settings.train is recorded
+
+
+def test_until_stops_at_its_report_and_may_let_nobody_new_begin():
+    until = Until(3, new=False)
+    trial: Any = SimpleNamespace(trial_id="0")
+    said = [until.on_trial_result(None, trial, {"training_iteration": number}) for number in (1, 2, 3)]
+    assert said == [TrialScheduler.CONTINUE, TrialScheduler.CONTINUE, TrialScheduler.STOP]
+    assert until.initial_decision().until == 3
+    assert not until.admits()
+    assert Until(1).admits()

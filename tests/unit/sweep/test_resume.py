@@ -1,0 +1,261 @@
+"""What tl.run(resume=...) and tl.resume do before Ray starts, or without it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
+from tunelight.machine.signals import StopSignals
+from tunelight.record import RECORD_FILE, Record, read_lines, read_sweep_file, write_sweep_file
+from tunelight.searchers import SweepSearch
+from tunelight.settings import Settings
+from tunelight.sweep import run as sweeps
+from tunelight.sweep.past import taken_up
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run."""
+
+
+@pytest.fixture(autouse=True)
+def no_ray():
+    yield
+    assert not ray.is_initialized()
+
+
+def folder_of(tmp_path: Path, **told: Any) -> Path:
+    """Return the folder of a sweep with one unfinished trial."""
+    folder = tmp_path / "s"
+    folder.mkdir()
+    sweep = Sweep(folder)
+    sweep.start(sweep.add(x=0.5))
+    sweep.callback.record.close()
+    plain = {"space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1}
+    write_sweep_file(folder, plain | told)
+    return folder
+
+
+def run(tmp_path: Path, **settings: Any) -> Any:
+    given: dict[str, Any] = {"metric": "loss", "storage": tmp_path, "name": "s", "resume": True}
+    return tl.run({"x": tl.uniform(0, 1)}, train, **(given | settings))
+
+
+def test_resume_without_a_name_says_to_give_one(tmp_path):
+    with pytest.raises(SettingsError, match="without name="):
+        run(tmp_path, name=None)
+
+
+def test_a_folder_that_is_no_sweep(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "thesis.tex").touch()
+    with pytest.raises(StorageError, match="is no sweep that could go on"):
+        run(tmp_path)
+    with pytest.raises(StorageError, match=r"is no sweep: it holds no record.jsonl"):
+        tl.resume(tmp_path / "s")
+
+
+def test_the_folder_above_names_the_sweeps_in_it(tmp_path):
+    folder_of(tmp_path)
+    with pytest.raises(StorageError, match="Sweeps in it: s"):
+        tl.resume(tmp_path)
+
+
+def test_a_scheduler_that_no_record_brings_back(tmp_path):
+    folder_of(tmp_path)
+    with pytest.raises(SettingsError, match="cannot be resumed: it pauses"):
+        run(tmp_path, scheduler={"name": "pbt", "metric": "loss", "mode": "min", "hyperparam_mutations": {"x": [1]}})
+
+
+def test_a_later_format(tmp_path):
+    folder = folder_of(tmp_path)
+    record = folder / "record.jsonl"
+    from tunelight.record import Record
+
+    record.unlink()
+    later = Record.open(folder)
+    later.append("sweep", sweep={"format": 9})
+    later.close()
+    with pytest.raises(StorageError, match=r"format 9.*Upgrade"):
+        run(tmp_path)
+
+
+def test_changed_code_of_a_train_function_of_the_same_name(tmp_path):
+    from tunelight.settings import fingerprint, import_path
+
+    folder_of(tmp_path, train=import_path(train), code={"train": "0" * 16})
+    assert fingerprint(train) != "0" * 16
+    with pytest.raises(SettingsError, match=r"the code of train \(.*:train\) has changed.*resume='force'"):
+        run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "says"),
+    [
+        ({"train": "__main__:train"}, ImportPathError, "which only the script or notebook"),
+        ({"train": "a:b.<locals>.train"}, ImportPathError, "run.*resume=True"),
+        ({"train": "tests.no_such:train"}, ImportPathError, "does not import"),
+        (
+            {"scheduler": {"object": "my:Scheduler"}},
+            SettingsError,
+            r"holds only the name of scheduler.*scheduler=\.\.\.",
+        ),
+        ({"space": {"x": {"sample_from": "__main__:draw"}}}, SpaceError, "cannot be read back"),
+        ({"space_objects": ["x"]}, SpaceError, "choices of x as text only"),
+    ],
+)
+def test_what_cannot_be_read_back_is_named(tmp_path, told, error, says):
+    folder = folder_of(tmp_path, **({"train": "tests.unit.sweep.test_resume:train"} | told))
+    with pytest.raises(error, match=says):
+        tl.resume(folder)
+
+
+def test_a_misspelt_override_is_guessed(tmp_path):
+    with pytest.raises(SettingsError, match="Did you mean 'num_samples'"):
+        tl.resume(folder_of(tmp_path), num_sample=3)
+
+
+def test_nothing_is_changed_by_a_refusal(tmp_path):
+    folder = folder_of(tmp_path)
+    before = (folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()
+    with pytest.raises(SettingsError, match="seed was 1 and is 2"):
+        run(tmp_path, seed=2)
+    assert ((folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()) == before
+    assert json.loads((folder / "record.jsonl").read_bytes().splitlines()[0])["sweep"]["format"] == 1
+
+
+def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    for number in (1, 2, 3):
+        sweep.report(trial, number, 1.0 / number)
+    sweep.end_by_itself(trial)
+    sweep.end()
+    record = sweep.folder / "record.jsonl"
+    record.write_bytes(record.read_bytes().replace(b'"training_iteration":2', b'"training_iteration":9', 1))
+    with pytest.raises(StorageError, match=r"line \d+: corrupt .*resume='force'"):
+        run(tmp_path, num_samples=1)
+    with pytest.warns(UserWarning, match=r"1 of \d+ lines of record.jsonl are damaged .*record.jsonl.bad-1"):
+        results = run(tmp_path, num_samples=1, resume="force")  # nothing is left to do
+    assert [report["training_iteration"] for report in results.trials[0].history] == [1, 3]
+
+
+def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do(tmp_path):
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0, done=True)  # the scheduler's word; the end itself is not recorded
+    sweep.callback.record.close()
+    results = run(tmp_path, num_samples=1)
+    assert [trial.state for trial in results.trials] == ["STOPPED"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"resources_per_trial": {"cpu": 1, "extra_cpu": 4}},
+        {"scheduler": {"name": "asha", "grace_period": 2}, "max_epochs": 4, "time_budget": "2h", "checkpoints": None},
+        {"baselines": [{"x": 0.5}], "runtime_env": {"env_vars": {"A": "1"}}},
+    ],
+)
+def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, monkeypatch):
+    from dataclasses import replace
+
+    from tunelight.resources import reserve
+    from tunelight.settings import Settings
+    from tunelight.sweep.run import _told
+
+    monkeypatch.setenv("A", "1")  # its value is not recorded
+    space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})
+    asked = Settings(train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, **settings)
+    reservation = reserve(asked.workers, 1, 0, asked.resources_per_trial)
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0)
+    sweep.end_by_itself(trial)
+    sweep.end()
+    write_sweep_file(tmp_path / "s", _told(space, replace(asked, seed=3), reservation, reservation))
+    results = tl.resume(tmp_path / "s")
+    assert [trial.state for trial in results.trials] == ["FINISHED"]
+
+
+# --- baselines
+
+
+class Driver:
+    """Runs of one sweep up to Ray's start: what its search would suggest, trial by trial, is put into its record."""
+
+    def __init__(self, storage: Path) -> None:
+        self.told: dict[str, Any] = {"train": train, "metric": "loss", "storage": storage, "name": "s", "seed": 1}
+
+    def run(self, trials: int | None = None, **settings: Any) -> list[float]:
+        """Return the values of x of the trials that a run makes; it is cut off after ``trials``."""
+        space = tl.SearchSpace({"x": tl.uniform(0, 1)})
+        given = Settings(**(self.told | settings))
+        with contextlib.ExitStack() as stack:
+            past = stack.enter_context(taken_up(given)) if given.resume else None
+            sweep = stack.enter_context(sweeps._claimed(sweeps._prepare(space, given, past), past))
+            search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
+            search._make = lambda trial_id, config: SimpleNamespace(
+                trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()
+            )  # Tune's own needs a trainable
+            with sweeps._callbacks(sweep, search, None, None, StopSignals()) as (record, *_):  # type: ignore[arg-type]
+                made: list[Any] = []
+                for _ in sweep.start.again:
+                    search.next_trial()
+                while (trials is None or len(made) < trials) and (trial := search.next_trial()) is not None:
+                    made.append(trial)
+                record.on_step_begin(1, made)
+        return [trial.config["x"] for trial in made]
+
+
+def test_a_baseline_that_is_new_when_a_sweep_goes_on_is_tried_next(tmp_path: Path) -> None:
+    suggested = Driver(tmp_path / "straight").run(num_samples=4)
+    driver = Driver(tmp_path / "resumed")
+    assert driver.run(3, num_samples=5, baselines=[{"x": 0.5}]) == [0.5, *suggested[:2]]
+    assert driver.run(2, num_samples=7, resume=True, baselines=[{"x": 0.5}, {"x": 0.25}]) == [0.25, suggested[2]]
+    told = read_sweep_file(tmp_path / "resumed" / "s")
+    assert told["baselines"] == [{"x": 0.5}, {"x": 0.25}]
+    assert driver.run(num_samples=7, resume=True, baselines=[{"x": 0.75}]) == [0.75, suggested[3]]
+
+
+def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goes_on(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    baselines = [{"x": 0.5}, {"x": 0.5}, {"x": 0.25}]
+    assert driver.run(1, num_samples=3, baselines=baselines) == [0.5]
+    assert driver.run(num_samples=3, resume=True, baselines=baselines) == [0.5, 0.25]
+
+
+def test_a_new_baseline_that_has_no_room_is_an_error_that_says_how_many_trials_it_takes(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.run(num_samples=2, baselines=[{"x": 0.5}])
+    with pytest.raises(SettingsError, match=r"all but 0 of its num_samples=2 trials are made. Give num_samples=3"):
+        driver.run(num_samples=2, resume=True, baselines=[{"x": 0.5}, {"x": 0.25}])
+
+
+def test_a_record_that_does_not_say_which_trials_were_baselines_had_them_first(tmp_path: Path) -> None:
+    suggested = Driver(tmp_path / "straight").run(num_samples=2)
+    driver = Driver(tmp_path / "old")
+    driver.run(2, num_samples=2, baselines=[{"x": 0.5}])
+    record = tmp_path / "old" / "s" / RECORD_FILE
+    lines = list(read_lines(record.parent))
+    record.unlink()
+    old = Record.open(record.parent)
+    for line in lines:
+        kept = {key: value for key, value in line.items() if key not in ("kind", "time", "baseline")}
+        old.append(line["kind"], **kept)
+    old.close()
+    assert driver.run(num_samples=3, resume=True, baselines=[{"x": 0.5}]) == [suggested[1]]
