@@ -113,7 +113,7 @@ class Images(Cifar10Data):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return this rank's share of the training images."""
-        assert self.trainer is not None  # noqa: S101 - Lightning sets it before it asks
+        assert self.trainer is not None  # Lightning sets it before it asks
         order: DistributedSampler[Any] = DistributedSampler(
             self.train, self.trainer.world_size, self.trainer.global_rank, seed=SEED
         )
@@ -180,7 +180,7 @@ def fed_gang(job: Job) -> Curve:
 
 def datasets(job: Job) -> tuple[Dataset, Dataset]:
     """Return the training and the validation images of the other steps, prepared by tasks as they are asked for."""
-    import ray.data  # noqa: PLC0415 - the other steps do without it
+    import ray.data  # the other steps do without it
 
     known = job.data(job.workers)
     known.setup()
@@ -265,7 +265,7 @@ def options() -> argparse.ArgumentParser:
 
 def start_ray(workers: int) -> None:
     """Start a Ray on this machine, unless RAY_ADDRESS names a cluster, with CPUs to spare for Ray Data's tasks."""
-    import ray  # noqa: PLC0415 - step 1 does without it
+    import ray  # step 1 does without it
 
     if "RAY_ADDRESS" not in os.environ:
         cpus = max(os.cpu_count() or 1, workers + 2)

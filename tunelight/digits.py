@@ -33,7 +33,7 @@ def load_digits(seed: int = 0) -> tuple[TensorDataset, TensorDataset, TensorData
     Raises: DigitsMissingError without scikit-learn.
     """
     try:
-        from sklearn import datasets  # noqa: PLC0415 - an extra, needed here only
+        from sklearn import datasets  # an extra, needed here only
     except ImportError as error:
         raise DigitsMissingError(
             "The digits data set comes with scikit-learn, which is not installed here. "

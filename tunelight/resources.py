@@ -61,7 +61,7 @@ class Reservation:
     @cached_property
     def factory(self) -> PlacementGroupFactory:
         """The reservation as Ray Tune takes it, one object for all trials. An empty head sits on worker 0's bundle."""
-        from ray.tune import PlacementGroupFactory  # noqa: PLC0415 - an import of a second
+        from ray.tune import PlacementGroupFactory  # an import of a second
 
         return PlacementGroupFactory([self.head, *[self.worker] * self.workers], strategy="PACK")
 

@@ -182,7 +182,7 @@ class CheckpointWriter:
         except BaseException as error:  # noqa: BLE001 - the training thread raises it
             self._error = error
             return
-        assert self._post is not None  # noqa: S101 - there is no thread without it
+        assert self._post is not None  # there is no thread without it
         if done is not None or notes:
             self._post(Wrote(done, notes[0] if notes else None))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunelight.cli import best, doctor, figures, inspect, planning, sweeps  # noqa: F401 - they add commands
+from tunelight.cli import best, doctor, figures, inspect, planning, sweeps
 from tunelight.cli.app import app, main
 
 __all__ = ["app", "main"]

@@ -86,8 +86,8 @@ class Commands(TyperGroup):
 
 def _instead(option: str | None) -> str:
     """Return what is said of an unknown option that is a setting, or another program's word for one."""
-    from tunelight.compat.arguments import WORDS, replacement  # noqa: PLC0415 - settings take a moment to import
-    from tunelight.settings import NAMES  # noqa: PLC0415
+    from tunelight.compat.arguments import WORDS, replacement  # settings take a moment to import
+    from tunelight.settings import NAMES
 
     name = (option or "").lstrip("-").replace("-", "_")
     if name in NAMES:

@@ -70,7 +70,7 @@ def export(
 
 def _export(trial: TrialResult, path: Path, format: str | None, checkpoint: bool) -> str:
     """Write a trial; return the format: without one, YAML is for LightningCLI where the sweep can tell it."""
-    from tunelight.results import format_of  # noqa: PLC0415
+    from tunelight.results import format_of
 
     chosen = format_of(trial, path, format)
     trial.export(path, chosen, checkpoint=checkpoint)
@@ -96,10 +96,10 @@ def reproduce(
 
     It runs in a sweep folder of its own. Exit code 1: metrics differ.
     """
-    from tunelight.record import find_sweep  # noqa: PLC0415
+    from tunelight.record import find_sweep
 
     folder = find_sweep(sweep, storage)
-    from tunelight.sweep.reproduce import reproduce as run_again  # noqa: PLC0415
+    from tunelight.sweep.reproduce import reproduce as run_again
 
     found = run_again(folder, trial, ignore=ignore, progress=False, **given(address=address))
     if json:

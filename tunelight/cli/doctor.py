@@ -34,14 +34,14 @@ def doctor(
     how fast all nodes sum up numbers together.
     """
     if cluster or address is not None:
-        from tunelight.cluster.survey import survey  # noqa: PLC0415 - imports Ray
+        from tunelight.cluster.survey import survey  # imports Ray
 
         found = survey(address)
         fit, where = found.fit, f"The cluster at {found.address}"
         told: Any = {"fit": fit, **vars(found)}
         findings: Iterable[Finding] = found.findings
     else:
-        from tunelight.cluster.doctor import examine  # noqa: PLC0415
+        from tunelight.cluster.doctor import examine
 
         findings = examine()
         fit, where = not any(finding.verdict == "wrong" for finding in findings), "This machine"
@@ -66,7 +66,7 @@ def _print_findings(findings: Iterable[Finding]) -> None:
 
 
 def _print_nodes(found: Survey) -> None:
-    from tunelight.cluster.survey import VERSIONS  # noqa: PLC0415 - imports Ray
+    from tunelight.cluster.survey import VERSIONS  # imports Ray
 
     print_table(
         ["node", "address", "CPUs free", "GPUs free", "clock", "reaches"],
@@ -86,7 +86,7 @@ def _place(node: Node, nodes: int) -> list[Any]:
 
 
 def _versions(node: Node) -> list[Any]:
-    from tunelight.cluster.survey import VERSIONS  # noqa: PLC0415
+    from tunelight.cluster.survey import VERSIONS
 
     return [_short(node), *(None if node.here is None else node.here.versions.get(name) for name in VERSIONS)]
 

@@ -31,7 +31,7 @@ def report(
 ) -> None:
     """Write a report of a sweep: one HTML file with all figures and a table of the trials, which works offline."""
     results = load(sweep, storage)
-    from tunelight import reporting  # noqa: PLC0415
+    from tunelight import reporting
 
     path = reporting.report(results, out or results.folder / "report.html")
     if json:
@@ -53,7 +53,7 @@ def plot(
 ) -> None:
     """Write figures of a sweep, each to a file of its own. Pictures (png, svg, pdf) need kaleido."""
     results = load(sweep, storage)
-    from tunelight.reporting.figures import FIGURES  # noqa: PLC0415
+    from tunelight.reporting.figures import FIGURES
 
     for name in figures or ():
         if name not in FIGURES:
@@ -75,7 +75,7 @@ def plot(
 
 def _write(figure: Any, path: Path) -> None:
     """Write a figure by the file's suffix. Raises: StorageError; ReportError without what draws pictures."""
-    from tunelight import reporting  # noqa: PLC0415
+    from tunelight import reporting
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,8 +99,8 @@ def dashboard(
     storage: Storage = STORAGE,
 ) -> None:
     """Serve a sweep with optuna-dashboard and TensorBoard on this machine, until Ctrl-C."""
-    from tunelight.record import find_sweep, pull_views  # noqa: PLC0415
-    from tunelight.reporting.dashboards import serve, servers  # noqa: PLC0415
+    from tunelight.record import find_sweep, pull_views
+    from tunelight.reporting.dashboards import serve, servers
 
     folder = find_sweep(sweep, storage)
     if pull_views(folder):

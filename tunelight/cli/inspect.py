@@ -22,10 +22,10 @@ def ls(
     json: Json = False,
 ) -> None:
     """List the sweeps in a folder, the last first."""
-    from tunelight.errors import StorageError  # noqa: PLC0415
-    from tunelight.record import is_folder, list_sweeps  # noqa: PLC0415
-    from tunelight.results import SweepResults  # noqa: PLC0415
-    from tunelight.stores import shown  # noqa: PLC0415
+    from tunelight.errors import StorageError
+    from tunelight.record import is_folder, list_sweeps
+    from tunelight.results import SweepResults
+    from tunelight.stores import shown
 
     if storage != STORAGE and not is_folder(storage):
         raise StorageError(f"There is no folder {storage}. Give the folder that sweeps lie in (storage= of the sweep).")
@@ -115,17 +115,17 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
 @app.command(epilog="Example: tunelight watch last")
 def watch(sweep: Sweep, storage: Storage = STORAGE) -> None:
     """Watch a sweep that another process runs, live, until it ends. Only its folder is read."""
-    from tunelight.record import find_sweep  # noqa: PLC0415
+    from tunelight.record import find_sweep
 
     folder = find_sweep(sweep, storage)
-    from tunelight import reporting  # noqa: PLC0415
+    from tunelight import reporting
 
     reporting.watch(folder)
 
 
 def load(sweep: str, storage: str) -> SweepResults:
     """Read a sweep by its path or name. Raises: StorageError."""
-    from tunelight.record import find_sweep  # noqa: PLC0415
-    from tunelight.results import SweepResults  # noqa: PLC0415
+    from tunelight.record import find_sweep
+    from tunelight.results import SweepResults
 
     return SweepResults.load(find_sweep(sweep, storage))

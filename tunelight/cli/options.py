@@ -12,7 +12,7 @@ from tunelight.errors import SettingsError
 
 def _sweep_names(incomplete: str) -> list[str]:
     """Return the names of sweeps that begin so, for the shell."""
-    from tunelight.record import list_sweeps  # noqa: PLC0415
+    from tunelight.record import list_sweeps
 
     return [name for name in ("last", *(one.folder.name for one in list_sweeps())) if name.startswith(incomplete)]
 
@@ -23,7 +23,7 @@ def _files(incomplete: str) -> list[str]:
 
 
 def _formats() -> list[str]:
-    from tunelight.results import FORMATS  # noqa: PLC0415
+    from tunelight.results import FORMATS
 
     return list(FORMATS)
 

@@ -17,7 +17,7 @@ def read_sets(lines: Sequence[str]) -> dict[str, Any]:
 
     Raises: SettingsError for a line without ``=``, a value that is no YAML, or a name that is there twice.
     """
-    from tunelight.space.files import read_value  # noqa: PLC0415
+    from tunelight.space.files import read_value
 
     found: dict[str, Any] = {}
     for line in lines:
@@ -36,7 +36,7 @@ def read_sets(lines: Sequence[str]) -> dict[str, Any]:
 
 def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
     """Return those that are settings of ``tunelight.run``. Raises: SettingsError where others are among them."""
-    from tunelight.settings import NAMES  # noqa: PLC0415
+    from tunelight.settings import NAMES
 
     for name in sets:
         if name not in NAMES:
@@ -49,9 +49,9 @@ def told(file: str, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[S
 
     Raises: SettingsError for a name that is neither a setting nor a key, or given both ways; what the file raises.
     """
-    from tunelight.settings import NAMES  # noqa: PLC0415
-    from tunelight.space import SearchSpace  # noqa: PLC0415
-    from tunelight.space.domains import ARGUMENTS  # noqa: PLC0415
+    from tunelight.settings import NAMES
+    from tunelight.space import SearchSpace
+    from tunelight.space.domains import ARGUMENTS
 
     sets = read_sets(lines)
     for name in sets:

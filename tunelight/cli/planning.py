@@ -43,7 +43,7 @@ def plan(
         if name not in takes:
             raise SettingsError(f"A plan does not depend on {name!r}.{guess(name, takes)} It takes {', '.join(takes)}.")
     options = {**settings, **_scheduler(scheduler)}
-    from tunelight.simulation import plan as make  # noqa: PLC0415
+    from tunelight.simulation import plan as make
 
     made = make(
         space,
@@ -77,9 +77,9 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a sweep on virtual time, with the real scheduler on recorded learning curves; say what it cost and found."""
-    from tunelight.record import find_sweep  # noqa: PLC0415
-    from tunelight.simulation import simulate as run  # noqa: PLC0415
-    from tunelight.simulation import tasks  # noqa: PLC0415
+    from tunelight.record import find_sweep
+    from tunelight.simulation import simulate as run
+    from tunelight.simulation import tasks
 
     known = tasks()
     if curves not in known:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def print_json(data: Any) -> None:
     """Print data as strict JSON: NaN and infinities become null."""
-    from tunelight.record import plain  # noqa: PLC0415
+    from tunelight.record import plain
 
     typer.echo(json.dumps(_strict(plain(data)), indent=2))
 
@@ -38,9 +38,9 @@ _NARROW: Final = 10
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
     """Print a table as wide as its terminal, or one value a line in a narrow one; a file gets what the table wants."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, title_justify="left")
     for column in columns:
@@ -82,7 +82,7 @@ def words(config: Mapping[str, Any]) -> str:
 
 def about_sweep(results: SweepResults) -> dict[str, Any]:
     """Return what is worth knowing of a sweep, as plain data; one that has no end and does not run was cut off."""
-    from tunelight.record import driver_of  # noqa: PLC0415
+    from tunelight.record import driver_of
 
     driver = driver_of(results.folder)
     states: dict[str, int] = {}

@@ -30,7 +30,7 @@ def init(
     json: Json = False,
 ) -> None:
     """Write a starter: train.py (model, data and a LightningCLI), space.yaml and README.md. Nothing is overwritten."""
-    from tunelight.cli.starter import write_starter  # noqa: PLC0415
+    from tunelight.cli.starter import write_starter
 
     written = write_starter(folder)
     if json:
@@ -57,8 +57,8 @@ def check(
     which starts Ray and leaves nothing behind.
     """
     space, settings = told(file, sets, given(workers=workers_of(workers), address=address))
-    from tunelight.sweep.check import check as look  # noqa: PLC0415
-    from tunelight.sweep.check import rehearse  # noqa: PLC0415
+    from tunelight.sweep.check import check as look
+    from tunelight.sweep.check import rehearse
 
     checked = look(space, settings)
     if not json:
@@ -141,7 +141,7 @@ def run(
         progress=False if quiet or json else None,
     )
     space, settings = told(file, sets, options)
-    from tunelight.sweep.run import run as start  # noqa: PLC0415
+    from tunelight.sweep.run import run as start
 
     _finish(start(space, **settings), quiet=quiet, json=json)
 
@@ -179,10 +179,10 @@ def extend(
 
 
 def _go_on(sweep: str, storage: str, settings: dict[str, Any], *, quiet: bool, json: bool) -> None:
-    from tunelight.record import find_sweep  # noqa: PLC0415
+    from tunelight.record import find_sweep
 
     folder = find_sweep(sweep, storage)
-    from tunelight.sweep.resume import resume as go_on  # noqa: PLC0415
+    from tunelight.sweep.resume import resume as go_on
 
     _finish(go_on(folder, **{**settings, "progress": not (quiet or json)}), quiet=quiet, json=json)
 

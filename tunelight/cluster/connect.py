@@ -41,7 +41,7 @@ def connected(
 
     Yields the reservation, smaller than asked for where it is elastic and the cluster holds no more; and the watch.
     """
-    import ray  # noqa: PLC0415 - half a second that bad input need not wait for
+    import ray  # half a second that bad input need not wait for
 
     ours = not ray.is_initialized()
     environment = dict(os.environ)
@@ -78,10 +78,10 @@ def check_ray(settings: Settings) -> None:
 
 
 def _watched(folder: Path, settings: Settings, signals: StopSignals) -> HeadWatch:
-    import ray  # noqa: PLC0415
+    import ray
 
-    from tunelight.cluster.gcs_watch import HeadWatch  # noqa: PLC0415 - imports Ray Tune
-    from tunelight.cluster.nodes import NodeCheck  # noqa: PLC0415 - imports Ray
+    from tunelight.cluster.gcs_watch import HeadWatch  # imports Ray Tune
+    from tunelight.cluster.nodes import NodeCheck  # imports Ray
 
     check = NodeCheck(None if settings.checkpoints is None else folder / SWEEP_FILE)
     watch = HeadWatch(ray.get_runtime_context().gcs_address, folder, check.trouble, lambda: signals.received)
@@ -91,7 +91,7 @@ def _watched(folder: Path, settings: Settings, signals: StopSignals) -> HeadWatc
 
 def use_ray() -> None:
     """Use the Ray that is there, or RAY_ADDRESS; else start a local one, which ends with this process."""
-    import ray  # noqa: PLC0415
+    import ray
 
     if not ray.is_initialized():
         _init_ray(None, None, 0)
@@ -111,7 +111,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _refuse_client() -> None:
-    import ray  # noqa: PLC0415
+    import ray
 
     if ray.util.client.ray.is_connected():
         raise SettingsError(
@@ -124,7 +124,7 @@ def _init_ray(
     address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int, storage: Path | None = None
 ) -> None:
     """Connect, or start a Ray here. With ``storage``, code is to run there: this process's folder goes along."""
-    import ray  # noqa: PLC0415
+    import ray
 
     common: dict[str, Any] = {
         "runtime_env": dict(runtime_env) if runtime_env else None,
@@ -135,7 +135,7 @@ def _init_ray(
     with quiet(verbose):
         if address and address != "local":
             if storage is not None:
-                from tunelight.machine.network import addresses  # noqa: PLC0415 - imports psutil
+                from tunelight.machine.network import addresses  # imports psutil
 
                 common["runtime_env"] = for_job(runtime_env, address, storage, addresses()) or None
             try:
@@ -182,7 +182,7 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     if not address or address == "local":
         return "this machine", [{"CPU": float(_cpus_here()), "GPU": float(_gpus_here())}]
     with attached(address) as known:
-        import ray  # noqa: PLC0415
+        import ray
 
         return f"the cluster at {known}", [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
@@ -193,7 +193,7 @@ def attached(address: str) -> Iterator[str]:
 
     "auto" is RAY_ADDRESS, or else a cluster of which this machine is a node. Raises: ResourceError where none answers.
     """
-    import ray  # noqa: PLC0415
+    import ray
 
     ours = not ray.is_initialized()
     try:
@@ -207,7 +207,7 @@ def attached(address: str) -> Iterator[str]:
 
 def check_runtime_env(given: Mapping[str, Any]) -> None:
     """Raise SettingsError where Ray would not take ``runtime_env``, or leave a part of it out with a warning."""
-    from ray.runtime_env import RuntimeEnv  # noqa: PLC0415 - half a second
+    from ray.runtime_env import RuntimeEnv  # half a second
 
     valid = sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_"))
     for name in given if "RAY_RUNTIME_ENV_PLUGINS" not in os.environ else ():
@@ -224,7 +224,7 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
 
 def _cpus_here() -> int:
     """Return how many CPUs a Ray that is started here has: in a container, its share of the machine's."""
-    from ray._private.utils import get_num_cpus  # noqa: PLC0415 - half a second
+    from ray._private.utils import get_num_cpus  # half a second
 
     return int(get_num_cpus(override_docker_cpu_warning=True))
 
@@ -245,7 +245,7 @@ def check_cluster(
     Returns the reservation, smaller where it is elastic and the cluster holds no more. ``spread`` wants each bundle on
     a node of its own; ``data_cpus`` CPUs are to be left beside it. Raises: ResourceError.
     """
-    import ray  # noqa: PLC0415
+    import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     try:
@@ -262,7 +262,7 @@ def at_once(reservation: Reservation, settings: Settings) -> int | None:
 
     The cluster is counted as it is now, at the sweep's start.
     """
-    import ray  # noqa: PLC0415
+    import ray
 
     if not settings.room_for_data:
         return settings.max_concurrent
@@ -273,10 +273,10 @@ def at_once(reservation: Reservation, settings: Settings) -> int | None:
 
 def _may_grow() -> bool:
     """Tell whether an autoscaler looks after this cluster: it then reports its node types to Ray."""
-    from ray.experimental.internal_kv import _internal_kv_get  # noqa: PLC0415
+    from ray.experimental.internal_kv import _internal_kv_get
 
     try:
-        import json  # noqa: PLC0415
+        import json
 
         status = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
     except Exception:  # noqa: BLE001 - no answer means that nobody looks after it

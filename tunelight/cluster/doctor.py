@@ -90,7 +90,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _gpus() -> Iterator[Finding]:
-    import torch  # noqa: PLC0415 - seconds
+    import torch  # seconds
 
     devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
     if torch.cuda.is_available():
@@ -114,7 +114,7 @@ def _horovod() -> Iterator[Finding]:
         return
     version = importlib.metadata.version("horovod")
     try:
-        import horovod.torch as hvd  # noqa: PLC0415 - optional
+        import horovod.torch as hvd  # optional
 
         gloo = bool(hvd.gloo_built())
     except Exception as error:  # noqa: BLE001 - built for another torch, it fails in many ways

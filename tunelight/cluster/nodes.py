@@ -89,8 +89,8 @@ class Probe:
 
     def all_reduce(self, host: str, port: int, rank: int, size: int, mebibytes: int) -> float:
         """Meet the other probes by gloo, and return how long one all-reduce of so many MiB takes, in seconds."""
-        import torch  # noqa: PLC0415 - seconds
-        import torch.distributed as dist  # noqa: PLC0415
+        import torch  # seconds
+        import torch.distributed as dist
 
         self._meeting.join(
             Meeting(host, port, "gloo", timeout_s=REDUCE_LIMIT_S),

@@ -127,7 +127,7 @@ def _quarter() -> int:
 
 
 def _key(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    import cloudpickle  # noqa: PLC0415 - only those wait who use it
+    import cloudpickle  # only those wait who use it
 
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -171,7 +171,7 @@ def _shared(key: str, make: Callable[[], _Kept]) -> _Kept:
     if named is None:
         return make()
     folder = Path(named)
-    from filelock import FileLock, Timeout  # noqa: PLC0415 - it comes with torch
+    from filelock import FileLock, Timeout  # it comes with torch
 
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / f"{key}.lock")
@@ -222,7 +222,7 @@ def _opened(place: Path, key: str) -> _Kept | None:
 
 
 def _written(function: Any, value: Any, key: str) -> _Kept:
-    from tunelight.lightning.transfer import pack  # noqa: PLC0415 - imports torch
+    from tunelight.lightning.transfer import pack  # imports torch
 
     try:
         packed = pack(value)
@@ -252,7 +252,7 @@ def _written(function: Any, value: Any, key: str) -> _Kept:
 
 def _read(kept: _Kept) -> Any:
     """Return the value, its tensors and arrays lying in a mapping of their own, copy on write."""
-    from tunelight.lightning.transfer import Packed, unpack_view  # noqa: PLC0415 - imports torch
+    from tunelight.lightning.transfer import Packed, unpack_view  # imports torch
 
     whole = np.frombuffer(mmap.mmap(kept.file, kept.size, access=mmap.ACCESS_COPY), np.uint8)
     at = 8 + int.from_bytes(whole[:8].tobytes(), "little")

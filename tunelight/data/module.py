@@ -51,7 +51,7 @@ class Reading:
 
     def collate(self) -> Any:
         """Return what makes tensors of rows, as Ray Data takes it."""
-        from ray.data.collate_fn import DefaultCollateFn, NumpyBatchCollateFn  # noqa: PLC0415 - seconds, and an extra
+        from ray.data.collate_fn import DefaultCollateFn, NumpyBatchCollateFn  # seconds, and an extra
 
         reading = self
 
@@ -65,7 +65,7 @@ class Reading:
 
         class Own(NumpyBatchCollateFn):
             def __call__(self, batch: dict[str, Any]) -> Any:
-                assert reading.collate_fn is not None  # noqa: S101 - as below
+                assert reading.collate_fn is not None  # as below
                 return reading.collate_fn({name: batch[name] for name in reading.chosen(list(batch))})
 
         return Tensors(combine_chunks=True, num_workers=0) if self.collate_fn is None else Own()

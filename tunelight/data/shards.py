@@ -72,7 +72,7 @@ def open_shard(
 
 def close_shard(shard: Any) -> None:
     """End the actor behind the shards of all ranks; without it they are at their end. Runs on: rank 0."""
-    import ray  # noqa: PLC0415 - half a second that only those wait for who have datasets
+    import ray  # half a second that only those wait for who have datasets
 
     ray.kill(shard._coord_actor)
 
@@ -131,7 +131,7 @@ def _preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
 
 
 def _borrowed(name: str, session: Session | None) -> Any:
-    import ray  # noqa: PLC0415
+    import ray
 
     lent = None if session is None or session.sharing is None else session.sharing.lent
     if lent is None or name not in lent.rows:
@@ -146,7 +146,7 @@ def _borrowed(name: str, session: Session | None) -> Any:
 
 def _shuffled(dataset: Any, seed: int) -> Any:
     """Return a dataset whose blocks come in another order each epoch, if they are all there to choose from."""
-    from ray.data import RandomSeedConfig  # noqa: PLC0415 - seconds, and an extra
+    from ray.data import RandomSeedConfig  # seconds, and an extra
 
     if not is_cached(dataset):  # it would be read to its end before its first block came
         return dataset
@@ -167,8 +167,8 @@ def _wait_for_room() -> None:
 
     Raises: DataError when none is for half a minute: nothing would ever be read.
     """
-    import ray  # noqa: PLC0415
-    from ray.util.placement_group import placement_group_table  # noqa: PLC0415
+    import ray
+    from ray.util.placement_group import placement_group_table
 
     deadline = time.monotonic() + _ROOM_LIMIT_S
     while True:

@@ -57,8 +57,8 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
     if not settings.datasets:
         yield None
         return
-    import ray  # noqa: PLC0415 - a sweep without datasets need not wait for it
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+    import ray  # a sweep without datasets need not wait for it
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray_data()
     opened = {name: open_dataset(name, source) for name, source in settings.datasets.items()}
@@ -84,7 +84,7 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
 @contextlib.contextmanager
 def task_errors(what: str) -> Iterator[None]:
     """Turn what a task of Ray Data failed of, which Ray wraps in frames and words of its own, into a DataError."""
-    from ray.exceptions import RayTaskError  # noqa: PLC0415
+    from ray.exceptions import RayTaskError
 
     try:
         yield
@@ -121,7 +121,7 @@ def ray_data() -> Any:
     Raises: DataError where pyarrow is missing.
     """
     try:
-        from ray import data  # noqa: PLC0415 - seconds, and an extra
+        from ray import data  # seconds, and an extra
     except ImportError as error:
         raise DataError(f"{HOW_TO_GET_DATA} ({error})") from error
     for handler in logging.getLogger("ray.data").handlers:
@@ -165,14 +165,14 @@ def _rows_of(name: str, source: Mapping[str, Any]) -> int | None:
     if len(files) > _MOST_FILES:
         return None
     _check_columns(name, files)
-    import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+    import pyarrow.parquet as pq  # an extra
 
     return sum(int(pq.read_metadata(file).num_rows) for file in files)
 
 
 def _check_columns(name: str, files: list[str]) -> None:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa  # an extra
+    import pyarrow.parquet as pq
 
     first: Any = None
     for file in files:
@@ -196,7 +196,7 @@ def _check_columns(name: str, files: list[str]) -> None:
 
 def _alike(one: Any, other: Any) -> bool:
     """Tell whether Ray Data makes one column of two types, as of int32 and int64."""
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     try:
         pa.unify_schemas([pa.schema([("x", each)]) for each in (one, other)], promote_options="permissive")
@@ -207,9 +207,9 @@ def _alike(one: Any, other: Any) -> bool:
 
 def _check_reach(name: str, files: list[str]) -> None:
     """Raise DataError where a local file is not on every node: Ray Data reads wherever there is room."""
-    import ray  # noqa: PLC0415
-    from ray.exceptions import RayError  # noqa: PLC0415
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     files = [file for file in files if os.path.isabs(file) and os.path.exists(file)]  # noqa: PTH110, PTH117 - or URLs
     here = ray.get_runtime_context().get_node_id()
@@ -249,7 +249,7 @@ def _rows(name: str, dataset: Dataset, source: Any) -> int | None:
 
 def is_cached(dataset: Any) -> bool:
     """Tell whether a dataset lies in Ray's object store, block by block."""
-    from ray.data.dataset import MaterializedDataset  # noqa: PLC0415 - seconds, and an extra
+    from ray.data.dataset import MaterializedDataset  # seconds, and an extra
 
     return isinstance(dataset, MaterializedDataset)
 

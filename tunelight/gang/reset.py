@@ -29,7 +29,7 @@ _DAEMON_THREADS_LEFT = 16
 
 def torch_flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """Return (read, write) pairs for torch's process-wide settings."""
-    import torch  # noqa: PLC0415 - the head imports this package too
+    import torch  # the head imports this package too
 
     def attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
         return (lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
@@ -96,7 +96,7 @@ class CleanState:
 
     def restore(self) -> tuple[str, ...]:
         """End a trial: put everything back; return what could not be (it makes the worker unfit)."""
-        import torch  # noqa: PLC0415
+        import torch
 
         self._end_children()
         for read, write, value in self._flags:
@@ -154,8 +154,8 @@ def _children() -> list[psutil.Process]:
 
 def _seed(seed: int) -> None:
     """Seed Python, NumPy and torch; and Lightning's DataLoader workers, by its own variables."""
-    import numpy as np  # noqa: PLC0415
-    import torch  # noqa: PLC0415
+    import numpy as np
+    import torch
 
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global generator is what training code uses

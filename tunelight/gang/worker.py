@@ -53,7 +53,7 @@ WARM_IMPORTS = (
 
 def warm_imports() -> None:
     """Import what every trial needs, once for the life of a worker."""
-    import importlib  # noqa: PLC0415
+    import importlib
 
     with collector_resting():
         for name in WARM_IMPORTS:
@@ -262,7 +262,7 @@ class GangWorker:
         )
 
     def _train(self, task: Task, box: TrialBox) -> Ended:
-        assert self._place is not None  # noqa: S101 - join comes before start
+        assert self._place is not None  # join comes before start
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
         session = sessions.Session(task, self._place, control, box.events.put, box.mailbox, store=_RayStore())
         session.sharing = sharing = self._sharing(task, control, box)
@@ -290,7 +290,7 @@ class GangWorker:
         return Ended(self._rank)
 
     def _sharing(self, task: Task, control: StoreControl, box: TrialBox) -> Sharing:
-        assert self._place is not None  # noqa: S101 - join comes before start
+        assert self._place is not None  # join comes before start
         return Sharing(
             control,
             lead=self._place.rank == 0,
@@ -345,7 +345,7 @@ def _trial_environment(task: Task) -> dict[str, str]:
 
 def _load(train: Any) -> Callable[..., object]:
     """Unpickle the train function, anew for every trial, so that what it captured is as it was sent."""
-    import cloudpickle  # noqa: PLC0415
+    import cloudpickle
 
     data = ray.get(train) if isinstance(train, ray.ObjectRef) else train
     try:

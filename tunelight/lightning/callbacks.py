@@ -84,7 +84,7 @@ class TuneReportCallback(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse a Trainer that would not train on the gang."""
-        from tunelight.lightning.strategy_check import check_strategy  # noqa: PLC0415 - a room above
+        from tunelight.lightning.strategy_check import check_strategy  # a room above
 
         if not isinstance(trainer, pl.Trainer):
             raise StrategyError(
@@ -101,7 +101,7 @@ class TuneReportCallback(Callback):
         if self._calls % self._every_n:
             return
         session = get_context()
-        from tunelight.lightning.state.adoption import TrainerExchange  # noqa: PLC0415 - a room above
+        from tunelight.lightning.state.adoption import TrainerExchange  # a room above
 
         metrics = self._read(trainer, session)
         session.writer = trainer.save_checkpoint

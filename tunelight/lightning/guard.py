@@ -17,7 +17,7 @@ def guard_callbacks() -> list[Any]:
     """Return the callbacks of a Trainer inside a trial, else nothing. Called by ``pytorch_lightning``."""
     if _session() is None:
         return []
-    from tunelight.lightning.strategy_check import guard_callbacks  # noqa: PLC0415 - inside a trial alone
+    from tunelight.lightning.strategy_check import guard_callbacks  # inside a trial alone
 
     return list(guard_callbacks())
 
@@ -27,7 +27,7 @@ def guard_other_callbacks() -> list[Any]:
     session = _session()
     if session is None:
         return []
-    from tunelight.lightning.strategy_check import guard_for  # noqa: PLC0415 - inside a trial alone
+    from tunelight.lightning.strategy_check import guard_for  # inside a trial alone
 
     return [guard_for(session, "lightning.pytorch")]
 

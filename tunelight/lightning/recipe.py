@@ -24,11 +24,11 @@ class Recipe:
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Train one configuration; everything that Lightning logs is reported after each validation."""
-        import pytorch_lightning as pl  # noqa: PLC0415 - only workers import Lightning
+        import pytorch_lightning as pl  # only workers import Lightning
 
-        from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback  # noqa: PLC0415
-        from tunelight.lightning.strategies import BY_BACKEND  # noqa: PLC0415
-        from tunelight.session.session import get_context  # noqa: PLC0415
+        from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+        from tunelight.lightning.strategies import BY_BACKEND
+        from tunelight.session.session import get_context
 
         parts = split(config)
         args: dict[str, Any] = {"strategy": BY_BACKEND[get_context().backend](), "enable_checkpointing": False}
@@ -68,7 +68,7 @@ def payload(settings: Settings) -> bytes:
 
 def _made(logger: Any) -> Any:
     """Return loggers as given; one that was given as a class or as a function is made here, anew for each trial."""
-    from pytorch_lightning.loggers import Logger  # noqa: PLC0415
+    from pytorch_lightning.loggers import Logger
 
     if isinstance(logger, list | tuple):
         return [_made(one) for one in logger]

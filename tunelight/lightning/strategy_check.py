@@ -27,7 +27,7 @@ def guard_callbacks() -> list[Callback]:
     session = current()
     if session is None:
         return []
-    from tunelight.lightning.state.recovery import Recovery  # noqa: PLC0415 - Lightning is loaded when this runs
+    from tunelight.lightning.state.recovery import Recovery  # Lightning is loaded when this runs
 
     return [guard_for(session, "pytorch_lightning"), Recovery(session)]
 

@@ -53,66 +53,11 @@ from tunelight.record.state import (
 if TYPE_CHECKING:
     from tunelight.record.recorder import RecordCallback
 
-__all__ = [
-    "DEFAULT_STORAGE",
-    "DIVERGED",
-    "ERROR",
-    "FAILED",
-    "FINISHED",
-    "GAVE_UP",
-    "INTERRUPTED",
-    "LOCK_FILE",
-    "METRICS_FILE",
-    "OOM",
-    "PAUSED",
-    "PENDING",
-    "RECORD_FILE",
-    "RUNNING",
-    "STATES",
-    "STOPPED",
-    "SWEEP_FILE",
-    "TERMINAL",
-    "VERBS",
-    "Best",
-    "Driver",
-    "Follower",
-    "Found",
-    "Lines",
-    "Record",
-    "RecordCallback",
-    "SweepState",
-    "TrialState",
-    "apply",
-    "create_sweep_folder",
-    "driver_of",
-    "find_sweep",
-    "is_better",
-    "is_folder",
-    "list_sweeps",
-    "locked",
-    "metric_value",
-    "mirrored",
-    "plain",
-    "provenance",
-    "pull",
-    "pull_views",
-    "reaching",
-    "read_lines",
-    "read_record",
-    "read_sweep_file",
-    "repair",
-    "sweep_folder",
-    "to_yaml",
-    "versions",
-    "write_atomically",
-    "write_sweep_file",
-]
-
 
 def __getattr__(name: str) -> Any:
     """Import the writer when it is asked for: it needs Ray, and readers of a record do not."""
     if name != "RecordCallback":
         raise AttributeError(f"module 'tunelight.record' has no attribute {name!r}")
-    from tunelight.record.recorder import RecordCallback  # noqa: PLC0415
+    from tunelight.record.recorder import RecordCallback
 
     return RecordCallback

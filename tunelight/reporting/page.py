@@ -72,9 +72,9 @@ def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
 
 def page(results: SweepResults) -> str:
     """Return the report's HTML."""
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - plotly costs most of a second
+    from plotly.offline import get_plotlyjs  # plotly costs most of a second
 
-    from tunelight.reporting.figures import FIGURES  # noqa: PLC0415
+    from tunelight.reporting.figures import FIGURES
 
     drawn = {name: draw(results) for name, draw in FIGURES.items()}
     scripts = [get_plotlyjs(), _asset("page.js")]

@@ -123,8 +123,8 @@ def _copy_checkpoint(trial: TrialResult, path: Path) -> Path:
 
 def _write_weights(source: Path, target: Path) -> None:
     """Write the tensors of a checkpoint's ``state_dict``, each on its own where several share memory."""
-    import torch  # noqa: PLC0415 - whoever only reads results need not wait for torch
-    from safetensors.torch import save_file  # noqa: PLC0415
+    import torch  # whoever only reads results need not wait for torch
+    from safetensors.torch import save_file
 
     try:
         saved = torch.load(source, map_location="cpu", weights_only=True, mmap=True)

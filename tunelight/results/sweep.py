@@ -145,7 +145,7 @@ class SweepResults(Fronted[TrialResult]):
                 f"An ensemble of {k} was asked for, but {len(found)} trials of {self.folder} reported "
                 f"{self.metric!r} and did not fail: {self._states()}. Ask for {len(found) or 'none'}."
             )
-        from tunelight.results.ensemble import Ensemble  # noqa: PLC0415 - imports torch
+        from tunelight.results.ensemble import Ensemble  # imports torch
 
         return Ensemble([trial.load_model(model_cls, **kwargs) for trial in found])
 
@@ -206,7 +206,7 @@ class SweepResults(Fronted[TrialResult]):
         had trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
         column ``config.lr``, and nested ones are joined by dots.
         """
-        import pandas as pd  # noqa: PLC0415 - half a second that only this needs
+        import pandas as pd  # half a second that only this needs
 
         return pd.DataFrame([self._row(trial) for trial in self.trials])
 

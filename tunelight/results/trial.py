@@ -176,7 +176,7 @@ class TrialResult:
             )
         if torn := checkpoints.describe_torn(path):
             raise CheckpointError(f"{torn} Load another: {self._others(path)}.")
-        import torch  # noqa: PLC0415 - whoever only reads results need not wait for torch
+        import torch  # whoever only reads results need not wait for torch
 
         try:
             saved = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
@@ -218,7 +218,7 @@ class TrialResult:
                 f"Which class trial {self.id} trained is not known: the sweep was given a train function, "
                 "not model=. Call load_model(YourLightningModule)."
             )
-        from tunelight.space.files import importable  # noqa: PLC0415 - reading results does without
+        from tunelight.space.files import importable  # reading results does without
 
         file = (self._settings.get("run") or {}).get("file")
         folder = Path(file).parent if isinstance(file, str) else None

@@ -50,7 +50,7 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
 
     Raises: SettingsError for an unknown one.
     """
-    from ray.tune.schedulers import TrialScheduler  # noqa: PLC0415
+    from ray.tune.schedulers import TrialScheduler
 
     given = settings.scheduler
     if not isinstance(given, str | Mapping | TrialScheduler):
@@ -71,7 +71,7 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
 
 
 def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
-    from ray.tune.schedulers import SCHEDULER_IMPORT, FIFOScheduler, create_scheduler  # noqa: PLC0415
+    from ray.tune.schedulers import SCHEDULER_IMPORT, FIFOScheduler, create_scheduler
 
     if name in _OURS:
         return _ours(name, options, settings)
@@ -102,7 +102,7 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
     """Refuse options that one of Ray's schedulers does not have: Ray drops them without a word."""
-    from ray.tune.schedulers import SCHEDULER_IMPORT  # noqa: PLC0415
+    from ray.tune.schedulers import SCHEDULER_IMPORT
 
     kind: Any = SCHEDULER_IMPORT[name]
     try:
@@ -143,7 +143,7 @@ def check_company(scheduler: TrialScheduler, settings: Settings) -> None:
 
     Raises: SettingsError.
     """
-    from ray.tune.schedulers import HyperBandForBOHB, ResourceChangingScheduler  # noqa: PLC0415
+    from ray.tune.schedulers import HyperBandForBOHB, ResourceChangingScheduler
 
     if isinstance(scheduler, HyperBandForBOHB) and not hasattr(settings.searcher, "on_pause"):
         raise SettingsError(
@@ -159,7 +159,7 @@ def check_company(scheduler: TrialScheduler, settings: Settings) -> None:
 
 
 def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
-    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT  # noqa: PLC0415
+    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
 
     kind = {"asha": ASHA, "elastic_asha": ElasticASHA, "gang_pbt": GangPBT}[name]
     valid = list(inspect.signature(kind).parameters)
@@ -194,10 +194,10 @@ def judged_by(scheduler: Any, settings: Settings) -> dict[str, Any]:
 
 def first_decision(scheduler: Any) -> Continue:
     """Return how far a new trial may run before its first answer; FIFO never has one to give."""
-    from ray.tune.schedulers import FIFOScheduler  # noqa: PLC0415
+    from ray.tune.schedulers import FIFOScheduler
 
     if hasattr(scheduler, "initial_decision"):
         decision = scheduler.initial_decision()
-        assert isinstance(decision, Continue)  # noqa: S101 - our own schedulers
+        assert isinstance(decision, Continue)  # our own schedulers
         return decision
     return Continue(until=None if type(scheduler) is FIFOScheduler else 1)

@@ -136,10 +136,10 @@ def _promise(
     seen: list[tuple[Interval, float]], number: int, others: list[tuple[float, ...]], points: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     """Return the upper confidence bound of what each of ``points`` gains at report ``number``."""
-    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - an extra, and it takes a second
-    from sklearn.gaussian_process import GaussianProcessRegressor  # noqa: PLC0415
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel  # noqa: PLC0415
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
+    from sklearn.exceptions import ConvergenceWarning  # an extra, and it takes a second
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
     first, last = seen[0][0].number, max(number, seen[-1][0].number)
 

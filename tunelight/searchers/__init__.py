@@ -17,7 +17,7 @@ __all__ = ["Again", "Follower", "GridSearcher", "OptunaSearcher", "RandomSearche
 def __getattr__(name: str) -> Any:
     """Import what costs an import of its own when it is asked for: Optuna takes half a second."""
     if name == "OptunaSearcher":
-        from tunelight.searchers.optuna import OptunaSearcher  # noqa: PLC0415
+        from tunelight.searchers.optuna import OptunaSearcher
 
         return OptunaSearcher
     raise AttributeError(f"module 'tunelight.searchers' has no attribute {name!r}")

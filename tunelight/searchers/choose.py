@@ -31,9 +31,9 @@ _ELSEWHERE = {
 
 def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
     """Return the searcher that the settings name. Raises: SettingsError for an unknown one."""
-    from ray.tune.search import Searcher  # noqa: PLC0415
+    from ray.tune.search import Searcher
 
-    from tunelight.searchers.sweep import Follower  # noqa: PLC0415
+    from tunelight.searchers.sweep import Follower
 
     given: Any = settings.searcher
     if isinstance(given, Searcher) and not isinstance(given, Follower):
@@ -62,8 +62,8 @@ def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
 
 
 def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
-    from tunelight.searchers.grid import GridSearcher  # noqa: PLC0415
-    from tunelight.searchers.random import RandomSearcher  # noqa: PLC0415
+    from tunelight.searchers.grid import GridSearcher
+    from tunelight.searchers.random import RandomSearcher
 
     metric, mode = settings.judged_by.values()
     if name == "grid":
@@ -72,11 +72,11 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
 
 
 def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings) -> OptunaSearcher:
-    from tunelight.record import sweep_folder  # noqa: PLC0415
-    from tunelight.searchers.earlier import read_earlier  # noqa: PLC0415
-    from tunelight.searchers.optuna import OptunaSearcher  # noqa: PLC0415 - imports Optuna
-    from tunelight.searchers.samplers import KINDS, is_sampler, learns  # noqa: PLC0415
-    from tunelight.searchers.study_copy import check_address  # noqa: PLC0415
+    from tunelight.record import sweep_folder
+    from tunelight.searchers.earlier import read_earlier
+    from tunelight.searchers.optuna import OptunaSearcher  # imports Optuna
+    from tunelight.searchers.samplers import KINDS, is_sampler, learns
+    from tunelight.searchers.study_copy import check_address
 
     if isinstance(given, OptunaSearcher):
         plan = given

@@ -40,7 +40,7 @@ class Parameter:
             return trial.suggest_float(self.key, one.low, one.high, step=one.step, log=one.log)
         if isinstance(one, IntDistribution):
             return trial.suggest_int(self.key, one.low, one.high, step=one.step, log=one.log)
-        assert isinstance(one, CategoricalDistribution)  # noqa: S101 - there are these three
+        assert isinstance(one, CategoricalDistribution)  # there are these three
         chosen: Any = trial.suggest_categorical(self.key, one.choices)
         return chosen if self.choices is None else self.choices[chosen]
 

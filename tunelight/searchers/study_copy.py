@@ -212,7 +212,7 @@ class Mirror:
         trials = self._memory.get_all_trials(self._source, deepcopy=False)
         if self._target is None:
             self._open([trial for trial in trials if "trial" in trial.user_attrs])
-        assert self._target is not None  # noqa: S101 - it is open
+        assert self._target is not None  # it is open
         for trial in trials:
             if self._seen.get(trial.number) is trial:
                 continue

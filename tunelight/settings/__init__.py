@@ -4,23 +4,3 @@ from tunelight.settings.code import check_model, check_picklable, check_train, f
 from tunelight.settings.objectives import Mode, check_paired, paired
 from tunelight.settings.trainer import check_trainer_argument
 from tunelight.settings.values import BACKENDS, NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
-
-__all__ = [
-    "BACKENDS",
-    "NAMES",
-    "PARTS",
-    "Checkpoints",
-    "Mode",
-    "Settings",
-    "check_model",
-    "check_names",
-    "check_paired",
-    "check_picklable",
-    "check_setting",
-    "check_train",
-    "check_trainer_argument",
-    "fingerprint",
-    "import_path",
-    "load_object",
-    "paired",
-]

@@ -16,7 +16,7 @@ __all__ = ["SearchSpace", "names", "schema", *_DOMAINS]  # noqa: PLE0604 - _DOMA
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a search space file, for editors and other programs."""
-    from tunelight.space.yaml_schema import schema as made  # noqa: PLC0415 - imports pydantic
+    from tunelight.space.yaml_schema import schema as made  # imports pydantic
 
     return made()
 
@@ -26,10 +26,10 @@ def __getattr__(name: str) -> Any:
     if name not in _DOMAINS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{guess(name, __all__)}")
     if name == "ordinal":
-        from tunelight.space.more_domains import ordinal  # noqa: PLC0415 - see above
+        from tunelight.space.more_domains import ordinal  # see above
 
         return ordinal
-    from tunelight.space.make import maker  # noqa: PLC0415 - see above
+    from tunelight.space.make import maker  # see above
 
     found = globals()[name] = maker("grid_search" if name == "grid" else name)
     return found

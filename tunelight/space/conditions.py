@@ -72,7 +72,7 @@ def check_when(key: str, when: When, domains: Mapping[str, Any], where: Callable
 
 
 def _fixed(domain: Any) -> bool:
-    from tunelight.space.more_domains import Fixed  # noqa: PLC0415 - imports Ray
+    from tunelight.space.more_domains import Fixed  # imports Ray
 
     return isinstance(domain, Fixed)
 

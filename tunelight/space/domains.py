@@ -140,7 +140,7 @@ class DomainReader:
 
     def _fixed(self, path: Path, value: Any) -> Any:
         """Return the domain of a plain value, which holds nothing else."""
-        from tunelight.space.more_domains import Fixed  # noqa: PLC0415 - see _build
+        from tunelight.space.more_domains import Fixed  # see _build
 
         if value is not None and not isinstance(value, bool | Real | str):
             raise self._error(
@@ -159,7 +159,7 @@ class DomainReader:
 
     def _near(self, path: Path, name: str, domain: Any, around: Any) -> Any:
         """Return a domain with a prior around a value of it."""
-        from tunelight.space.more_domains import near  # noqa: PLC0415 - see _build
+        from tunelight.space.more_domains import near  # see _build
 
         if name not in AROUND:
             raise self._error(
@@ -206,9 +206,9 @@ class DomainReader:
         return named
 
     def _build(self, path: Path, name: str, arguments: dict[str, Any]) -> Any:
-        from ray import tune  # noqa: PLC0415 - a second, and only a space with domains needs it
+        from ray import tune  # a second, and only a space with domains needs it
 
-        from tunelight.space.more_domains import Fixed, Ordinal  # noqa: PLC0415
+        from tunelight.space.more_domains import Fixed, Ordinal
 
         self._check(path, name, arguments)
         if name in ("grid", "grid_search"):
@@ -230,7 +230,7 @@ class DomainReader:
 
     def _tried(self, path: Path, domain: Any) -> Any:
         """Return a domain that a value could be drawn from; what functions need is known in a sweep."""
-        import numpy as np  # noqa: PLC0415
+        import numpy as np
 
         if not domain.is_function():
             try:
@@ -322,7 +322,7 @@ def _calls(value: Any) -> bool:
 
 
 def _is_domain(value: Any) -> bool:
-    from ray.tune.search.sample import Domain  # noqa: PLC0415 - see DomainReader._build
+    from ray.tune.search.sample import Domain  # see DomainReader._build
 
     return isinstance(value, Domain)
 
@@ -350,9 +350,9 @@ def whole_bounds(lower: int, upper: int, step: int = 1) -> tuple[int, int]:
 
 def spell(domain: Any) -> tuple[str, list[Any]]:
     """Return a domain's name and arguments: ("loguniform", [1e-4, 1e-1]); inverse of reading it."""
-    from ray.tune.search import sample  # noqa: PLC0415 - see DomainReader._build
+    from ray.tune.search import sample  # see DomainReader._build
 
-    from tunelight.space.more_domains import Fixed, Ordinal  # noqa: PLC0415
+    from tunelight.space.more_domains import Fixed, Ordinal
 
     if isinstance(domain, Mapping):
         return "grid_search", [list(domain["grid_search"])]
@@ -381,7 +381,7 @@ def spell(domain: Any) -> tuple[str, list[Any]]:
 
 def describe(domain: Any, when: When | None = None) -> Any:
     """Return a domain as plain data: {"loguniform": [1e-4, 1e-1]}; a fixed value as itself where it can be."""
-    from tunelight.space.more_domains import prior  # noqa: PLC0415 - see DomainReader._build
+    from tunelight.space.more_domains import prior  # see DomainReader._build
 
     name, arguments = spell(domain)
     one = ARGUMENTS.get(name) in (_VALUES, ("function",), ("value",))

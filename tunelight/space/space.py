@@ -121,7 +121,7 @@ class SearchSpace:
         ``train``, ``model``, ``data`` and ``callbacks`` are import paths ("package.module:Name"); modules
         beside the file are found. Raises: SpaceError, SettingsError, ImportPathError, with file, line and column.
         """
-        from tunelight.space.yaml_schema import read_outline  # noqa: PLC0415 - imports pydantic
+        from tunelight.space.yaml_schema import read_outline  # imports pydantic
 
         file = YamlFile(Path(path))
         with importable(file.path.parent):
@@ -237,7 +237,7 @@ class SearchSpace:
 
     def check_constraints(self) -> None:
         """Raise SpaceError if the constraints leave nothing of the space, or of a point of its grid."""
-        import numpy as np  # noqa: PLC0415
+        import numpy as np
 
         for index in range(self.grid_size if self._constraints else 0):
             self._sample(np.random.RandomState(0), index, _CHECKED)
@@ -263,7 +263,7 @@ class SearchSpace:
 
         A key that is new to the space must be one of ``model.``, ``data.`` or ``trainer.``. Raises: SpaceError.
         """
-        from tunelight.space.more_domains import Fixed  # noqa: PLC0415 - imports Ray
+        from tunelight.space.more_domains import Fixed  # imports Ray
 
         new = copy.copy(self)
         for key in values:
@@ -410,6 +410,6 @@ class SearchSpace:
 
 
 def _is_fixed(domain: Any) -> bool:
-    from tunelight.space.more_domains import Fixed  # noqa: PLC0415 - imports Ray
+    from tunelight.space.more_domains import Fixed  # imports Ray
 
     return isinstance(domain, Fixed)

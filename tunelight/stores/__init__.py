@@ -42,41 +42,11 @@ from tunelight.stores.objects import (
     write,
 )
 
-__all__ = [
-    "FOLDER",
-    "ODD",
-    "PUSH_LIMIT_S",
-    "alone",
-    "check",
-    "check_folder",
-    "claim",
-    "drop",
-    "drop_there",
-    "exists",
-    "fetch",
-    "fetch_longer",
-    "for_tune",
-    "forget",
-    "forget_others",
-    "holds_any",
-    "inside",
-    "located",
-    "matching",
-    "push",
-    "push_changed",
-    "read",
-    "shown",
-    "stat",
-    "texts",
-    "working",
-    "write",
-]
-
 
 def for_tune(folder: Path) -> Any:
     """Return what Tune is to use as ``storage_filesystem`` for a storage: of a store, pyarrow's, else None."""
     if not inside(folder):
         return None
-    from tunelight.stores.tune import file_system  # noqa: PLC0415 - imports pyarrow and fsspec
+    from tunelight.stores.tune import file_system  # imports pyarrow and fsspec
 
     return file_system(folder)

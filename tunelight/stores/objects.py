@@ -46,7 +46,7 @@ def as_os_error(function: F) -> F:
 
 def check(url: str) -> None:
     """Raise SettingsError for a URL that can be no storage. Asks no network."""
-    import fsspec  # noqa: PLC0415 - who has a folder need not wait for it
+    import fsspec  # who has a folder need not wait for it
 
     protocol, _, rest = url.partition("://")
     protocol = protocol.lower()
@@ -105,7 +105,7 @@ def _split(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
     parts = Path(path).parts
     if FOLDER not in parts[:-1]:
         return None
-    import fsspec  # noqa: PLC0415 - who has a folder need not wait for it
+    import fsspec  # who has a folder need not wait for it
 
     known = set(fsspec.available_protocols()) - _PLAIN
     for index, part in enumerate(parts[:-1]):
@@ -140,7 +140,7 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 
 def _kind(protocol: str) -> Any:
-    import fsspec  # noqa: PLC0415
+    import fsspec
 
     return fsspec.get_filesystem_class(protocol)
 
@@ -154,7 +154,7 @@ def _marker(protocol: str) -> str:
 
 @functools.cache
 def _filesystem(protocol: str) -> Any:
-    import fsspec  # noqa: PLC0415
+    import fsspec
 
     options = {"use_listings_cache": False} if _kind(protocol).async_impl else {}
     return fsspec.filesystem(protocol, **options, **({"auto_mkdir": True} if protocol == "local" else {}))

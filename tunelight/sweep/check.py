@@ -56,8 +56,8 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
         if (code := getattr(settings, what)) is not None:
             with space.placing(settings, what):
                 check_picklable(code, what)
-    from tunelight.schedulers.choose import build_scheduler, check_company  # noqa: PLC0415 - imports Ray Tune
-    from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
+    from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
+    from tunelight.searchers.choose import build_searcher
 
     with space.placing(settings, "scheduler"):
         check_company(build_scheduler(settings, space.domains), settings)
@@ -102,7 +102,7 @@ def rehearse(checked: Checked) -> Rehearsal:
     A ``model=`` sweep trains and validates one batch (Lightning's ``fast_dev_run``), a train function runs until its
     first report. No checkpoint is written. Runs on: driver; starts Ray, or uses the one that there is.
     """
-    from tunelight.schedulers.until import Until  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.schedulers.until import Until  # imports Ray Tune
 
     settings, config = checked.settings, checked.samples[0]
     told = {name: getattr(settings, name) for name in NAMES if name not in _NOT_REHEARSED}

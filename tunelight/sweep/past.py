@@ -81,7 +81,7 @@ class Past:
 
     def settle(self) -> None:
         """End the record of a sweep whose driver died after its last trial had ended."""
-        from tunelight.record import RecordCallback  # noqa: PLC0415 - imports Ray Tune
+        from tunelight.record import RecordCallback  # imports Ray Tune
 
         if self.state.ended is None:
             told = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}

@@ -98,7 +98,7 @@ def reproduce(
     _check_code(chosen, {name: told.get(name) for name in _CODE if name not in overrides})
     # What is given anew is not held against what was told.
     folder = _prepare(first, chosen, {key: value for key, value in told.items() if key not in overrides})
-    from tunelight.schedulers.until import Until  # noqa: PLC0415 - imports Ray Tune
+    from tunelight.schedulers.until import Until  # imports Ray Tune
 
     until = Until(chosen.history[-1]["training_iteration"], new=False)
     given = {"searcher": "random", "callbacks": (), **overrides, "scheduler": until}

@@ -246,9 +246,9 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
         check_sources(settings.datasets, reservation.least or reservation.workers)
     with space.placing(settings, "train" if settings.model is None else "model"):
         packed = payload(settings)
-    from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # noqa: PLC0415 - imports Ray Tune
-    from tunelight.searchers import Start  # noqa: PLC0415
-    from tunelight.searchers.choose import build_searcher  # noqa: PLC0415
+    from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # imports Ray Tune
+    from tunelight.searchers import Start
+    from tunelight.searchers.choose import build_searcher
 
     # Wrong ones are refused here, before Ray starts.
     with space.placing(settings, "scheduler"):
@@ -297,7 +297,7 @@ def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[st
 
 def _settle(past: Past, sweep: _Sweep) -> None:
     """Bring record and study of a sweep to their end whose driver died after its last trial had ended."""
-    from tunelight.searchers import Follower  # noqa: PLC0415
+    from tunelight.searchers import Follower
 
     past.settle()
     if isinstance(sweep.searcher, Follower):
@@ -309,8 +309,8 @@ def _start_from(
     past: Past, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
 ) -> Start:
     """Tell scheduler and searcher of the past; return where the search goes on."""
-    from tunelight.searchers import Again  # noqa: PLC0415
-    from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived  # noqa: PLC0415
+    from tunelight.searchers import Again
+    from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
 
     again = past.again(settings.max_epochs)
     paused = replay_scheduler(past.lines, scheduler)
@@ -350,15 +350,15 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
 
 def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSignals) -> None:
     """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
-    import ray  # noqa: PLC0415
-    from ray import tune  # noqa: PLC0415
+    import ray
+    from ray import tune
 
-    from tunelight.gang.seat import sweep_seats  # noqa: PLC0415
-    from tunelight.schedulers.choose import first_decision, judged_by  # noqa: PLC0415
-    from tunelight.searchers import SweepSearch  # noqa: PLC0415
-    from tunelight.trial.settling import SettlingCallback  # noqa: PLC0415
-    from tunelight.trial.spec import TrialSpec  # noqa: PLC0415
-    from tunelight.trial.trainable import make_trainable  # noqa: PLC0415
+    from tunelight.gang.seat import sweep_seats
+    from tunelight.schedulers.choose import first_decision, judged_by
+    from tunelight.searchers import SweepSearch
+    from tunelight.trial.settling import SettlingCallback
+    from tunelight.trial.spec import TrialSpec
+    from tunelight.trial.trainable import make_trainable
 
     if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
         warm.pool.close()  # what idles after this process's own fits holds what trials need
@@ -422,12 +422,12 @@ def _callbacks(
     sweep: _Sweep, search: SweepSearch, watch: HeadWatch, loan: Lent | None, signals: StopSignals
 ) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
-    from tunelight.cluster.gcs_watch import HeadCallback  # noqa: PLC0415
-    from tunelight.record import RecordCallback  # noqa: PLC0415
-    from tunelight.reporting import ProgressCallback, TensorBoardCallback  # noqa: PLC0415
-    from tunelight.searchers import Follower  # noqa: PLC0415
-    from tunelight.sweep.failfast import FailFast  # noqa: PLC0415
-    from tunelight.trial.spec import trial_seed  # noqa: PLC0415
+    from tunelight.cluster.gcs_watch import HeadCallback
+    from tunelight.record import RecordCallback
+    from tunelight.reporting import ProgressCallback, TensorBoardCallback
+    from tunelight.searchers import Follower
+    from tunelight.sweep.failfast import FailFast
+    from tunelight.trial.spec import trial_seed
 
     settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.created)
     record = RecordCallback(

@@ -46,7 +46,7 @@ def gang_trainable(
     Give the Tuner ``TuneConfig(reuse_actors=True)`` to keep gangs warm from trial to trial.
     Raises: TrainFunctionError, SettingsError. Runs on: driver.
     """
-    from tunelight.settings import Checkpoints, check_picklable, check_setting, check_train  # noqa: PLC0415
+    from tunelight.settings import Checkpoints, check_picklable, check_setting, check_train
 
     check_train(train)
     for name, value in (("backend", backend), ("mode", mode), ("metric", metric), ("seed", seed)):

@@ -180,7 +180,7 @@ class GangTrainable(Trainable):
 
     def _answer(self, decision: Decision) -> None:
         trial = self._trial
-        assert trial.run is not None  # noqa: S101 - there is a trial to answer
+        assert trial.run is not None  # there is a trial to answer
         if isinstance(decision, Continue):
             trial.until, trial.decided = decision.until, True
         trial.run.answer(decision)

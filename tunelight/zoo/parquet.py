@@ -41,7 +41,7 @@ def read_parquet(files: Sequence[Path]) -> Images:
     [3, 32, 32], as flat lists in CIFAR-10's own order, or as picture files (PNG); a column ``label`` their classes.
     Raises: ValueError for other contents.
     """
-    from pyarrow import parquet  # noqa: PLC0415 - a third of a second, for those whose images are Parquet
+    from pyarrow import parquet  # a third of a second, for those whose images are Parquet
 
     images, labels = [], []
     for path in files:
@@ -70,7 +70,7 @@ def _shape(field: Any) -> tuple[int, ...]:
 
 def _images(column: Any, shape: tuple[int, ...], path: Path) -> NDArray[np.uint8]:
     """Return a column's images, shape [N, 3, 32, 32]."""
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     values = getattr(column, "storage", column)  # of a tensor type, which Arrow or Ray Data has declared
     if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
@@ -90,15 +90,15 @@ def _images(column: Any, shape: tuple[int, ...], path: Path) -> NDArray[np.uint8
 
 def _decoded(picture: bytes) -> NDArray[np.uint8]:
     """Return the pixels of a picture file, shape [3, 32, 32]."""
-    from PIL import Image  # noqa: PLC0415 - for those whose images are pictures
+    from PIL import Image  # for those whose images are pictures
 
     return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).transpose(2, 0, 1)
 
 
 def write_parquet(path: str | os.PathLike[str], images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
     """Write images of shape [N, 3, 32, 32] as tensors [32, 32, 3], as picture files have them, with their labels."""
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: PLC0415
+    import pyarrow as pa
+    from pyarrow import parquet
 
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
     parquet.write_table(pa.table({"image": tensors, "label": labels}), path, row_group_size=_ROW_GROUP)

@@ -83,7 +83,7 @@ def _door(store: dist.Store, place: Place, address: str) -> Iterator[None]:
 
 
 def _wait(store: dist.Store, keys: list[str], limit_s: float) -> None:
-    import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
+    import torch.distributed as dist  # workers import torch, whoever reads this may not
 
     try:
         store.wait(keys, timedelta(seconds=limit_s))

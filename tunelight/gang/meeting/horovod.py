@@ -34,8 +34,8 @@ class HorovodGroup:
 
     def host(self, address: str, layout: tuple[int, ...]) -> int:
         """Serve Horovod's rendezvous on ``address`` alone; return its port."""
-        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts  # noqa: PLC0415
-        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer  # noqa: PLC0415
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
         self._server = RendezvousHTTPServer((address, 0), RendezvousHandler, verbose=0)
         self._server.daemon_threads = True
@@ -48,8 +48,8 @@ class HorovodGroup:
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Initialise Horovod as this rank."""
-        import horovod.torch as hvd  # noqa: PLC0415 - it is there in Horovod's gangs only
-        import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
+        import horovod.torch as hvd  # it is there in Horovod's gangs only
+        import torch.distributed as dist  # workers import torch, whoever reads this may not
 
         os.environ.update(environment(meeting, place))
         # Horovod ends the process of a rank that waits 30 s for one that still imports.
@@ -65,7 +65,7 @@ class HorovodGroup:
 
     def leave(self) -> None:
         """Shut Horovod down, which ends what peers wait for with an error."""
-        import horovod.torch as hvd  # noqa: PLC0415
+        import horovod.torch as hvd
 
         if self._joined:
             leaving = threading.Thread(target=hvd.shutdown, name="horovod-shutdown", daemon=True)

@@ -81,10 +81,10 @@ class Group(Protocol):
 def group_for(backend: str) -> Group:
     """Return the backend's side of this rank."""
     if backend == "horovod":
-        from tunelight.gang.meeting.horovod import HorovodGroup  # noqa: PLC0415 - it is there in Horovod's gangs only
+        from tunelight.gang.meeting.horovod import HorovodGroup  # it is there in Horovod's gangs only
 
         return HorovodGroup()
-    from tunelight.gang.meeting.torch_group import TorchGroup  # noqa: PLC0415 - as above
+    from tunelight.gang.meeting.torch_group import TorchGroup  # as above
 
     return TorchGroup()
 
@@ -101,7 +101,7 @@ class Rendezvous:
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
         """Open a fresh store, and what the backend needs, on ``address`` alone; return the ports. Runs on: rank 0."""
-        import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
+        import torch.distributed as dist  # workers import torch, whoever reads this may not
 
         with listening(address) as listener:
             port = int(listener.getsockname()[1])
@@ -135,7 +135,7 @@ class Rendezvous:
         self._group.join(meeting, place, store)
 
     def _connect(self, meeting: Meeting) -> dist.TCPStore:
-        import torch.distributed as dist  # noqa: PLC0415
+        import torch.distributed as dist
 
         return dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=JOIN_LIMIT_S))
 
@@ -167,7 +167,7 @@ class Rendezvous:
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error only says that another rank is gone: never the cause while there is another."""
-        import torch.distributed as dist  # noqa: PLC0415
+        import torch.distributed as dist
 
         return isinstance(error, dist.DistError) or (self._group is not None and self._group.lost_peer(error))
 
@@ -195,7 +195,7 @@ class StoreControl:
 
     def hear(self, turn: int | str, timeout_s: float) -> str | None:
         """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
-        import torch.distributed as dist  # noqa: PLC0415
+        import torch.distributed as dist
 
         key = self._key(turn)
         try:

@@ -32,7 +32,7 @@ class TorchGroup:
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Build the process group."""
-        import torch.distributed as dist  # noqa: PLC0415 - workers import torch, whoever reads this may not
+        import torch.distributed as dist  # workers import torch, whoever reads this may not
 
         if (nodes := len(meeting.layout)) > 1:
             try_pairs(dist.PrefixStore("pairs", store), place, nodes, place.interface)
@@ -47,7 +47,7 @@ class TorchGroup:
 
     def leave(self) -> None:
         """Destroy the group, which frees peers that wait in it."""
-        import torch.distributed as dist  # noqa: PLC0415
+        import torch.distributed as dist
 
         if self._joined and dist.is_initialized():
             with contextlib.suppress(Exception):  # a group that is broken already has nothing to lose
@@ -60,8 +60,8 @@ class TorchGroup:
 
     def tidy(self) -> None:
         """Destroy the groups that a trial made beside the gang's own."""
-        import torch.distributed as dist  # noqa: PLC0415
-        from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415
+        import torch.distributed as dist
+        from torch.distributed import distributed_c10d as c10d
 
         if not (self._joined and dist.is_initialized()):
             return

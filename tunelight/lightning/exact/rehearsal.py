@@ -35,7 +35,7 @@ def rehearse(strategy: ExactEvaluation, step: Callable[[], Any]) -> None:
     try:
         with strategy._without_trace(trainer.fit_loop):
             loss = ClosureResult.from_training_step_output(step()).closure_loss
-            assert loss is not None  # noqa: S101 - Lightning refuses to skip a step in a gang
+            assert loss is not None  # Lightning refuses to skip a step in a gang
             with torch.enable_grad():
                 loss.backward()
     finally:

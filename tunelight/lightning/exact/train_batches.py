@@ -123,7 +123,7 @@ class TrainingBatches:
 
     def _of(self, part: int, start: int) -> list[Any]:
         """Return a part's batches after the epoch's first ``start`` samples."""
-        assert self._cut is not None  # noqa: S101 - called for samplers that can be cut
+        assert self._cut is not None  # called for samplers that can be cut
         with self._play(part):
             if (done := self.whole_batches(start)) is not None:
                 own = self._cut.rank

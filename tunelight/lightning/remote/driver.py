@@ -403,6 +403,6 @@ def _reporter() -> Any:
     """Return how reports reach the Tune trial that this process is, or None where it is none."""
     if "ray.tune" not in sys.modules:
         return None
-    from tunelight.lightning.remote.tune import trial_reporter  # noqa: PLC0415 - Ray Tune is imported already
+    from tunelight.lightning.remote.tune import trial_reporter  # Ray Tune is imported already
 
     return trial_reporter()

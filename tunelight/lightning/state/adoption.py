@@ -115,7 +115,7 @@ def plain_values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _weights(trainer: pl.Trainer) -> Mapping[str, Any]:
     if isinstance(trainer.strategy, ModelParallelStrategy):
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict  # noqa: PLC0415 - a second of imports
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict  # a second of imports
 
         return get_model_state_dict(trainer.lightning_module, options=_whole())
     return trainer.lightning_module.state_dict()
@@ -123,7 +123,7 @@ def _weights(trainer: pl.Trainer) -> Mapping[str, Any]:
 
 def _optimizers(trainer: pl.Trainer) -> list[dict[str, Any]]:
     if isinstance(trainer.strategy, ModelParallelStrategy):
-        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict  # noqa: PLC0415 - as above
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict  # as above
 
         module = trainer.lightning_module
         return [dict(get_optimizer_state_dict(module, one, options=_whole())) for one in trainer.optimizers]
@@ -137,7 +137,7 @@ def _load(trainer: pl.Trainer, came: Mapping[str, Any]) -> None:
         for optimizer, state in zip(optimizers, came["optimizer_states"], strict=True):
             optimizer.load_state_dict(_own(state))
         return
-    from torch.distributed.checkpoint.state_dict import (  # noqa: PLC0415 - as above
+    from torch.distributed.checkpoint.state_dict import (  # as above
         set_model_state_dict,
         set_optimizer_state_dict,
     )
@@ -149,7 +149,7 @@ def _load(trainer: pl.Trainer, came: Mapping[str, Any]) -> None:
 
 
 def _whole() -> Any:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions  # noqa: PLC0415 - as above
+    from torch.distributed.checkpoint.state_dict import StateDictOptions  # as above
 
     return StateDictOptions(full_state_dict=True, cpu_offload=True)
 

@@ -211,7 +211,7 @@ class Recovery(Callback):
         return run
 
     def _put_metrics(self, trainer: pl.Trainer, middle: bool) -> None:
-        assert self._loaded is not None  # noqa: S101 - asked while going on
+        assert self._loaded is not None  # asked while going on
         metrics, rank = self._loaded["metrics"], trainer.global_rank
         device = trainer.strategy.root_device
         connector = trainer._logger_connector

@@ -9,5 +9,3 @@ BY_BACKEND: dict[str, type[GangStrategy]] = {
     kind.backend: kind for kind in (RayStrategy, HorovodRayStrategy, RayShardedStrategy)
 }
 """The strategy for each backend of a gang."""
-
-__all__ = ["BY_BACKEND", "GangStrategy", "HorovodRayStrategy", "RayShardedStrategy", "RayStrategy"]

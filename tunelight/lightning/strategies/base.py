@@ -140,7 +140,7 @@ def _bundles_here() -> int | None:
     """Return how many workers the placement group that this process runs in has bundles for, if it is in one."""
     if "ray" not in sys.modules:
         return None  # then this is no process of Ray's either
-    from tunelight.gang.pool import current_group  # noqa: PLC0415 - it imports Ray
+    from tunelight.gang.pool import current_group  # it imports Ray
 
     group = current_group()
     if group is None:
@@ -152,7 +152,7 @@ def _bundles_here() -> int | None:
 
 def _assigned(resource: str) -> float:
     """Return how much of a resource Ray has assigned to this worker."""
-    from tunelight.gang.pool import assigned  # noqa: PLC0415 - it imports Ray
+    from tunelight.gang.pool import assigned  # it imports Ray
 
     return assigned().get(resource, 0)
 
@@ -289,7 +289,7 @@ class GangStrategy(ParallelStrategy):
 
     def arrive(self, sent: Mapping[str, Any]) -> None:
         """Take over what the driver's strategy had for its ranks (`for_ranks`). Runs on: worker."""
-        assert self._session is not None  # noqa: S101 - it was unpickled on a rank
+        assert self._session is not None  # it was unpickled on a rank
         vars(self).update(sent)
         self._of_trainer["accelerator"] = CPUAccelerator() if self._session.gpu is None else CUDAAccelerator()
         self._launcher = GangLauncher(self._session)
@@ -330,7 +330,7 @@ class GangStrategy(ParallelStrategy):
 
     @property
     def _driver(self) -> DriverLauncher:
-        from tunelight.lightning.remote.driver import DriverLauncher  # noqa: PLC0415 - it imports Ray
+        from tunelight.lightning.remote.driver import DriverLauncher  # it imports Ray
 
         if not isinstance(self._launcher, DriverLauncher):
             raise StrategyError(f"{type(self).__name__} belongs to no Trainer yet: pass it as strategy= of one.")
@@ -340,7 +340,7 @@ class GangStrategy(ParallelStrategy):
         if self._session is not None:
             self._launcher = GangLauncher(self._session)
             return
-        from tunelight.lightning.remote.driver import DriverLauncher  # noqa: PLC0415 - it imports Ray
+        from tunelight.lightning.remote.driver import DriverLauncher  # it imports Ray
 
         if self.workers.gpus and torch.cuda.is_available() and isinstance(self.accelerator, CPUAccelerator):
             raise StrategyError(
@@ -409,7 +409,7 @@ class GangStrategy(ParallelStrategy):
 
     def full_weights(self) -> Mapping[str, Any]:
         """Return the whole model's weights and buffers by name. Called on every rank."""
-        assert self.lightning_module is not None  # noqa: S101 - asked after a run
+        assert self.lightning_module is not None  # asked after a run
         return self.lightning_module.state_dict()
 
     def keep_optimizer_states(self) -> Callable[[], list[dict[str, Any]]]:

@@ -30,7 +30,7 @@ _COMPRESSIONS = ("none", "fp16")
 def _horovod() -> Any:
     """Import Horovod. Raises: StrategyError where it is not installed."""
     try:
-        import horovod.torch as hvd  # noqa: PLC0415 - not everybody has it
+        import horovod.torch as hvd  # not everybody has it
     except ImportError as error:
         raise StrategyError(HOW_TO_GET_HOROVOD) from error
     return hvd
@@ -160,8 +160,8 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Put the model on this rank's device, as rank 0 has it, and let Horovod reduce its gradients."""
-        assert self.accelerator is not None  # noqa: S101 - Lightning's order
-        assert self.model is not None  # noqa: S101
+        assert self.accelerator is not None  # Lightning's order
+        assert self.model is not None
         if self._layer_sync is not None:
             raise StrategyError(
                 "Trainer(sync_batchnorm=True) is torch.distributed's and does nothing for Horovod. Leave it out and "
@@ -190,7 +190,7 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
         """Wrap an optimizer in Horovod's; gradients are reduced after backward, before clipping."""
         hvd = _horovod()
         mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        assert self.lightning_module is not None  # noqa: S101
+        assert self.lightning_module is not None
         wrapped = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=[(name, one) for name, one in self.lightning_module.named_parameters() if id(one) in mine],
@@ -206,9 +206,9 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
 
     def _connect_metrics(self) -> None:
         """Let torchmetrics gather by Horovod; of itself it knows torch.distributed alone."""
-        from torchmetrics import Metric  # noqa: PLC0415 - it comes with Lightning
+        from torchmetrics import Metric  # it comes with Lightning
 
-        assert self.lightning_module is not None  # noqa: S101
+        assert self.lightning_module is not None
         for module in self.lightning_module.modules():
             if isinstance(module, Metric):
                 module.dist_sync_fn = self.gather_rows
@@ -219,12 +219,12 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
 
     def model_to_device(self) -> None:
         """Move the model to this rank's device."""
-        assert self.model is not None  # noqa: S101
+        assert self.model is not None
         self.model.to(self.root_device)
 
     def setup_environment(self) -> None:
         """Set the seed anew, as all of Lightning's distributed strategies do."""
-        from lightning_fabric.utilities.seed import reset_seed  # noqa: PLC0415
+        from lightning_fabric.utilities.seed import reset_seed
 
         super().setup_environment()
         reset_seed()
@@ -233,7 +233,7 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run a training step, in step with how many batches make one optimizer step."""
-        assert self.lightning_module is not None  # noqa: S101
+        assert self.lightning_module is not None
         passes = self.lightning_module.trainer.accumulate_grad_batches * self.turns
         if passes != self._passes:
             self._passes = passes
@@ -243,7 +243,7 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
 
     def post_backward(self, closure_loss: torch.Tensor) -> None:
         """Wait for the gradients' sums, where an optimizer step comes next."""
-        assert self.lightning_module is not None  # noqa: S101
+        assert self.lightning_module is not None
         automatic = self.lightning_module.automatic_optimization
         if automatic and (not self._whole_step or self.lightning_module.trainer.fit_loop._should_accumulate()):
             return

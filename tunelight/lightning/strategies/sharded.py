@@ -98,12 +98,12 @@ class RayShardedStrategy(SameTraining, ModelParallelStrategy):
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Shard the model, unless it has done so itself, then make its optimizers."""
-        assert self.model is not None  # noqa: S101 - Lightning's order
-        assert self.lightning_module is not None  # noqa: S101
+        assert self.model is not None  # Lightning's order
+        assert self.lightning_module is not None
         if is_overridden("configure_model", self.lightning_module):
             super().setup(trainer)
             return
-        assert self.accelerator is not None  # noqa: S101
+        assert self.accelerator is not None
         self.accelerator.setup(trainer)
         self.model = self.precision_plugin.convert_module(self.model)
         self.model_to_device()
@@ -121,9 +121,9 @@ class RayShardedStrategy(SameTraining, ModelParallelStrategy):
 
     def full_weights(self) -> Mapping[str, Any]:
         """Gather the whole model on rank 0, in its main memory. Called on every rank."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict  # noqa: PLC0415
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-        assert self.model is not None  # noqa: S101 - asked after a run
+        assert self.model is not None  # asked after a run
         return get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 
     def keep_optimizer_states(self) -> Callable[[], list[dict[str, Any]]]:
@@ -167,7 +167,7 @@ def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
     What no ``fully_shard`` covers would have its gradients synchronised by nobody: the model itself comes last,
     and its four steps are entries to its forward. Sharding it again does nothing.
     """
-    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method  # noqa: PLC0415
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
     if isinstance(model, FSDPModule):
         return

@@ -132,7 +132,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
                 f"Lightning does not shard its training data, so each rank reads {turns} of its own batches a step: "
                 "the global batch keeps its size, but holds other samples"
             )
-        assert self._session is not None  # noqa: S101 - asked on a rank
+        assert self._session is not None  # asked on a rank
         size = f"{self._session.world_size} of {self._session.wanted} workers"
         self._session.note(f"With {size}, training differs from the full gang's in one thing: {what}.")
 
@@ -219,7 +219,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
         finally:
             module._current_fx_name = hook
         loss = ClosureResult.from_training_step_output(output, trainer.accumulate_grad_batches).closure_loss
-        assert loss is not None  # noqa: S101 - Lightning refuses to skip a step in a gang
+        assert loss is not None  # Lightning refuses to skip a step in a gang
         return loss
 
     @contextlib.contextmanager
@@ -245,7 +245,7 @@ def _read(done: int, length: int) -> int:
 
 
 def _batch(loader: Any, turn: int) -> Any:
-    assert isinstance(loader, TurnLoader)  # noqa: S101 - in turns all loaders are
+    assert isinstance(loader, TurnLoader)  # in turns all loaders are
     return loader.group[min(turn, len(loader.group) - 1)]
 
 

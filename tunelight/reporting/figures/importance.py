@@ -82,8 +82,8 @@ def evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: st
     """Return each key's importance, by an evaluator of Optuna's."""
     if not columns:
         return {}
-    import optuna  # noqa: PLC0415 - a second that only this figure needs
-    from optuna.importance import (  # noqa: PLC0415
+    import optuna  # a second that only this figure needs
+    from optuna.importance import (
         FanovaImportanceEvaluator,
         PedAnovaImportanceEvaluator,
         get_param_importances,

@@ -158,7 +158,7 @@ def _write(entry: Entry) -> dict[str, Any]:
 
 def _sigma(low: float, high: float, log: bool) -> float:
     """Return the sigma that is our `around`; on a log scale, ConfigSpace takes log(low + sigma) for its width."""
-    from tunelight.space.more_domains import WIDTH  # noqa: PLC0415 - imports Ray
+    from tunelight.space.more_domains import WIDTH  # imports Ray
 
     return math.exp(WIDTH * math.log(high / low)) - low if log else WIDTH * (high - low)
 

@@ -22,7 +22,7 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    from ray.tune.search.sample import Domain  # noqa: PLC0415 - a second, and reading the other formats needs none
+    from ray.tune.search.sample import Domain  # a second, and reading the other formats needs none
 
     domains: dict[str, Any] = {}
     for key, value in given.items():
