@@ -249,7 +249,7 @@ class Task:
     every: int = 1
     every_s: float = 0.0
     share: float = 0.05
-    """When checkpoints are written: see :class:`tunelight.policies.CheckpointPolicy`."""
+    """When checkpoints are written: see :class:`tunelight.checkpoints.policy.CheckpointPolicy`."""
     verbose: int = 0
     terminal: Terminal | None = None
     """Where the ranks' output goes as it happens; None sends it to the trial's log."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import CheckpointPolicy, Checkpoints
 from tunelight.checkpoints.writer import CheckpointWriter, Writer
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped, guess
@@ -34,7 +35,6 @@ from tunelight.messages import (
     Task,
     Wrote,
 )
-from tunelight.policies import CheckpointPolicy
 from tunelight.session.exchange import Exchange, Store
 from tunelight.session.mailbox import Control, Mailbox, decode, encode
 from tunelight.session.shared import Sharing
@@ -109,7 +109,9 @@ class Session:
         self.writing = CheckpointWriter(
             lead=self.rank == 0,
             policy=CheckpointPolicy(
-                started, task.every_s, 1.0 if passed_on else task.share, last_at=started if task.job else None
+                started,
+                Checkpoints(every_s=task.every_s, share=1.0 if passed_on else task.share),
+                last_at=started if task.job else None,
             ),
             note=self.note,
             post=None if passed_on else post,  # such reports go on to Tune, each with its checkpoint
