@@ -153,6 +153,26 @@ class FailurePolicy:
         return FailureDecision.GIVE_UP
 
 
+class FailureTally:
+    """Counts the failures of one trial, and says by its policy whether and when it is tried again."""
+
+    def __init__(self, policy: FailurePolicy) -> None:
+        self._policy = policy
+        self._counted = self._row = 0
+
+    def report(self) -> None:
+        """Note a report: the next failure is the first in a row."""
+        self._row = 0
+
+    def fail(self, error: WorkerError) -> float | None:
+        """Count a failure; return how long to wait before the next try, in seconds, or None to give up."""
+        self._counted += self._policy.counts(error)
+        self._row += 1
+        if self._policy.decide(error, self._counted) is FailureDecision.GIVE_UP:
+            return None
+        return self._policy.delay_s(self._row)
+
+
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """What two messages of the same error may differ by: addresses and numbers."""
 _FRAME: Final = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)

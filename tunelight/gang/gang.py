@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
@@ -22,10 +22,11 @@ from ray.util.placement_group import PlacementGroup
 
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
 from tunelight.gang.crew import Crew
+from tunelight.gang.protocol import AnswerT
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
 from tunelight.gang.worker import Location
-from tunelight.messages import Adopt, Answer, Decision, Ended, Event, Save, Saved, Stop, WorkerError
+from tunelight.messages import Adopt, Decision, Ended, Event, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
 from tunelight.session.task import Task
 
@@ -42,8 +43,6 @@ _WORD_LIMIT_S = 2.0
 SILENCE_LIMIT_S = 300.0
 """How long a worker's process may be too busy to say that it has no news."""
 _POLL_S = 20.0
-
-Kind = TypeVar("Kind", bound=Answer)
 
 
 class Gang:
@@ -297,7 +296,7 @@ class Gang:
         """
         return self.ask(Save(), Saved) or Saved(None)
 
-    def ask(self, decision: Decision, kind: type[Kind]) -> Kind | None:
+    def ask(self, decision: Decision, kind: type[AnswerT]) -> AnswerT | None:
         """Send a decision that is answered by an event, and return that; None if the trial ended before it could.
 
         What comes meanwhile stays in order for ``next_event``, also what answers another decision.

@@ -1,4 +1,4 @@
-"""One trial or job on a gang, through faults and changes of size: the run protocol, for whoever wants it resilient."""
+"""One trial or job on a gang, through faults and changes of size."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunelight.checkpoints.files import last_whole, take_over
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S
+from tunelight.gang.protocol import TrainingGang
 from tunelight.messages import (
     Adopt,
     Adopted,
@@ -31,35 +32,77 @@ from tunelight.messages import (
     WorkerError,
     Wrote,
 )
-from tunelight.policies import COOLDOWN_S, FailureDecision, FailurePolicy
+from tunelight.policies import COOLDOWN_S, FailurePolicy, FailureTally
 from tunelight.session.task import Task
 
 Keep = Callable[[CheckpointInfo], object]
 _LONGEST_PAUSE_S = 600.0
 
 
-class Run:
-    """One task on a gang. It goes on from its newest checkpoint after a fault, and with more workers as they arrive.
+# -- the phases of a run
 
-    Every report is passed on once, also where training goes back behind it. Runs on: trial, driver.
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The ranks train, or have ended. They may be ordered to leave from ``movable_at`` on."""
+
+    movable_at: float = -math.inf
+    """Infinite for training code that writes no checkpoints: it cannot leave without losing what it has learned."""
+    pause_s: float = COOLDOWN_S
+    """How long to wait once the storage refuses a checkpoint."""
+
+    def refused(self, now: float) -> Training:
+        """Return the phase after a checkpoint that the storage refused: each pause is twice the one before."""
+        return Training(now + self.pause_s, min(2 * self.pause_s, _LONGEST_PAUSE_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The ranks are ordered to write a checkpoint at their next boundary, and to end there."""
+
+    serial: int
+    """The serial of that order, which its answer carries."""
+    why: str | None
+    """Why they have to leave their nodes; None where they start again on another number of workers."""
+    training: Training
+    """The phase to return to where they write no checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run has failed, which is raised after all events that came before."""
+
+    error: WorkerError
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The run has failed, and that was raised."""
+
+
+class ResilientRun:
+    """Runs one task on a gang. It restarts from the newest checkpoint after a fault, or to change its size.
+
+    Each report is passed on once, also where training restarts behind it. The run owns how far the ranks may train
+    without an answer. Runs on: trial, driver.
 
     Args:
-        gang: formed or not yet; it stays the caller's.
-        task: where to begin; ``number`` and ``resume`` say from where.
-        failures: what is survived.
-        say: told what happened, for the person who runs it.
-        keep: told of each finished checkpoint.
-        newest: asked, where training has to start again, for the checkpoint of a report up to the given one (by
-            default the last that was heard of).
-        fresh: given the task at each start, for what is too large to be kept in between.
-        size: how many workers to use; it can have fewer while some are lost (None: all, as they come).
-        leave: asked now and then why training has to leave its nodes (None: it need not). It then ends at its next
-            boundary, with a checkpoint and an error of type ``DRAINED``, to go on elsewhere.
+        gang: a gang, formed or not yet; the caller closes it.
+        task: what to train; ``number`` and ``resume`` say from where.
+        failures: which failures are survived.
+        say: called with notes for the person who runs it.
+        keep: called with each finished checkpoint.
+        newest: called before a restart with a report number; returns the newest checkpoint up to that report (by
+            default the last one that the ranks have reported).
+        fresh: called with the task at each start; returns it with what is too large to be kept in between.
+        size: how many workers to use, fewer while some are lost (None: all, as they arrive).
+        leave: called now and then; returns why training has to leave its nodes, if it has to. Training then ends at
+            its next boundary, with a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
     """
 
     def __init__(
         self,
-        gang: Any,
+        gang: TrainingGang,
         task: Task,
         failures: FailurePolicy,
         *,
@@ -75,119 +118,89 @@ class Run:
         self.gang = gang
         self.seen = task.number
         """The last report that was passed on."""
-        self._seconds = task.resume.seconds if task.resume else None
-        self.resume = task.resume
-        """The newest checkpoint."""
         self.size = size
         self.handed_in: dict[int, Any] = {}
         """What the ranks of this start have handed in, by rank."""
         self._task = task
-        self._failures = failures
-        self._say, self._keep, self._sleep, self._clock = say, keep, sleep, clock
-        self._fresh = fresh
+        """What the next start trains: the configuration, checkpoint and ``until`` of now."""
+        self._failures = FailureTally(failures)
+        self._say, self._keep, self._fresh = say, keep, fresh
         self._newest = newest or (lambda _: self.resume)
-        self._until = task.until
-        self._queue: deque[Event] = deque()
-        self._count = self._row = 0
-        self._error: WorkerError | None = None
+        self._leave, self._sleep, self._clock = leave or (lambda: None), sleep, clock
+        self._phase: Training | Leaving | Failed | Over = Training()
+        self._queue: deque[Report | Text] = deque()
+        self._met_at: float | None = None
         self._adopted_at = 0
-        self._met = -COOLDOWN_S
-        self._can_save = True
-        self._save_from, self._save_pause_s = -math.inf, COOLDOWN_S
-        self._leaving: int | None = None
-        """The serial of the order to leave that the ranks have and have not answered."""
-        self._started = False
-        self._leave = leave
-        self._why: str | None = None
+        self._seconds = task.resume.seconds if task.resume else None
+
+    # -- the run protocol
 
     def start(self) -> None:
-        """Start, on a gang that is fit for it. Raises: TrialError when the gang cannot be had, or has to leave."""
-        if self._leave is not None and (why := self._leave()) is not None:
-            raise TrialError(drained(why))
-        try:
-            self._start()
-        except GangError as error:
-            self._try_again(head_error(error))
-            self._raise_when_over()
-
-    def _start(self) -> None:
-        gang, before = self.gang, self.gang.size
-        self._leaving, self.handed_in = None, {}
-        gang.heal(self.size)
-        self._met = self._clock()
-        if self._started and gang.size != before:
-            self._say(f"goes on with {gang.size} workers ({before} before)")
-        self._started = True
-        number = self.resume.number if self.resume else 0
-        until = None if self._until is None else max(self._until, self.seen + 1)
-        gang.start(self._fresh(replace(self._task, number=number, resume=self.resume, until=until)))
+        """Start training. Raises: TrialError when the gang cannot be formed, or has to leave its nodes."""
+        self._start()
+        self._raise_failure()
 
     @property
     def running(self) -> bool:
         """True while there are events to come."""
-        return bool(self._queue) or self._error is not None or bool(self.gang.running)
+        return bool(self._queue) or isinstance(self._phase, Failed) or self.gang.running
+
+    @property
+    def resume(self) -> CheckpointInfo | None:
+        """The newest checkpoint."""
+        return self._task.resume
+
+    @property
+    def waits(self) -> bool:
+        """True while the ranks wait at the last report for a decision."""
+        return self._task.until is not None and self.seen >= self._task.until
 
     def answer(self, decision: Decision) -> None:
         """Send a decision to the ranks."""
-        if isinstance(decision, Continue) and self._until is not None:
-            self._until = None if decision.until is None else max(self._until, decision.until)
+        if isinstance(decision, Continue):
+            self._allow(decision.until)
         self.gang.answer(decision)
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
-        """Return the next event, None when none came in time. Faults that are survived are none.
+        """Return the next event, None when none came in time. A fault that is survived is no event.
 
-        Raises: TrialError for one that is not, after everything that came before it.
+        Raises: TrialError for a fault that is not survived, after all events that came before it.
         """
         while True:
-            if self._queue:
-                event: Event | None = self._queue.popleft()
-            else:
-                self._raise_when_over()
-                event = self._wait(timeout_s)
-                if event is not None:
-                    self._note(event)
+            event = self._queue.popleft() if self._queue else self._receive(timeout_s)
             if event is None:
                 return None
             if isinstance(event, Ended) and event.error is not None:
                 self._fail(event.error)
-            elif isinstance(event, Saved) and event.answers == self._leaving:
-                self._left(event)
-            elif self._take(event):
+            elif isinstance(self._phase, Leaving) and isinstance(event, Saved) and event.answers == self._phase.serial:
+                self._left(self._phase, event)
+            elif self._passes_on(event):
                 return event
 
-    def _wait(self, timeout_s: float | None) -> Event | None:
-        """Return the gang's next event; see meanwhile whether it has to leave its nodes."""
-        if self._leave is None:
-            event: Event | None = self.gang.next_event(timeout_s)
-            return event
-        end = None if timeout_s is None else self._clock() + timeout_s
+    def finish(self, reason: str) -> None:
+        """End training on all ranks, within a limit; events that come meanwhile are passed on as usual."""
+        self._keep_late(self.gang.finish(reason=reason))
+
+    # -- events
+
+    def _receive(self, timeout_s: float | None) -> Event | None:
+        """Return the gang's next event, once what it brings is noted; look meanwhile whether to leave the nodes."""
+        self._raise_failure()
+        end = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
-            self._leave_if_drained()
-            event = self.gang.next_event(LOOK_S if end is None else max(0.0, min(LOOK_S, end - self._clock())))
-            if event is not None or not self.gang.running or (end is not None and self._clock() >= end):
+            if self._movable and (why := self._leave()) is not None:
+                self._order_to_leave("moved", why)
+            event = self.gang.next_event(max(0.0, min(LOOK_S, end - self._clock())))
+            if event is not None:
+                self._note(event)
                 return event
-
-    def _leave_if_drained(self) -> None:
-        """Have the ranks write a checkpoint and end at their next boundary, if their nodes are to be taken away."""
-        if self._leave is not None and self._may_leave():
-            self._why = self._leave()
-            if self._why is not None:
-                self._leaving = self.gang.answer(Stop("moved", save=True))
-
-    def _take(self, event: Event) -> bool:
-        """Return False where there is nothing in an event for others, or a report that they have."""
-        if isinstance(event, Report):
-            if event.number <= self.seen:
-                return False
-            self.seen, self._row = event.number, 0
-            self._seconds = max(event.seconds, self._seconds or 0.0)
-            return True
-        return isinstance(event, Text | Ended)
+            if not self.gang.running or self._clock() >= end:
+                return None
 
     def _note(self, event: Event) -> None:
         """Note what an event brings, as it comes from the gang."""
         if isinstance(event, Report | Saved | Wrote) and event.checkpoint is not None:
-            self.resume = event.checkpoint
+            self._resume_from(event.checkpoint)
             self._keep(event.checkpoint)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
@@ -195,25 +208,155 @@ class Run:
             self.handed_in[event.rank] = event.value
 
     def _keep_late(self, events: Iterable[Event]) -> None:
-        """Note what came while a start was brought to its end, and keep what is for others."""
+        """Note events that came while a start was ended, and keep those to pass on."""
         for event in events:
             self._note(event)
             if isinstance(event, Report | Text):
                 self._queue.append(event)
 
-    def _raise_when_over(self) -> None:
-        if self._error is not None and not self._queue:
-            error, self._error = self._error, None
+    def _passes_on(self, event: Event) -> bool:
+        """Tell whether an event is for the caller: a new report, printed text, or the end of a rank."""
+        if not isinstance(event, Report):
+            return isinstance(event, Text | Ended)
+        if event.number <= self.seen:
+            return False
+        self.seen = event.number
+        self._seconds = max(event.seconds, self._seconds or 0.0)
+        self._failures.report()
+        return True
+
+    def _resume_from(self, checkpoint: CheckpointInfo | None) -> None:
+        self._task = replace(self._task, resume=checkpoint)
+
+    def _allow(self, until: int | None) -> None:
+        """Let the ranks train to report ``until`` without an answer; they keep what they were allowed before."""
+        before = self._task.until
+        self._task = replace(self._task, until=None if before is None or until is None else max(before, until))
+
+    # -- starts and faults
+
+    def _start(self) -> None:
+        """Start training, again if need be; the run has failed where that cannot be."""
+        if (why := self._leave()) is not None:
+            self._phase = Failed(drained(why))
+            return
+        try:
+            self._start_once()
+        except GangError as error:
+            self._restart(head_error(error))
+
+    def _start_once(self) -> None:
+        """Let the gang meet, and start the task on it. Raises: GangError."""
+        gang, task, before = self.gang, self._task, self.gang.size
+        if isinstance(self._phase, Leaving):
+            self._phase = self._phase.training
+        self.handed_in = {}
+        gang.heal(self.size)
+        restart, self._met_at = self._met_at is not None, self._clock()
+        if restart and gang.size != before:
+            self._say(f"goes on with {gang.size} workers ({before} before)")
+        number = task.resume.number if task.resume else 0
+        until = None if task.until is None else max(task.until, self.seen + 1)
+        gang.start(self._fresh(replace(task, number=number, until=until)))
+
+    def _fail(self, error: WorkerError) -> None:
+        """End a start in which a rank has failed; restart, or fail."""
+        cause = self.gang.fail(error)
+        self._keep_late(self.gang.late)
+        self._restart(cause)
+
+    def _restart(self, cause: WorkerError) -> None:
+        """Start again, as often as the failure policy says."""
+        while (delay_s := self._failures.fail(cause)) is not None:
+            seen = max([self.seen, *(event.number for event in self._queue if isinstance(event, Report))])
+            self._resume_from(self._newest(seen))
+            if self._adopted_at and (self.resume is None or self.resume.number <= self._adopted_at):
+                self._say(f"what it adopted after report {self._adopted_at} is in no checkpoint, and lost")
+                self._adopted_at = 0
+            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
+            self._sleep(delay_s)
+            try:
+                self._start_once()
+            except GangError as error:
+                cause = head_error(error)
+            else:
+                return
+        self._phase = Failed(cause)
+
+    def _from(self) -> str:
+        """Say where training restarts."""
+        if self.resume is None:
+            return "from the beginning"
+        if self._task.job:
+            return f"from epoch {self.resume.epoch}, step {self.resume.step}"
+        return f"from report {self.resume.number}"
+
+    def _raise_failure(self) -> None:
+        if isinstance(self._phase, Failed) and not self._queue:
+            error, self._phase = self._phase.error, Over()
             raise TrialError(error)
 
-    def finish(self, reason: str) -> None:
-        """Bring the ranks to their end, within a limit; what came on the way is passed on as if it had come before."""
-        self._keep_late(self.gang.finish(reason=reason))
+    # -- another size, other nodes
 
-    # -- what trials give one another
+    def resize(self, size: int | None) -> None:
+        """Use ``size`` workers soon. Workers that are missing are requested, and waiting ones released, at once."""
+        self.size = size
+        self.gang.want(size)
+
+    def resize_if_due(self) -> None:
+        """Order a restart on another number of workers, if that was asked for or workers have arrived that can join.
+
+        Call it now and then; it does not wait. No training is lost: at their next boundary the ranks write a
+        checkpoint. Training code that cannot write one keeps its workers.
+        """
+        if self._movable and self._size_changes():
+            self._order_to_leave("resize", None)
+
+    @property
+    def _movable(self) -> bool:
+        """True while the ranks can be ordered to write a checkpoint and end."""
+        phase = self._phase
+        return isinstance(phase, Training) and self._clock() >= phase.movable_at and self.gang.running
+
+    def _size_changes(self) -> bool:
+        """Tell whether another start would have the size that was asked for, or at least more workers."""
+        gang = self.gang
+        if self.size is not None:  # half of the missing workers would gain little
+            missing = min(self.size, gang.spec.wanted) - gang.size
+            return missing < 0 or (missing > 0 and gang.ready() >= missing)
+        cooled = self._met_at is None or self._clock() - self._met_at >= COOLDOWN_S
+        return gang.size < gang.spec.wanted and cooled and gang.ready() > 0
+
+    def _order_to_leave(self, reason: str, why: str | None) -> None:
+        assert isinstance(self._phase, Training)  # _movable
+        self._phase = Leaving(self.gang.answer(Stop(reason, save=True)), why, self._phase)
+
+    def _left(self, leaving: Leaving, saved: Saved) -> None:
+        """Restart, now that the ranks end with a checkpoint; or go on, where they wrote none."""
+        why = leaving.why
+        if saved.checkpoint is not None:
+            self._phase = Training()
+            self.finish("resize")
+            if why is None:
+                self._start()
+            else:
+                self._phase = Failed(drained(why))
+        elif saved.refused:
+            self._phase = leaving.training.refused(self._clock())
+            if leaving.training.pause_s == COOLDOWN_S:
+                stays = "keeps its size" if why is None else f"stays where it is although {why}"
+                self._say(f"{stays} for now: its checkpoint could not be written. That is tried again")
+        else:
+            self._phase = Training(math.inf)
+            stays = f"keeps its {self.gang.size} workers" if why is None else f"stays where it is although {why}"
+            self._say(f"{stays}: its training code writes no checkpoints")
+            if why is None:
+                self.gang.want(self.gang.size)
+
+    # -- exchange with other trials
 
     def offer(self) -> Any:
-        """Return a reference to what training is made of at its boundary; None where there is nothing to give."""
+        """Return a reference to the state of training at its boundary; None where there is none."""
         offered = self.gang.ask(Offer(), Offered) if self.gang.running else None
         if offered is None:
             return None
@@ -222,12 +365,11 @@ class Run:
         return offered.weights
 
     def adopt(self, adopt: Adopt) -> str | None:
-        """Become another trial's training: in place, else by starting anew from its last checkpoint, if it has one.
+        """Take over another trial's state: in place, else by a restart from its last checkpoint, if it has one.
 
         Returns: "memory", "disk", or None where training goes on as it was.
         """
-        if self._until is not None:
-            self._until = None if adopt.until is None else max(self._until, adopt.until)
+        self._allow(adopt.until)
         adopted = self.gang.ask(adopt, Adopted) if self.gang.running else None
         if adopted is None:  # it has failed or ended: its end is the next event
             return None
@@ -241,123 +383,21 @@ class Run:
         return self._start_as(adopt, adopted.why)
 
     def _start_as(self, adopt: Adopt, why: str) -> str | None:
-        """Start anew from another trial's checkpoint; from the own one, if that cannot be had after all."""
-        self.finish("adopt")  # what it was writing is finished by then
+        """Restart from another trial's checkpoint; from the run's own, if that one cannot be copied."""
+        self.finish("adopt")  # a checkpoint that is being written is finished by then
         try:
             info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number, seconds=self._seconds)
         except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"
         if info is None:
             self._say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
-            self.resume = self._newest(self.seen)
+            self._resume_from(self._newest(self.seen))
         else:
             self._say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
-            self._task, self.resume = replace(self._task, config=dict(adopt.config)), info
+            self._task = replace(self._task, config=dict(adopt.config), resume=info)
             self._keep(info)
-        try:
-            self.start()
-        except TrialError as error:
-            self._error = error.error  # the next event
+        self._start()
         return None if info is None else "disk"
-
-    # -- faults
-
-    def _fail(self, error: WorkerError) -> None:
-        cause = self.gang.fail(error)
-        self._keep_late(self.gang.late)
-        self._try_again(cause)
-
-    def _try_again(self, cause: WorkerError) -> None:
-        """Start again as often as the policy says."""
-        while True:
-            self._count += self._failures.counts(cause)
-            self._row += 1
-            if self._failures.decide(cause, self._count) is FailureDecision.GIVE_UP:
-                self._error = cause
-                return
-            self.resume = self._newest(
-                max([self.seen, *(one.number for one in self._queue if isinstance(one, Report))])
-            )
-            if self._adopted_at and (self.resume is None or self.resume.number <= self._adopted_at):
-                self._say(f"what it adopted after report {self._adopted_at} is in no checkpoint, and lost")
-                self._adopted_at = 0
-            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
-            self._sleep(self._failures.delay_s(self._row))
-            try:
-                self._start()
-            except GangError as error:
-                cause = head_error(error)
-            else:
-                return
-
-    def _from(self) -> str:
-        """Say where training goes on."""
-        if self.resume is None:
-            return "from the beginning"
-        if self._task.job:
-            return f"from epoch {self.resume.epoch}, step {self.resume.step}"
-        return f"from report {self.resume.number}"
-
-    # -- another size
-
-    def resize(self, size: int | None) -> None:
-        """Use ``size`` workers from soon on. What it takes is asked for, and what only waits is given back, at once."""
-        self.size = size
-        self.gang.want(size)
-
-    def resize_if_due(self) -> None:
-        """Go on with another number of workers soon, if that was asked for, or if workers have arrived that can join.
-
-        Call it now and then; waits for nothing. Nothing is lost: at their next boundary the ranks write a checkpoint.
-        Training code that cannot write one keeps its workers.
-        """
-        if self._may_leave() and self._due():
-            self._why = (
-                None  # a node that was to be drained, and whose checkpoint was refused then, may be kept after all
-            )
-            self._leaving = self.gang.answer(Stop("resize", save=True))
-
-    def _may_leave(self) -> bool:
-        """Tell whether the ranks could be asked now to write a checkpoint and end."""
-        able = self._can_save and self._leaving is None and self._error is None and self.gang.running
-        return bool(able and self._clock() >= self._save_from)
-
-    def _due(self) -> bool:
-        gang = self.gang
-        if self.size is not None:  # somebody wants that size now: with half of those who come little would be won
-            missing = min(self.size, gang.spec.wanted) - gang.size
-            return bool(missing < 0 or (missing > 0 and gang.ready() >= missing))
-        return bool(gang.size < gang.spec.wanted and self._clock() - self._met >= COOLDOWN_S and gang.ready())
-
-    def _left(self, saved: Saved) -> None:
-        """Go on in another size, now that the ranks leave with a checkpoint; or not, where they could write none."""
-        self._leaving = None
-        if saved.checkpoint is None and saved.refused:
-            self._ask_later()
-            return
-        if saved.checkpoint is None and self._why is not None:
-            self._can_save = False
-            self._say(f"stays where it is although {self._why}: its training code writes no checkpoints")
-            return
-        if saved.checkpoint is None:
-            self._can_save = False
-            self._say(f"keeps its {self.gang.size} workers: its training code writes no checkpoints")
-            self.gang.want(self.gang.size)
-            return
-        self._save_pause_s = COOLDOWN_S
-        self.finish("resize")
-        if self._why is not None:
-            self._error = drained(self._why)
-            return
-        self.start()
-
-    def _ask_later(self) -> None:
-        """Wait a while until a checkpoint is asked for again, twice as long each time: the storage refused this one."""
-        if self._save_pause_s == COOLDOWN_S:
-            stays = "keeps its size" if self._why is None else f"stays where it is although {self._why}"
-            self._say(f"{stays} for now: its checkpoint could not be written. That is tried again")
-        self._save_from = self._clock() + self._save_pause_s
-        self._save_pause_s = min(2 * self._save_pause_s, _LONGEST_PAUSE_S)
 
 
 def drained(why: str) -> WorkerError:
@@ -366,6 +406,6 @@ def drained(why: str) -> WorkerError:
 
 
 def head_error(error: Exception) -> WorkerError:
-    """Describe what went wrong on the head's side of a gang."""
+    """Describe an error on the head's side of a gang."""
     cause = error.cause if isinstance(error, GangError) else "unresponsive"
     return WorkerError(-1, os.uname().nodename, type(error).__name__, str(error), "", cause=cause)

@@ -20,7 +20,7 @@ from tunelight.resources import Reservation
 from tunelight.session.task import Task
 
 if TYPE_CHECKING:
-    from tunelight.gang.run import Run
+    from tunelight.gang.run import ResilientRun
 
 logger = logging.getLogger(__name__)
 
@@ -76,13 +76,9 @@ class Trial:
         self.config = config
         self.number = 0
         """The last report that Tune has heard of."""
-        self.until: int | None = spec.first.until
-        """The first report that waits for an answer."""
-        self.decided = True
-        """Whether the last report has its answer, or needs none."""
         self.size = spec.start
         """How many workers it is to have (None: as many as the gang has)."""
-        self.run: Run | None = None
+        self.run: ResilientRun | None = None
         """Its run on the gang, once it has started."""
         self.last: Report | None = None
         self.seconds = 0.0
@@ -119,7 +115,7 @@ class Trial:
             sys_path=spec.sys_path,
             metric=spec.metric,
             number=self.number,
-            until=self.until,
+            until=spec.first.until,
             resume=self.resume,
             checkpoints=spec.checkpoints,
             verbose=spec.verbose,
@@ -130,7 +126,6 @@ class Trial:
         """Note a report that is about to be passed on."""
         self.number, self.last = report.number, report
         self.seconds = max(self.seconds, report.seconds)  # after a fault it goes back
-        self.decided = self.until is None or report.number < self.until
 
     # -- where it goes on
 
@@ -199,7 +194,6 @@ class Trial:
         """Become another trial's training, and remember whose configuration holds from now on."""
         how = None if self.run is None else self.run.adopt(adopt)
         self._adopted = how or "none"
-        self.until, self.decided = adopt.until, True
         if how is not None and self.run is not None:
             self.config = dict(adopt.config)
             self.kept.newest = self.run.resume if how == "disk" else None  # the last is of what it was before

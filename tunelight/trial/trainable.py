@@ -16,7 +16,7 @@ from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.gang_log import Holding
-from tunelight.gang.run import Run, head_error
+from tunelight.gang.run import ResilientRun, head_error
 from tunelight.gang.spec import GangSpec
 from tunelight.machine.imports import collector_resting
 from tunelight.messages import (
@@ -104,8 +104,8 @@ class GangTrainable(Trainable):
                 run = self._start()
             else:
                 run.resize_if_due()
-                if not trial.decided:
-                    self._answer(Continue(until=trial.number + 1))
+                if run.waits:
+                    run.answer(Continue(until=trial.number + 1))
             return self._next_result(run)
         except TrialError as error:
             return self._failed(error.error)
@@ -181,8 +181,6 @@ class GangTrainable(Trainable):
     def _answer(self, decision: Decision) -> None:
         trial = self._trial
         assert trial.run is not None  # there is a trial to answer
-        if isinstance(decision, Continue):
-            trial.until, trial.decided = decision.until, True
         trial.run.answer(decision)
         if isinstance(decision, Stop) and self._grown:
             trial.run.finish(decision.reason)  # Tune may keep the gang idle: others want what it holds
@@ -199,7 +197,7 @@ class GangTrainable(Trainable):
 
     # -- one trial on the gang
 
-    def _start(self) -> Run:
+    def _start(self) -> ResilientRun:
         trial = self._trial
         if trial.unable is not None:
             raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(trial.unable), ""))
@@ -209,7 +207,7 @@ class GangTrainable(Trainable):
             self._gang = Gang(self._gang_spec(), ray.util.get_current_placement_group())
         elif self._gang.unfit is not None:
             trial.say(f"a worker is replaced: {self._gang.unfit}")
-        run = Run(
+        run = ResilientRun(
             self._gang,
             trial.task(),
             self.spec.failures,
@@ -243,7 +241,7 @@ class GangTrainable(Trainable):
             sys_path=self.spec.sys_path,
         )
 
-    def _next_result(self, run: Run) -> dict[str, Any]:
+    def _next_result(self, run: ResilientRun) -> dict[str, Any]:
         while True:
             event = run.next_event()
             if isinstance(event, Report):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tunelight.errors import GangError, TrialError
-from tunelight.gang.run import Run
+from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote.driver import _listen
 from tunelight.messages import (
@@ -91,6 +91,9 @@ class ScriptedGang:
         self._serial += 1
         return self._serial
 
+    def ask(self, decision: Any, kind: Any) -> Any:
+        return None
+
     def fail(self, first: WorkerError) -> WorkerError:
         self._events.clear()
         return first
@@ -115,17 +118,19 @@ class Clock:
         self.now += seconds
 
 
-def play(gang: ScriptedGang, policy: FailurePolicy | None = None, **kwargs: Any) -> tuple[Run, Clock, list[str]]:
+def play(
+    gang: ScriptedGang, policy: FailurePolicy | None = None, **kwargs: Any
+) -> tuple[ResilientRun, Clock, list[str]]:
     said: list[str] = []
     clock = Clock()
-    run = Run(
+    run = ResilientRun(
         gang, TASK, policy or FailurePolicy(), say=said.append, sleep=clock.sleep, clock=clock, **kwargs
     )  # fmt: skip
     run.start()
     return run, clock, said
 
 
-def numbers(run: Run) -> list[int]:
+def numbers(run: ResilientRun) -> list[int]:
     found = []
     while run.running:
         event = run.next_event()
@@ -164,7 +169,7 @@ def test_the_last_report_comes_before_the_error_that_ends_the_trial() -> None:
 def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
     gang = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
     said: list[str] = []
-    run = Run(gang, replace(TASK, until=1), FailurePolicy(), say=said.append)
+    run = ResilientRun(gang, replace(TASK, until=1), FailurePolicy(), say=said.append)
     run.start()
     run.next_event()
     run.answer(Continue(until=2))

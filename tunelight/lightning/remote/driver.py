@@ -29,7 +29,7 @@ from tunelight.gang.causes import as_cause
 from tunelight.gang.drain import DRAINED, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
-from tunelight.gang.run import Run
+from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
@@ -204,7 +204,7 @@ class DriverLauncher(_Launcher):
         )
         while True:
             gang = held.gang
-            steady = Run(
+            steady = ResilientRun(
                 gang,
                 task,
                 self._strategy.workers.failures,
@@ -223,7 +223,7 @@ class DriverLauncher(_Launcher):
             pool.close(held)
             held, task = self._take(), replace(task, resume=steady.resume)
 
-    def _finished(self, steady: Run, held: Held, reporter: Any, folder: Path) -> dict[int, Any]:
+    def _finished(self, steady: ResilientRun, held: Held, reporter: Any, folder: Path) -> dict[int, Any]:
         """Run a job to its end; return what ranks hand in. The gang is given back, or closed, unless it has to move."""
         gang = held.gang
         try:
@@ -329,7 +329,7 @@ def _with_run(task: Task, run: Packed) -> Task:
     return replace(task, config={**task.config, "run": ray.put(run)})
 
 
-def _listen(run: Run, reporter: Any) -> dict[int, Any]:
+def _listen(run: ResilientRun, reporter: Any) -> dict[int, Any]:
     """Follow a job to its end; return what ranks handed in at its last start. Raises: TrialError with the cause."""
     elastic = run.gang.spec.least is not None
     with shown() as show:
