@@ -22,7 +22,16 @@ from tunelight.lightning.recipe import payload
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import Lent, OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.record import RECORD_FILE, create_sweep_folder, locked, mirrored, plain, provenance, write_sweep_file
+from tunelight.record import (
+    RECORD_FILE,
+    SWEEP_FILE,
+    create_sweep_folder,
+    locked,
+    mirrored,
+    plain,
+    provenance,
+    write_sweep_file,
+)
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
@@ -172,7 +181,7 @@ def run(
             return SweepResults.load(sweep.folder)
         signals = StopSignals()
         with (
-            connected(settings, sweep.reservation, sweep.folder, signals) as (reservation, watch),
+            connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, signals) as (reservation, watch),
             signals,  # only now: Ray installs a handler of SIGTERM when it starts
             lent(settings, reservation.least or reservation.workers) as loan,
         ):
