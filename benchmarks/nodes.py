@@ -185,7 +185,8 @@ def trial(gang: Any, folder: Path, *, asked: bool) -> tuple[float, float]:
     """Return the seconds that a report takes the gang, and the processor seconds that it takes this process."""
     import cloudpickle
 
-    from tunelight.messages import Continue, Ended, Report, Task
+    from tunelight.messages import Continue, Ended, Report
+    from tunelight.session.task import Task
 
     config = {"block": BLOCK, "blocks": BLOCKS}
     train, cwd, until = cloudpickle.dumps(reporting), str(Path.cwd()), 1 if asked else None

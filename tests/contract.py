@@ -11,7 +11,8 @@ import cloudpickle
 import pytest
 
 from tunelight.errors import GangError
-from tunelight.messages import Continue, Ended, Report, Saved, Stop, Task, Wrote
+from tunelight.messages import Continue, Ended, Report, Saved, Stop, Wrote
+from tunelight.session.task import Task
 
 
 def reporting(config: dict[str, Any]) -> None:

@@ -23,7 +23,8 @@ from tunelight.errors import StrategyError
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.lightning.exact.evaluation import ExactEvaluation, interleave
-from tunelight.messages import Ended, Task
+from tunelight.messages import Ended
+from tunelight.session.task import Task
 
 SIZES = (1, 3, 5, 7, 13)
 Case = Callable[[Callable[..., pl.Trainer]], Any]

@@ -16,7 +16,8 @@ from tests.conftest import share_holdings
 from tests.contract import GangContract
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
-from tunelight.messages import Ended, Report, Task
+from tunelight.messages import Ended, Report
+from tunelight.session.task import Task
 
 
 def spec(workers: int = 2) -> GangSpec:

@@ -14,7 +14,8 @@ import pytest
 from tests.integration.test_gang import collective, run, spec
 from tunelight.gang.gang import Gang
 from tunelight.gang.seat import sweep_seats
-from tunelight.messages import Ended, Task
+from tunelight.messages import Ended
+from tunelight.session.task import Task
 
 
 def wait_for(what: Any, limit_s: float = 60.0) -> None:

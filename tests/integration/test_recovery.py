@@ -17,7 +17,8 @@ from tests.conftest import share_holdings
 from tunelight.checkpoints.files import FOLDER, file_name
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
-from tunelight.messages import CheckpointInfo, Ended, OnResize, Report, Task
+from tunelight.messages import CheckpointInfo, Ended, OnResize, Report
+from tunelight.session.task import Task
 
 SPEC = GangSpec(workers=2, cwd=str(Path.cwd()), sys_path=driver_paths())
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import CheckpointPolicy
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo, Wrote
-from tunelight.policies import CheckpointPolicy
 
 SETTLE_LIMIT_S = 600.0
 """How long the end of a trial waits for its last checkpoint."""
@@ -81,9 +81,9 @@ class CheckpointWriter:
         self._policy.waited(self._clock() - now)
         if not admitted:
             self._note(
-                f"Checkpoints cost more than {self._policy.share:.0%} of the time, so that not every report writes "
-                "one; a restart then repeats more than one report. Checkpoints(share=) allows more, and every= or "
-                "every_s= say when to write them."
+                f"Checkpoints cost more than {self._policy.limits.share:.0%} of the time, so that not every report "
+                "writes one; a restart then repeats more than one report. Checkpoints(share=) allows more, and every= "
+                "or every_s= say when to write them."
             )
         return admitted
 

@@ -25,8 +25,9 @@ from tunelight.gang.crew import Crew
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
 from tunelight.gang.worker import Location
-from tunelight.messages import Adopt, Answer, Decision, Ended, Event, Save, Saved, Stop, Task, WorkerError
+from tunelight.messages import Adopt, Answer, Decision, Ended, Event, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
+from tunelight.session.task import Task
 
 STOP_LIMIT_S = 30.0
 """How long a trial may take from a stop to its end: its next report may be an epoch away."""

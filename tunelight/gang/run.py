@@ -27,12 +27,12 @@ from tunelight.messages import (
     Report,
     Saved,
     Stop,
-    Task,
     Text,
     WorkerError,
     Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailureDecision, FailurePolicy
+from tunelight.session.task import Task
 
 Keep = Callable[[CheckpointInfo], object]
 _LONGEST_PAUSE_S = 600.0

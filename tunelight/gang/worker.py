@@ -30,10 +30,11 @@ from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.version_check import installed
-from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Task, WorkerError
+from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import Sharing
+from tunelight.session.task import Task
 
 _TIDY_LIMIT_S = 10.0
 _FETCH_LIMIT_S = 60.0

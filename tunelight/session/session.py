@@ -10,10 +10,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import CheckpointPolicy
 from tunelight.checkpoints.writer import CheckpointWriter, Writer
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped, guess
@@ -31,13 +33,12 @@ from tunelight.messages import (
     Save,
     Saved,
     Stop,
-    Task,
     Wrote,
 )
-from tunelight.policies import CheckpointPolicy
 from tunelight.session.exchange import Exchange, Store
 from tunelight.session.mailbox import Control, Mailbox, decode, encode
 from tunelight.session.shared import Sharing
+from tunelight.session.task import Task
 
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; nothing takes an hour."""
@@ -105,11 +106,13 @@ class Session:
         self.exchange = Exchange(store)
         """What gives this training's state to other trials, and takes theirs."""
         self._serial = task.serial
-        self._every, started, passed_on = task.every, time.monotonic(), task.job and task.heard
+        self._every, started, passed_on = task.checkpoints.every, time.monotonic(), task.job and task.heard
         self.writing = CheckpointWriter(
             lead=self.rank == 0,
             policy=CheckpointPolicy(
-                started, task.every_s, 1.0 if passed_on else task.share, last_at=started if task.job else None
+                started,
+                replace(task.checkpoints, share=1.0) if passed_on else task.checkpoints,
+                last_at=started if task.job else None,
             ),
             note=self.note,
             post=None if passed_on else post,  # such reports go on to Tune, each with its checkpoint

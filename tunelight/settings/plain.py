@@ -8,10 +8,10 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from tunelight.checkpoints.policy import Checkpoints
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import import_path
-from tunelight.settings.values import Checkpoints
 
 
 def plain_setting(value: Any) -> Any:

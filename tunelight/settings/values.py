@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight import stores
-from tunelight.compat.arguments import known_fields, replacement
+from tunelight.checkpoints.policy import Checkpoints
+from tunelight.compat.arguments import replacement
 from tunelight.errors import HOW_TO_GET_HOROVOD, ArgumentError, SettingsError, guess, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
@@ -28,32 +29,6 @@ if TYPE_CHECKING:
 
 BACKENDS = ("ddp", "horovod", "sharded")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-@known_fields("checkpoints")
-@dataclass(frozen=True)
-class Checkpoints:
-    """Which checkpoints are kept, and when one is written.
-
-    Args:
-        keep: how many of the best are kept (1), beside the last and the one before it.
-        every: one is written every ``every`` reports (1);
-        every_s: but not sooner than so many seconds after the last one (0);
-        share: nor where they would block training for more than this share of the time (0.05).
-    """
-
-    keep: int = 1
-    every: int = 1
-    every_s: float = 0.0
-    share: float = 0.05
-
-    def __post_init__(self) -> None:
-        for name in ("keep", "every"):
-            object.__setattr__(self, name, _whole(f"checkpoints: {name}", getattr(self, name)))
-        object.__setattr__(self, "every_s", _number("checkpoints: every_s", self.every_s, zero=True))
-        object.__setattr__(self, "share", _number("checkpoints: share", self.share))
-        if self.share > 1:
-            raise SettingsError(f"checkpoints: share must be 1 or less (0.05: a twentieth), not {self.share!r}.")
 
 
 PARTS: tuple[str, ...] = ("model", "data", "trainer")

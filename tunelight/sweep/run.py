@@ -373,7 +373,6 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
         warm.pool.close()  # what idles after this process's own fits holds what trials need
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
-    keep = settings.checkpoints or Checkpoints()
     spec = TrialSpec(
         train=sweep.payload if len(sweep.payload) <= _INLINE_BYTES else ray.put(sweep.payload),
         lent=loan,
@@ -381,10 +380,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
         backend=settings.backend,
         **settings.judged_by,
         seed=settings.seed or 0,
-        keep=keep.keep,
-        every=keep.every,
-        every_s=keep.every_s,
-        share=keep.share,
+        checkpoints=settings.checkpoints or Checkpoints(),
         first=first_decision(scheduler),
         failures=settings.failures,
         on_resize=settings.on_resize,

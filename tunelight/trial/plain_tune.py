@@ -56,7 +56,6 @@ def gang_trainable(
             f"gang_trainable judges checkpoints by one metric, not metric={metric!r} with mode={mode!r}. Give the one "
             "that the best checkpoint is to be kept by; those of the search go into TuneConfig(search_alg=...)."
         )
-    Checkpoints(keep=keep)
     reservation = reserve(workers, cpus_per_worker, gpus_per_worker, resources_per_trial)
     spec = TrialSpec(
         train=check_picklable(train, "train"),
@@ -65,7 +64,7 @@ def gang_trainable(
         metric=metric,
         mode=mode,
         seed=seed,
-        keep=keep,
+        checkpoints=Checkpoints(keep=keep),
         failures=check_setting("failures", failures),
         on_resize=check_setting("on_resize", on_resize),
         start=start,

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.gang.spec import driver_paths
-from tunelight.messages import Adopt, CheckpointInfo, Continue, Lent, OnResize, Report, Task
+from tunelight.messages import Adopt, CheckpointInfo, Continue, Lent, OnResize, Report
 from tunelight.policies import Divergence, FailurePolicy
 from tunelight.resources import Reservation
+from tunelight.session.task import Task
 
 if TYPE_CHECKING:
     from tunelight.gang.run import Run
@@ -38,10 +40,7 @@ class TrialSpec:
     metric: str | None = None
     mode: Literal["min", "max"] = "min"
     seed: int = 0
-    keep: int = 1
-    every: int = 1
-    every_s: float = 0.0
-    share: float = 0.05
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     first: Continue = field(default_factory=lambda: Continue(until=1))
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     on_resize: OnResize = field(default_factory=OnResize)
@@ -92,7 +91,7 @@ class Trial:
         """The checkpoint that it goes on from."""
         self.unable: CheckpointError | None = None
         """Why it cannot go on, if it cannot."""
-        self.kept = checkpoints.Kept(spec.keep, spec.mode)
+        self.kept = checkpoints.Kept(spec.checkpoints.keep, spec.mode)
         self.divergence = Divergence(spec.metric, spec.mode)
         self._adopted: str | None = None
         self._log: list[str] = []
@@ -122,9 +121,7 @@ class Trial:
             number=self.number,
             until=self.until,
             resume=self.resume,
-            every=spec.every,
-            every_s=spec.every_s,
-            share=spec.share,
+            checkpoints=spec.checkpoints,
             verbose=spec.verbose,
             lent=spec.lent,
         )

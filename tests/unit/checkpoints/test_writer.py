@@ -15,11 +15,11 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import FREE_S, CheckpointPolicy, Checkpoints
 from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import CheckpointError
 from tunelight.lightning.state.snapshot import frozen, write_later
 from tunelight.messages import CheckpointInfo, Wrote
-from tunelight.policies import FREE_S, CheckpointPolicy
 
 
 class Clock:
@@ -85,7 +85,7 @@ def test_a_short_trial_writes_at_every_report() -> None:
 
 
 def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
-    policy, now, written = CheckpointPolicy(0.0, share=0.05), 0.0, 0
+    policy, now, written = CheckpointPolicy(0.0), 0.0, 0
     for _ in range(1000):
         now += 10.0
         if policy.allowance_s(now) > 0:
@@ -97,7 +97,7 @@ def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
 
 
 def test_a_cheap_one_is_written_at_every_report_however_long_it_trains() -> None:
-    policy, now = CheckpointPolicy(0.0, share=0.05), 0.0
+    policy, now = CheckpointPolicy(0.0), 0.0
     for _ in range(1000):
         now += 10.0
         assert policy.allowance_s(now) > 0
@@ -105,7 +105,7 @@ def test_a_cheap_one_is_written_at_every_report_however_long_it_trains() -> None
 
 
 def test_every_s_is_the_least_time_between_two() -> None:
-    policy = CheckpointPolicy(0.0, every_s=60.0)
+    policy = CheckpointPolicy(0.0, Checkpoints(every_s=60.0))
     assert policy.due(5.0)
     policy.wrote(5.0, 0.01)
     assert not policy.due(64.0)

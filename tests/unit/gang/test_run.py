@@ -24,12 +24,12 @@ from tunelight.messages import (
     Report,
     Saved,
     Stop,
-    Task,
     Text,
     WorkerError,
     Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
+from tunelight.session.task import Task
 
 TASK = Task("00000", "/nowhere", {}, b"", 1, "/", until=None)
 

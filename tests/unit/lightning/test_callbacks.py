@@ -12,18 +12,20 @@ import pytest
 import pytorch_lightning as pl
 
 from tests.fakes import MemoryControl
+from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import MetricError, SettingsError, StrategyError
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
-from tunelight.messages import Place, Task
+from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
+from tunelight.session.task import Task
 
 
 @pytest.fixture
 def reports(tmp_path: Path) -> Iterator[list[Any]]:
     """Events of a trial of one rank that needs no answers."""
     events: list[Any] = []
-    task = Task("00000", str(tmp_path), {}, b"", 1, ".", every=2)
+    task = Task("00000", str(tmp_path), {}, b"", 1, ".", checkpoints=Checkpoints(every=2))
     mailbox = Mailbox(None)
     session.set_current(session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, mailbox))
     yield events

@@ -17,9 +17,10 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 
 from tests.fakes import MemoryControl
 from tunelight.errors import StrategyError
-from tunelight.messages import Place, Task
+from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
+from tunelight.session.task import Task
 
 ROOT = Path(__file__).parents[3]
 QUIET: dict[str, Any] = {

@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.fakes import MemoryControl
 from tunelight.lightning.launcher import GangLauncher
-from tunelight.messages import CheckpointInfo, Place, Task
+from tunelight.messages import CheckpointInfo, Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
+from tunelight.session.task import Task
 
 
 class Counting(pl.LightningModule):

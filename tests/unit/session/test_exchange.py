@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes import MemoryControl
-from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop, Task
+from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop
 from tunelight.session import session
 from tunelight.session.exchange import Exchange
 from tunelight.session.mailbox import Mailbox, decode, encode
+from tunelight.session.task import Task
 
 
 class Weights:

@@ -12,10 +12,12 @@ import pytest
 
 from tests.fakes import MemoryControl
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
-from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Task, Wrote
+from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Wrote
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
+from tunelight.session.task import Task
 
 
 class Ranks:
@@ -157,7 +159,7 @@ def test_what_a_job_writes_by_itself_is_no_answer_to_anybody(tmp_path: Path) -> 
 
 
 def test_every_rank_leaves_out_the_checkpoints_that_rank_0_does(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, until=None, every_s=3600.0)
+    ranks = Ranks(tmp_path, until=None, checkpoints=Checkpoints(every_s=3600.0))
     write = Waited(ranks)
     for _ in range(3):
         assert ranks.report({"loss": 1}, checkpoint=write) == [None, None]
@@ -167,7 +169,7 @@ def test_every_rank_leaves_out_the_checkpoints_that_rank_0_does(tmp_path: Path) 
 
 
 def test_every_counts_reports(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, until=None, every=2)
+    ranks = Ranks(tmp_path, until=None, checkpoints=Checkpoints(every=2))
     for _ in range(4):
         ranks.report({"loss": 1}, checkpoint=Waited(ranks))
     ranks.sessions[0].writing.settle()

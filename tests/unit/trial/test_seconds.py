@@ -17,13 +17,14 @@ from tests.fakes import FakeGang, MemoryControl
 from tests.heads import Heads, heads_in
 from tests.unit.recording import Sweep
 from tunelight.checkpoints import files as checkpoints
-from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place, Task
+from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place
 from tunelight.record import create_sweep_folder, read_lines, read_record
 from tunelight.resources import reserve
 from tunelight.schedulers import ASHA
 from tunelight.searchers import Again, SweepSearch
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
+from tunelight.session.task import Task
 from tunelight.simulation import Costs, Curve, simulate
 from tunelight.sweep.replay import replay_scheduler
 from tunelight.trial.spec import TrialSpec

@@ -22,6 +22,7 @@ import torch
 from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
@@ -34,8 +35,9 @@ from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
 from tunelight.lightning.transfer import Packed, unpack
 from tunelight.machine.notebook import is_terminal, shown
-from tunelight.messages import CheckpointInfo, Continue, Report, Task, Terminal, Text
+from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation
+from tunelight.session.task import Task
 
 if TYPE_CHECKING:
     from tunelight.lightning.strategies.base import GangStrategy
@@ -198,7 +200,7 @@ class DriverLauncher(_Launcher):
             terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
             job=True,
             heard=reporter is not None,
-            every_s=0.0 if reporter else SAFE_EVERY_S,
+            checkpoints=Checkpoints(every_s=0.0 if reporter else SAFE_EVERY_S),
         )
         while True:
             gang = held.gang

@@ -12,9 +12,10 @@ import pytest
 from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from tunelight.lightning.state import loggers as logs
-from tunelight.messages import CheckpointInfo, Place, Task
+from tunelight.messages import CheckpointInfo, Place
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.session import Session
+from tunelight.session.task import Task
 
 
 def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int = 0, **task: Any) -> Session:

@@ -30,9 +30,10 @@ from tunelight.gang.meeting.torch_group import COLLECTIVE_LIMIT_S, TorchGroup
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.strategies.base import check_lightning
 from tunelight.lightning.strategies.sharded import blocks
-from tunelight.messages import Place, Task
+from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
+from tunelight.session.task import Task
 
 needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 ALL = pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+"""Which checkpoints a trial writes and keeps: the setting, and the policy that decides when one is due."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+from tunelight.compat.arguments import known_fields
+from tunelight.errors import SettingsError
+
+FREE_S = 1.0
+"""Seconds for which checkpoints may block training before their share of the time counts: a short trial skips none."""
+
+
+@known_fields("checkpoints")
+@dataclass(frozen=True)
+class Checkpoints:
+    """Which checkpoints are kept, and when they are written.
+
+    Args:
+        keep: how many of the best are kept (1), beside the last and the one before it.
+        every: a checkpoint is written every ``every`` reports (1);
+        every_s: at least this many seconds after the last one (0);
+        share: and only while checkpoints block training for at most this share of the time (0.05).
+
+    Raises: SettingsError.
+    """
+
+    keep: int = 1
+    every: int = 1
+    every_s: float = 0.0
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "every"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+                raise SettingsError(f"checkpoints: {name} must be a whole number of 1 or more, not {count!r}.")
+            object.__setattr__(self, name, int(count))
+        for name, wanted in (("every_s", "0 or more"), ("share", "more than 0")):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+                raise SettingsError(f"checkpoints: {name} must be a number, {wanted}, not {value!r}.")
+            if value < 0 or (value == 0 and name == "share"):
+                raise SettingsError(f"checkpoints: {name} must be {wanted}, not {value!r}.")
+            object.__setattr__(self, name, int(value) if isinstance(value, Integral) else float(value))
+        if self.share > 1:
+            raise SettingsError(f"checkpoints: share must be 1 or less (0.05: a twentieth), not {self.share!r}.")
+
+
+@dataclass(slots=True)
+class CheckpointPolicy:
+    """Decides when a trial writes a checkpoint, so that this blocks training for a small share of the time only.
+
+    All times are seconds of one clock, whichever.
+
+    Args:
+        started: when training started.
+        limits: ``every_s`` and ``share`` are obeyed here.
+    """
+
+    started: float
+    limits: Checkpoints = Checkpoints()
+    blocked_s: float = 0.0
+    """How long checkpoints have blocked training."""
+    last_s: float = 0.0
+    """How long the last one did."""
+    last_at: float | None = None
+    """When the last one was written."""
+
+    def due(self, now: float) -> bool:
+        """Tell whether ``every_s`` seconds have passed since the last checkpoint."""
+        return self.last_at is None or now - self.last_at >= self.limits.every_s
+
+    def allowance_s(self, now: float) -> float:
+        """Return for how long the next checkpoint may block before it is itself written; below 0: not at all."""
+        return FREE_S + self.limits.share * (now - self.started) - self.blocked_s - self.last_s
+
+    def waited(self, seconds: float) -> None:
+        """Count time that a checkpoint has blocked before it was written, or instead."""
+        self.blocked_s += seconds
+
+    def wrote(self, now: float, seconds: float) -> None:
+        """Count a checkpoint that was written at ``now`` and blocked training for ``seconds``."""
+        self.blocked_s += seconds
+        self.last_s, self.last_at = seconds, now
