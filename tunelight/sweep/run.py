@@ -37,6 +37,7 @@ from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
+from tunelight.space.check import check_settings
 from tunelight.stores import drop, for_tune
 from tunelight.stores.masking import masked_settings
 from tunelight.sweep.past import Past, code_of, objects_in, taken_up
@@ -165,7 +166,7 @@ def run(
     given = {key: value for key, value in locals().items() if key != "search_space" and value is not UNSET}
     space = SearchSpace.of(search_space)
     settings = Settings(**{**space.settings, **given})
-    settings.check(space)
+    check_settings(space, settings)
     with contextlib.ExitStack() as stack:
         past = stack.enter_context(taken_up(settings)) if settings.resume else None
         if settings.seed is None:
