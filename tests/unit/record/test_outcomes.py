@@ -19,8 +19,8 @@ def test_states_of_earlier_records_have_a_row() -> None:
 
 def test_what_follows_from_the_table() -> None:
     assert TERMINAL == {"FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED"} == VERBS.keys()
-    assert FAILED == {"DIVERGED", "OOM", "ERROR"}
-    assert INFEASIBLE == {"DIVERGED", "OOM"}
+    assert {"DIVERGED", "OOM", "ERROR"} == FAILED
+    assert {"DIVERGED", "OOM"} == INFEASIBLE
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
