@@ -157,10 +157,6 @@ Decision = Continue | Save | Stop | Offer | Adopt
 Answer = Saved | Offered | Adopted
 
 
-Failure = Literal["ERROR", "OOM", "DIVERGED"]
-"""How a trial failed: its code raised or a process died, memory ran out, or training went astray."""
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerError:
     """Why a trial failed: which rank, where, and its traceback as text.
