@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.gang.spec import driver_paths
-from tunelight.messages import Adopt, CheckpointInfo, Continue, Lent, OnResize, Report, Task
+from tunelight.messages import Adopt, CheckpointInfo, Continue, DatasetHandle, OnResize, Report, Task
 from tunelight.policies import Divergence, FailurePolicy
 from tunelight.resources import Reservation
 
@@ -51,7 +51,7 @@ class TrialSpec:
     verbose: int = 0
     start: int | None = None
     """How many workers a trial has until ``Resize`` says otherwise (None: all that it can get, as they come)."""
-    lent: Lent | None = None
+    datasets: DatasetHandle | None = None
     """The sweep's datasets."""
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=driver_paths)
@@ -126,7 +126,7 @@ class Trial:
             every_s=spec.every_s,
             share=spec.share,
             verbose=spec.verbose,
-            lent=spec.lent,
+            datasets=spec.datasets,
         )
 
     def heard(self, report: Report) -> None:
