@@ -208,15 +208,15 @@ class OnResize:
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """A sweep's datasets, as its trials know them.
+class DatasetHandle:
+    """A sweep's datasets, as its trials get at them.
 
-    ``rows``: how many rows each has, by name, None where nobody knows without reading it. ``shelf`` is the actor that
-    hands them out (``shelf.get.remote(name)``). ``notes``: what the person who runs the sweep should know.
+    ``rows``: the number of rows of each, by name; None where it is unknown without reading the data. ``server``: the
+    actor that hands the datasets out (``server.get.remote(name)``). ``notes``: what to print for the user.
     """
 
     rows: Mapping[str, int | None] = field(default_factory=dict)
-    shelf: Any = None
+    server: Any = None
     notes: tuple[str, ...] = ()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tunelight.cluster.connect import check_runtime_env, nodes_of
-from tunelight.data.shelf import check_sources
+from tunelight.data.server import check_sources
 from tunelight.errors import ResourceError
 from tunelight.resources import Reservation, fitted, reserve
 from tunelight.settings import NAMES, Settings, check_model, check_picklable, check_train
