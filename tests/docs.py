@@ -19,7 +19,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 INDENTED = {
-    "docs/how-it-works.md": "text",  # its one drawing
     "benchmarks/README.md": "console",
 }
 """Pages whose indented lines are a block of this language; all others name the language on a fence."""

@@ -1,15 +1,17 @@
-"""Who may import whom: the table of doors, and the reader of imports that holds the package against it.
+"""The rooms of the package: what each is for, which others and which libraries it may import; and the judge of that.
 
-Imports inside functions count, as do modules imported by a name that is written out and `ray.tune` reached
-through `import ray`. Imports under `if TYPE_CHECKING:` are exempt: they are for readers and mypy, and no
-process ever carries them out.
+Rooms import downwards only. Imports inside functions count, as do modules imported by a name that is written out,
+`ray.tune` reached through `import ray`, and imports under `if TYPE_CHECKING:`, for a reader follows those too. Of
+libraries the last do not count: no process carries them out.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import graphlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,16 +19,25 @@ PACKAGE = Path(__file__).parents[1] / "tunelight"
 
 
 @dataclass(frozen=True)
-class Door:
-    """What one room may import.
+class Room:
+    """A folder or a loose file of the package.
 
-    ``rooms`` are rooms of tunelight, or single modules of one ("lightning.guard"); a room may always
-    import its own modules. ``libraries`` are third-party modules or single names in them; ``late`` are
-    libraries that only the inside of a function may import, so that importing the room stays cheap.
+    ``rule`` says in one line what belongs there; ``rooms`` are those that it may import. An entry with a colon, such
+    as "cluster:lightning.remote", is open to that part of the room alone.
     """
 
+    rule: str
     rooms: frozenset[str] = frozenset()
-    libraries: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """The third-party modules, or single names in them, that a room or a part of it may import.
+
+    ``late`` are those that only the inside of a function may import, so that importing the room stays cheap.
+    """
+
+    names: frozenset[str] = frozenset()
     late: frozenset[str] = frozenset()
     why: str = ""
 
@@ -35,267 +46,140 @@ def names(*lists: str) -> frozenset[str]:
     return frozenset(" ".join(lists).split())
 
 
+# From the ground up. Every import counts, also one inside a function or for annotations alone.
+ROOMS: dict[str, Room] = {
+    "messages": Room("what crosses a process: frozen, without behaviour"),
+    "errors": Room("what can go wrong for a user", names("messages")),
+    "compat": Room("names of Ray, of Lightning and of other tools that differ between versions", names("errors")),
+    "policies": Room("deciders without clock or act: failure, divergence", names("messages errors compat")),
+    "machine": Room("this process and this machine", names("messages errors")),
+    "stores": Room("what a path stands for: a file, or an object in a store", names("errors")),
+    "digits": Room("a first model and its data, as a user would write them", names("errors")),
+    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors policies stores")),
+    "settings": Room(
+        "what a sweep can be told, value by value", names("messages errors compat policies stores checkpoints")
+    ),
+    "zoo": Room("models and data of the search spaces that come along", names("errors digits")),
+    "session": Room("a worker's own context and its reports", names("messages errors compat policies checkpoints")),
+    "space": Room("what is searched, and settings checked against it", names("messages errors compat settings stores")),
+    "resources": Room("workers to one reservation", names("messages errors compat settings")),
+    "record": Room(
+        "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
+    ),
+    "gang": Room(
+        "workers that train as one, without Tune or Lightning",
+        names("messages errors compat policies machine stores checkpoints settings session resources"),
+    ),
+    "schedulers": Room(
+        "decide when a trial stops, pauses or changes its size", names("messages errors compat settings space")
+    ),
+    "searchers": Room(
+        "suggest configurations",
+        names("messages errors compat checkpoints stores settings space record"),
+    ),
+    "results": Room(
+        "best, table and export, from the record alone",
+        names("messages errors stores checkpoints settings space record resources"),
+    ),
+    "trial": Room(
+        "one trial of Tune as one gang",
+        names("messages errors compat policies machine stores checkpoints settings resources session gang"),
+    ),
+    "cluster": Room(
+        "find, start, ask and watch a Ray",
+        names("messages errors compat machine stores settings resources gang"),
+    ),
+    "reporting": Room("shows what the record says", names("messages errors machine settings record results")),
+    "simulation": Room(
+        "the same schedulers on virtual time",
+        names("messages errors compat policies settings space resources record schedulers searchers"),
+    ),
+    "lightning": Room(
+        "all that overrides Lightning",
+        names(
+            "messages errors compat policies machine checkpoints settings session resources gang",
+            "cluster:lightning.remote",
+        ),
+    ),
+    "data": Room(
+        "datasets and caches for training code",
+        names("messages errors compat settings session lightning"),
+    ),
+    "sweep": Room(
+        "run, resume, reproduce, check: wires the rooms",
+        names(
+            "messages errors compat policies machine stores checkpoints settings space record resources",
+            "gang schedulers searchers results trial cluster reporting lightning data",
+        ),
+    ),
+    "cli": Room(
+        "parses and calls",
+        names(
+            "messages errors compat machine stores settings space record results simulation reporting",
+            "cluster sweep",
+        ),
+    ),
+    "__main__": Room("the command line by another name", names("cli")),
+    "": Room(
+        "the front door: every public name",
+        names(
+            "errors compat policies settings session space resources schedulers searchers simulation results trial",
+            "lightning data sweep",
+        ),
+    ),
+}
+
 TUNE = "ray ray.tune"
-FIRST = "messages errors compat.arguments machine stores checkpoints session settings space resources policies"
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
 HEAD = "the head of a gang passes the training code on as bytes, so that its process stays without torch"
 
-# The longest name that fits a module is its entry, so a module can have a door of its own.
-DOORS: dict[str, Door] = {
-    # What crosses a process, and what every process may know.
-    "messages": Door(),
-    "machine.imports": Door(),
-    "machine.versions": Door(),
-    "stores.masking": Door(),
-    "errors": Door(names("messages")),
-    "machine": Door(
-        names("errors"), names("psutil"), why="it knows this process and this machine, and neither Ray nor torch"
+# The longest name that fits a module is its entry: a part of a room may have one of its own.
+LIBRARIES: dict[str, Libraries] = {
+    "compat": Libraries(late=names(TUNE, LIGHTNING), why="what it names is imported when it is asked for"),
+    "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
+    "stores": Libraries(late=names("fsspec"), why="every process reads paths, and few of them one in a store"),
+    "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
+    "settings": Libraries(names("cloudpickle yaml")),
+    "space": Libraries(names("numpy pydantic yaml", TUNE)),
+    "resources": Libraries(late=names(TUNE)),
+    "digits": Libraries(names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"),
+    "zoo": Libraries(names("numpy", LIGHTNING), late=names("pyarrow PIL"), why="as digits"),
+    "record": Libraries(
+        names("numpy yaml ray.tune.Callback"), why="what is on disk outlives every version of Tune that wrote it"
     ),
-    "compat.arguments": Door(names("errors"), why="it says what to write instead, and knows none of what it speaks of"),
-    "machine.notebook": Door(names("messages"), late=names("IPython"), why="it shows text that came, whoever drew it"),
-    "stores": Door(
-        names("errors stores.masking"),
-        late=names("fsspec"),
-        why="every process may read a path, and few of them one in a store",
-    ),
-    "stores.tune": Door(libraries=names("fsspec pyarrow"), why="it is Tune's side of a store, imported where one is"),
-    "checkpoints": Door(names("messages errors stores"), why="reads and writes files, and knows no framework"),
-    "checkpoints.writer": Door(
-        names("messages errors stores checkpoints policies"), why="it writes what it is handed, and knows no framework"
-    ),
-    "session.shared": Door(
-        names("messages errors session.mailbox"), why="it is handed the way to fetch, and knows no framework"
-    ),
-    "session.mailbox": Door(names("messages errors"), why="what ranks hear is decided elsewhere"),
-    "session.exchange": Door(names("messages"), why="it is handed the store and what can be put there"),
-    "session": Door(
-        names(
-            "messages errors compat.arguments checkpoints",
-            "policies session.mailbox checkpoints.writer session.exchange session.shared",
-        ),
-        why="a worker's context knows neither Ray nor torch",
-    ),
-    # What is declared before anything runs, and plain deciders.
-    "settings": Door(names("messages errors compat.arguments policies stores"), names("cloudpickle yaml")),
-    "space": Door(names("messages errors compat.arguments settings"), names("numpy pydantic yaml", TUNE)),
-    "resources": Door(names("messages errors compat.arguments settings"), late=names(TUNE)),
-    "cluster.runtime_env": Door(names("errors"), why="it says what goes along to other nodes, and knows none of them"),
-    "sweep.failfast": Door(
-        names("messages errors policies record"),
-        names("ray.tune.Callback"),
-        why="it hears what Tune's callbacks are told, and ends one sweep",
-    ),
-    "cluster.gcs_watch": Door(
-        names("errors"), names("ray.tune.Callback"), why="it looks at one port, and ends one driver"
-    ),
-    "cluster": Door(
-        names(
-            "messages errors resources cluster.runtime_env",
-            "settings cluster.gcs_watch cluster.nodes record.names machine.network",
-        ),
-        names("ray"),
-        why="it finds or starts a Ray and asks what it holds, whatever runs there",
-    ),
-    "cluster.nodes": Door(
-        names("messages stores machine.version_check machine.network gang.meeting.rendezvous"),
-        names("ray"),
-        late=names("torch"),
-        why="its probes run on every node, and meet there as a gang does",
-    ),
-    "cluster.survey": Door(
-        names("errors cluster cluster.doctor cluster.nodes machine.version_check"),
-        names("ray"),
-        why="it asks probes, and judges what they say",
-    ),
-    "policies": Door(
-        names("messages errors compat.arguments"), why="a policy decides by what it is handed, and acts on nothing"
-    ),
-    # N actors that train as one.
-    "gang": Door(names(FIRST), names("ray psutil cloudpickle"), why=HEAD),
-    "gang.worker": Door(names(FIRST), names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
-    "gang.meeting.rendezvous": Door(names(FIRST), names("ray psutil"), late=names("torch"), why=HEAD),
-    "gang.meeting.torch_group": Door(names(FIRST), late=names("torch"), why=HEAD),
-    "gang.meeting.gathering": Door(names(FIRST), late=names("torch"), why=HEAD),
-    "gang.meeting.horovod": Door(names(FIRST), late=names("torch horovod"), why=HEAD),
-    "gang.reset": Door(names(FIRST), names("ray psutil"), late=names("torch numpy"), why=HEAD),
-    # Lightning's side, inside a worker.
-    "lightning": Door(why="Lightning imports what is above its rooms for every Trainer of the environment"),
-    "lightning.guard": Door(
-        names("lightning.strategy_check"),
-        why="every Trainer of the environment loads it, whatever its Lightning: it may cost nothing",
-    ),
-    "lightning": Door(
-        names("messages errors compat.arguments checkpoints session settings policies gang"),
-        names(LIGHTNING),
-        late=names("torchmetrics horovod"),
-        why="a worker knows its session, never a scheduler, a storage or Tune",
-    ),
-    "lightning.transfer": Door(names("settings.code"), names("cloudpickle numpy torch")),
-    "lightning.exact.generators": Door(libraries=names("numpy torch")),
-    "lightning.state.changes": Door(libraries=names("numpy", LIGHTNING)),
-    "lightning.remote.disks": Door(names("errors"), names("numpy")),
-    "lightning.remote.job": Door(
-        names("messages errors session settings.code gang"),
-        names("ray", LIGHTNING),
-        why="it is what a driver sends and a worker runs, through Ray's object store",
-    ),
-    "lightning.remote.driver": Door(
-        names(FIRST, "cluster gang machine.notebook"),
-        names("ray cloudpickle", LIGHTNING),
-        why="it is the driver's side of a strategy: it finds a Ray and forms gangs",
-    ),
-    "lightning.remote.tune": Door(
-        names("messages checkpoints"),
-        names(TUNE),
-        why="the one way to Tune for a gang inside a function trainable, in the process of the trial",
-    ),
-    "lightning.callbacks": Door(
-        names(
-            "messages errors compat.arguments checkpoints",
-            "session gang lightning.strategy_check lightning.state.adoption",
-        ),
-        names(LIGHTNING),
-        why="a worker knows its session, never a scheduler, a storage or Tune",
-    ),
-    # Ray Data, an extra: imported where somebody has datasets.
-    "data": Door(
-        names("messages errors session settings"),
-        late=names("ray ray.data pyarrow"),
-        why="a sweep without datasets needs neither Ray Data nor pyarrow",
-    ),
-    "data.module": Door(
-        names("messages errors compat.arguments session settings lightning.exact.eval_shards"),
-        names(LIGHTNING),
-        late=names("ray.data"),
-        why="it is Lightning's side of a dataset",
-    ),
-    "data.cached": Door(
-        names("messages errors session lightning.transfer"),
-        names("numpy"),
-        late=names("cloudpickle filelock"),
-        why="it keeps what a user's function loads, whatever trains on it",
-    ),
-    "lightning.recipe": Door(
-        names("messages errors session settings lightning.callbacks lightning"),
-        late=names(LIGHTNING),
-        why="the driver holds it and only workers carry it out",
-    ),
-    "digits": Door(
-        names("errors"),
-        names("numpy", LIGHTNING),
-        late=names("sklearn"),
-        why="it is what a user could have written: a model and its data",
-    ),
-    "zoo": Door(
-        names("errors digits"),
-        names("numpy", LIGHTNING),
-        late=names("pyarrow PIL"),
-        why="as digits: the models and data that the search spaces name",
-    ),
-    # The driver's side: Tune, the trial's head, and what becomes of results.
-    "trial": Door(names(FIRST, "gang"), why=HEAD),
-    "trial.trainable": Door(names(FIRST, "gang trial"), names("cloudpickle numpy", TUNE), why=HEAD),
-    "trial.settling": Door(
-        names("gang"), names("ray ray.tune.Callback"), why="it waits for heads, as Tune ends a sweep"
-    ),
-    "trial.plain_tune": Door(
-        names(FIRST, "trial trial.trainable"), why="it makes trainables; what it is given, it checks and hands on"
-    ),
-    "schedulers": Door(names(FIRST), names("numpy sortedcontainers", TUNE)),
-    "schedulers.pb2": Door(names(FIRST), names("numpy"), late=names("sklearn threadpoolctl"), why="an extra"),
-    "searchers": Door(
-        names(FIRST, "record"),
-        names("numpy optuna", TUNE),
-        why="they suggest, from what they are told and what earlier sweeps recorded",
-    ),
-    "simulation": Door(
-        names(FIRST, "schedulers searchers record"),
-        names("numpy sortedcontainers", TUNE),
-        why="it runs schedulers and searchers on virtual time, and reads what sweeps left",
-    ),
-    "record": Door(
-        names("messages errors machine.versions stores.masking stores checkpoints settings space"),
-        names("numpy yaml ray.tune.Callback"),
-        why="what is on disk outlives every version of Tune; of Tune it knows the callback that tells it",
-    ),
-    "sweep.past": Door(
-        names("errors settings space record stores"), why="a sweep's past is read, and judged, without Ray"
-    ),
-    "sweep.replay": Door(
-        names("messages errors searchers space record"),
-        names(TUNE),
-        why="it tells Tune's schedulers and searchers what the record says",
-    ),
-    "results.pareto": Door(names("errors settings record"), names("numpy"), why="it compares what trials reported"),
-    "results": Door(
-        names("messages errors checkpoints results.pareto settings space record stores lightning.recipe resources"),
+    "gang": Libraries(names("ray psutil cloudpickle"), why=HEAD),
+    "gang.worker": Libraries(names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
+    "gang.reset": Libraries(names("ray psutil"), late=names("torch numpy"), why=HEAD),
+    "gang.meeting": Libraries(names("ray psutil"), late=names("torch"), why=HEAD),
+    "gang.meeting.horovod": Libraries(late=names("torch horovod"), why=HEAD),
+    "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),
+    "cluster": Libraries(names("packaging psutil ray ray.tune.Callback"), late=names("torch horovod")),
+    "schedulers": Libraries(names("numpy sortedcontainers", TUNE)),
+    "schedulers.pb2": Libraries(names("numpy"), late=names("sklearn threadpoolctl"), why="an extra"),
+    "searchers": Libraries(names("numpy optuna", TUNE)),
+    "simulation": Libraries(names("numpy sortedcontainers", TUNE), why="it runs Tune's own controller"),
+    "results": Libraries(
         names("numpy pandas yaml"),
         late=names(LIGHTNING, "safetensors"),
-        why="results are read from the record alone, also where neither Ray nor torch is installed",
+        why="results are read where neither Ray nor torch is installed",
     ),
-    "results.ensemble": Door(
-        names("errors"), names("torch"), why="it is a module of torch, and imported when one is asked for"
+    "results.ensemble": Libraries(names("torch"), why="it is a module of torch, imported when one is asked for"),
+    "reporting": Libraries(names("numpy plotly rich tensorboard ray.tune.Callback"), late=names("IPython optuna")),
+    "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics horovod")),
+    "lightning.guard": Libraries(why="every Trainer of the environment loads it, whatever its Lightning"),
+    "lightning.strategy_check": Libraries(late=names(LIGHTNING), why="a Trainer of either Lightning loads it"),
+    "lightning.recipe": Libraries(late=names(LIGHTNING), why="a driver makes it, and only workers carry it out"),
+    "lightning.remote": Libraries(names("numpy cloudpickle ray", LIGHTNING), why="it finds a Ray and forms gangs"),
+    "lightning.remote.tune": Libraries(
+        names(TUNE), why="the way to Tune for a gang inside a function trainable, in the trial's process"
     ),
-    "reporting": Door(
-        names("messages errors machine.notebook settings space record"),
-        names("numpy plotly rich tensorboard ray.tune.Callback"),
-        late=names("IPython optuna"),
-        why="it shows what the record says",
-    ),
-    "sweep": Door(
-        names(
-            FIRST,
-            "cluster data sweep.failfast gang.pool gang.seat",
-            "cluster.gcs_watch machine.signals sweep.past lightning.recipe sweep.replay cluster.runtime_env",
-            "trial.settling trial trial.trainable",
-            "schedulers searchers record results reporting",
-        ),
-        names("cloudpickle numpy rich yaml", TUNE),
-        why="it wires the rooms into one Tuner; only workers need torch and Lightning",
-    ),
-    "sweep.resume": Door(
-        names("errors compat.arguments stores.masking settings space record stores sweep results"),
-        why="it reads what a sweep was told, and runs that again",
-    ),
-    "sweep.reproduce": Door(
-        names("errors compat.arguments sweep.resume results schedulers record"),
-        why="it runs a trial again as a sweep of its own, and compares two records",
-    ),
-    "sweep.check": Door(
-        names("errors cluster data.shelf resources schedulers searchers settings space sweep"),
-        names("numpy"),
-        why="it builds all of a sweep but its trials, and runs one batch as a sweep",
-    ),
-    "cluster.doctor": Door(
-        names("errors cluster reporting.dashboards"),
-        names("packaging psutil"),
-        late=names("torch horovod"),
-        why="it looks at what may be broken, so it imports it last",
-    ),
-    "reporting.dashboards": Door(names("errors"), why="it starts programs of others, and ends them"),
-    "cli.starter": Door(names("errors"), why="it copies files into an empty folder"),
-    "cli.starter.train": Door(libraries=names(LIGHTNING), why="it is what a user could have written"),
-    "cli": Door(
-        names(
-            "errors compat.arguments settings space record stores",
-            "sweep sweep.resume sweep.reproduce results reporting simulation",
-            "sweep.check cluster.doctor cluster.survey reporting.dashboards cli.starter",
-        ),
-        names("typer"),
-        late=names("rich yaml"),
-        why="it parses and calls, and holds no logic; each command imports what it needs",
-    ),
-    "__main__": Door(names("cli"), why="it is the command line by another name"),
-    # The front door hands out names of every room, each when it is first asked for.
-    "": Door(
-        names(
-            FIRST,
-            "gang lightning lightning.callbacks lightning.recipe digits data data.cached",
-            "trial.trainable trial.plain_tune schedulers searchers simulation",
-            "record results reporting sweep sweep.resume sweep.reproduce",
-        ),
-        why="`import tunelight` costs nothing that its user does not need",
-    ),
+    "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
+    "data.module": Libraries(names(LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"),
+    "data.cached": Libraries(names("numpy"), late=names("cloudpickle filelock")),
+    "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
+    "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
+    "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),
+    "": Libraries(why="`import tunelight` costs nothing that its user does not need"),
 }
 
 # Parts of Ray with a door of their own: who may use actors may not therefore use Tune.
@@ -307,11 +191,12 @@ RAY_LIBRARIES = ("ray.air", "ray.data", "ray.rllib", "ray.serve", "ray.train", "
 
 @dataclass(frozen=True)
 class Import:
-    """One import: the full dotted name, where it stands, and whether inside a function."""
+    """One import: its full dotted name, its line, whether inside a function, and whether for annotations alone."""
 
     name: str
     line: int
     late: bool
+    typing: bool = False
 
 
 def _dotted(node: ast.expr) -> str | None:
@@ -327,32 +212,33 @@ def read_imports(source: str, package: str = "tunelight") -> list[Import]:
     """Return every import of a module's source; ``package`` is what its relative imports start from."""
     found: list[Import] = []
 
-    def visit_all(nodes: Iterable[ast.AST], late: bool) -> None:
+    def visit_all(nodes: Iterable[ast.AST], late: bool, typing: bool) -> None:
         for node in nodes:
-            visit(node, late)
+            visit(node, late, typing)
 
-    def visit(node: ast.AST, late: bool) -> None:
+    def visit(node: ast.AST, late: bool, typing: bool) -> None:
         here = getattr(node, "lineno", 0)
         if isinstance(node, ast.If) and (_dotted(node.test) or "").split(".")[-1] == "TYPE_CHECKING":
-            visit_all(node.orelse, late)
+            visit_all(node.body, late, typing=True)
+            visit_all(node.orelse, late, typing)
             return
         if isinstance(node, ast.Import):
-            found.extend(Import(alias.name, here, late) for alias in node.names)
+            found.extend(Import(alias.name, here, late, typing) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parts = package.split(".")
             start = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
             base = ".".join(part for part in (start, node.module) if part)
-            found.extend(Import(f"{base}.{alias.name}", here, late) for alias in node.names)
+            found.extend(Import(f"{base}.{alias.name}", here, late, typing) for alias in node.names)
         elif isinstance(node, ast.Call) and (_dotted(node.func) or "").endswith(("import_module", "__import__")):
             if node.args and isinstance(node.args[0], ast.Constant):
-                found.append(Import(str(node.args[0].value), here, late))
+                found.append(Import(str(node.args[0].value), here, late, typing))
         elif isinstance(node, ast.Attribute) and (_dotted(node) or "").startswith(RAY_LIBRARIES):
-            found.append(Import(str(_dotted(node)), here, late))
+            found.append(Import(str(_dotted(node)), here, late, typing))
             return
         late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        visit_all(ast.iter_child_nodes(node), late)
+        visit_all(ast.iter_child_nodes(node), late, typing)
 
-    visit(ast.parse(source), late=False)
+    visit(ast.parse(source), late=False, typing=False)
     return found
 
 
@@ -389,47 +275,69 @@ def target(name: str, known: dict[str, Path]) -> str | None:
 # --- judging them -----------------------------------------------------------------------------------------
 
 
-def door_of(module: str) -> str | None:
-    """Return the entry of the table for a module: the longest that fits; None where there is none."""
+def libraries_of(module: str) -> Libraries:
+    """Return what a module may import of others: the longest entry that fits it, else nothing."""
     parts = module.split(".")
     ends = range(len(parts), 0, -1)
-    return next((entry for end in ends if (entry := ".".join(parts[:end])) in DOORS), None)
+    entry = next((name for end in ends if (name := ".".join(parts[:end])) in LIBRARIES), None)
+    return Libraries() if entry is None else LIBRARIES[entry]
 
 
-def _within(name: str, allowed: frozenset[str]) -> bool:
+def _within(name: str, allowed: Iterable[str]) -> bool:
     """Tell whether a dotted name is one of those allowed, or lies in one of them."""
     own = next((library for library in RAY_LIBRARIES if f"{name}.".startswith(f"{library}.")), "")
     return any(f"{name}.".startswith(f"{spec}.") and spec.startswith(own) for spec in allowed)
 
 
+def opened(module: str) -> set[str]:
+    """Return the rooms that a module may import."""
+    rooms = set()
+    for entry in ROOMS[room_of(module)].rooms:
+        room, _, part = entry.partition(":")
+        if _within(module, [part or room_of(module)]):
+            rooms.add(room)
+    return rooms
+
+
 def forced(module: str, found: Import, known: dict[str, Path]) -> str | None:
     """Return a sentence that says which door an import forces; None where it may pass."""
     where = f"tunelight/{module.replace('.', '/') or '__init__'}:{found.line}"
-    entry = door_of(module)
-    if entry is None:
-        return f"the room {room_of(module)!r} has no entry in DOORS: say there what it may import, and why."
-    door = DOORS[entry]
-    because = f" ({door.why})" if door.why else ""
-    room = entry or "the front door"
+    room = room_of(module)
+    if room not in ROOMS:
+        return f"the room {room!r} has no entry in ROOMS: say there what belongs into it, and what it may import."
+    called = module or "the front door"
     inside = target(found.name, known)
     if inside is not None:
         if inside == "":
-            return f"{where} imports the front door for `{found.name}`: {room} must name a room that exists."
-        if room_of(inside) == room_of(module) or _within(inside, door.rooms):
+            return f"{where} imports the front door for `{found.name}`: {called} must name a room that exists."
+        if room_of(inside) == room or room_of(inside) in opened(module):
             return None
-        allowed = ", ".join(sorted(door.rooms)) or "no other room"
-        return f"{where} forces the door from {room} to {inside}: {room} may import {allowed}{because}."
-    if room_of(found.name) in sys.stdlib_module_names or _within(found.name, door.libraries):
+        allowed = ", ".join(sorted(opened(module))) or "no other room"
+        return f"{where} forces the door from {called} to {inside}: it may import {allowed} ({ROOMS[room].rule})."
+    libraries = libraries_of(module)
+    because = f" ({libraries.why})" if libraries.why else ""
+    if room_of(found.name) in sys.stdlib_module_names or found.typing or _within(found.name, libraries.names):
         return None
-    if _within(found.name, door.late):
+    if _within(found.name, libraries.late):
         if found.late:
             return None
-        return f"{where}: {room} may import {found.name} only inside a function{because}."
-    allowed = ", ".join(sorted(door.libraries | door.late)) or "no third-party library"
-    return f"{where} forces the door from {room} to {found.name}: {room} may import {allowed}{because}."
+        return f"{where}: {called} may import {found.name} only inside a function{because}."
+    allowed = ", ".join(sorted(libraries.names | libraries.late)) or "no third-party library"
+    return f"{where} forces the door from {called} to {found.name}: it may import {allowed}{because}."
 
 
-def every_import() -> Iterator[tuple[str, Import]]:
-    for module, path in modules().items():
-        for found in imports_of(module, path):
-            yield module, found
+def floors() -> dict[str, int]:
+    """Return the floor of each room by the table: 1 imports no other room, each stands above all that it imports."""
+    found: dict[str, int] = {}
+    order = graphlib.TopologicalSorter(
+        {room: {entry.partition(":")[0] for entry in entry_of.rooms} for room, entry_of in ROOMS.items()}
+    )
+    for room in order.static_order():
+        found[room] = 1 + max((found[entry.partition(":")[0]] for entry in ROOMS[room].rooms), default=0)
+    return found
+
+
+@functools.cache
+def every_import() -> tuple[tuple[str, Import], ...]:
+    """Return each import of the package, beside the module that it stands in."""
+    return tuple((module, found) for module, path in modules().items() for found in imports_of(module, path))

@@ -157,10 +157,6 @@ Decision = Continue | Save | Stop | Offer | Adopt
 Answer = Saved | Offered | Adopted
 
 
-Failure = Literal["ERROR", "OOM", "DIVERGED"]
-"""How a trial failed: its code raised or a process died, memory ran out, or training went astray."""
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerError:
     """Why a trial failed: which rank, where, and its traceback as text.
@@ -212,15 +208,15 @@ class OnResize:
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """A sweep's datasets, as its trials know them.
+class DatasetHandle:
+    """A sweep's datasets, as its trials get at them.
 
-    ``rows``: how many rows each has, by name, None where nobody knows without reading it. ``shelf`` is the actor that
-    hands them out (``shelf.get.remote(name)``). ``notes``: what the person who runs the sweep should know.
+    ``rows``: the number of rows of each, by name; None where it is unknown without reading the data. ``server``: the
+    actor that hands the datasets out (``server.get.remote(name)``). ``notes``: what to print for the user.
     """
 
     rows: Mapping[str, int | None] = field(default_factory=dict)
-    shelf: Any = None
+    server: Any = None
     notes: tuple[str, ...] = ()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from tunelight.compat.arguments import known_fields
 from tunelight.errors import SettingsError
-from tunelight.messages import Failure, WorkerError
+from tunelight.messages import WorkerError
 
 _OUT_OF_MEMORY: Final = (
     "out of memory",
@@ -25,8 +25,8 @@ EXPLODED: Final = 1e6
 """How many times worse than at first a metric must get to count as exploded."""
 
 
-def classify(error: WorkerError) -> Failure:
-    """Return how a trial failed, by its error: OOM and DIVERGED say something of its configuration, ERROR does not.
+def classify(error: WorkerError) -> str:
+    """Return the outcome of a trial that failed with an error: a name in ``record.outcomes``.
 
     OOM: every exception called ...MemoryError (Python's, torch's, NumPy's, and Ray's, whose memory monitor ended the
     worker), and a RuntimeError or OSError that says so. DIVERGED: FloatingPointError, and what torch's anomaly

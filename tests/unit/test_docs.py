@@ -173,3 +173,12 @@ def test_a_message_that_was_reworded_is_found():
     assert quoted(said + "call tunelight.report(metrics).")
     assert not quoted(said + "call tunelight.tell(metrics).")
     assert not quoted(said)
+
+
+@pytest.mark.parametrize("page", ["docs/how-it-works.md", "CONTRIBUTING.md"])
+def test_files_that_the_map_names_exist(page):
+    named = [text for text in docs.inline(page) if re.fullmatch(r"[\w/]+(\.py|/)", text)]
+    places = [docs.ROOT, docs.ROOT / "tunelight", docs.ROOT / "tunelight" / "lightning", docs.ROOT / "tests"]
+    missing = [text for text in named if not any((place / text).exists() for place in places)]
+    assert len(named) > 5
+    assert not missing

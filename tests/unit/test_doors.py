@@ -11,12 +11,25 @@ import tomllib
 
 import pytest
 
-from tests.doors import PACKAGE, every_import, forced, modules, read_imports, room_of, target
+from tests.doors import PACKAGE, ROOMS, every_import, floors, forced, modules, read_imports, room_of, target
+from tests.drawing import PICTURE, drawn
 
 ROOT = PACKAGE.parent
 
 BROUGHT_BY_USERS = {"IPython": "only a notebook has it, and brings its own"}
 """Libraries that are used where they are and missed nowhere: no dependency."""
+
+MOST_FLOORS = 13
+LIGHTNING_FLOORS = (
+    ("exact", "transfer"),
+    ("state",),
+    ("launcher", "strategy_check"),
+    ("guard",),
+    ("callbacks", "remote"),
+    ("strategies",),
+    ("recipe",),
+)
+"""The parts of the lightning room, from the ground up."""
 
 LONGEST_FILE = 500
 LONG_FILES: dict[str, str] = {}
@@ -46,17 +59,44 @@ def test_no_module_imports_itself_round_a_corner():
         pytest.fail("modules import each other in a circle: " + " <- ".join(error.args[1]))
 
 
-def test_no_room_imports_itself_round_a_corner():
+def test_the_table_of_rooms_is_the_package():
     known = modules()
-    graph: dict[str, set[str]] = {}
+    assert {room_of(module) for module in known} == ROOMS.keys()
+    used = {
+        (room_of(module), room_of(inside))
+        for module, found in every_import()
+        if (inside := target(found.name, known)) is not None and room_of(inside) != room_of(module)
+    }
+    open_for_nobody = {
+        (room, entry) for room in ROOMS for entry in ROOMS[room].rooms if (room, entry.partition(":")[0]) not in used
+    }
+    assert not open_for_nobody, "the table opens doors that nobody uses"
+
+
+def test_the_house_stays_as_small_as_it_was_drawn():
+    loose = {path.name for path in PACKAGE.iterdir() if path.is_file()}
+    assert len(loose) <= 8, f"more than 8 files beside the folders: {sorted(loose)}. Which room do they belong to?"
+    assert len(ROOMS) <= 29
+    assert max(floors().values()) <= MOST_FLOORS
+
+
+def test_rooms_inside_the_lightning_room_import_downwards_too():
+    known = modules()
+    parts = [list(group) for group in LIGHTNING_FLOORS]
+    floor = {part: index for index, group in enumerate(parts) for part in group}
+    wrong = []
     for module, found in every_import():
         inside = target(found.name, known)
-        if inside is not None and room_of(inside) != room_of(module):
-            graph.setdefault(room_of(module), set()).add(room_of(inside))
-    try:
-        tuple(graphlib.TopologicalSorter(graph).static_order())
-    except graphlib.CycleError as error:
-        pytest.fail("rooms import each other in a circle: " + " <- ".join(error.args[1]))
+        if inside is None or not (module.startswith("lightning.") and inside.startswith("lightning.")):
+            continue
+        above, below = module.split(".")[1], inside.split(".")[1]
+        if above != below and floor[above] <= floor[below]:
+            wrong.append(f"{module}:{found.line} imports {inside}")
+    assert not wrong, wrong
+
+
+def test_the_picture_shows_the_table():
+    assert PICTURE.read_text() == drawn(), "run: python -m tests.drawing"
 
 
 def test_every_library_is_installed_with_the_package():
@@ -116,8 +156,8 @@ def test_importing_a_room_stays_cheap(statement, unwanted):
         ("import torch.nn", [("torch.nn", False)]),
         ("def f():\n    from torch import nn", [("torch.nn", True)]),
         ("class A:\n    async def f(self):\n        import torch", [("torch", True)]),
-        ("if TYPE_CHECKING:\n    import torch\nelse:\n    import ray", [("ray", False)]),
-        ("if typing.TYPE_CHECKING:\n    import torch", []),
+        ("if TYPE_CHECKING:\n    import torch\nelse:\n    import ray", [("torch", False), ("ray", False)]),
+        ("if typing.TYPE_CHECKING:\n    import torch", [("torch", False)]),
         ("try:\n    import torch\nexcept ImportError:\n    pass", [("torch", False)]),
         ("from .worker import A", [("tunelight.gang.worker.A", False)]),
         ("from .. import errors", [("tunelight.errors", False)]),
@@ -137,10 +177,10 @@ def test_every_kind_of_import_is_read(source, expected):
         (
             "session",
             "import ray",
-            "forces the door from session to ray: session may import no third-party library",
+            "forces the door from session to ray: it may import no third-party library",
         ),
         ("session", "from tunelight.gang.worker import A", "from session to gang.worker"),
-        ("gang.gang", "def f():\n    import torch", "forces the door from gang to torch"),
+        ("gang.gang", "def f():\n    import torch", "forces the door from gang.gang to torch"),
         ("gang.worker", "import torch", "gang.worker may import torch only inside a function"),
         ("gang.worker", "from ray import tune", "from gang.worker to ray.tune"),
         (
@@ -151,11 +191,22 @@ def test_every_kind_of_import_is_read(source, expected):
         ("record", "from ray.tune import Tuner", "from record to ray.tune.Tuner"),
         ("record", "import ray", "from record to ray"),
         ("schedulers.asha", "from tunelight import ASHA", "imports the front door"),
-        ("attic", "import os", "the room 'attic' has no entry in DOORS"),
+        ("attic", "import os", "the room 'attic' has no entry in ROOMS"),
+        (
+            "settings.values",
+            "if TYPE_CHECKING:\n    from tunelight.space import SearchSpace",
+            "from settings.values to space",
+        ),
+        (
+            "lightning.state.rates",
+            "from tunelight.cluster.connect import use_ray",
+            "from lightning.state.rates to cluster",
+        ),
     ],
 )
 def test_a_forced_door_is_named(module, source, sentence):
-    known = dict.fromkeys(("", "errors", "session", "gang", "gang.gang", "gang.worker", "schedulers"), PACKAGE)
+    here = ("", "errors", "session", "gang", "gang.gang", "gang.worker", "schedulers", "space", "cluster.connect")
+    known = dict.fromkeys(here, PACKAGE)
     said = [forced(module, found, known) for found in read_imports(source)]
     assert any(sentence in line for line in said if line), said
 
@@ -170,9 +221,11 @@ def test_a_forced_door_is_named(module, source, sentence):
         ("record", "from ray.tune import Callback"),
         ("schedulers.asha", "from ray.tune.schedulers.trial_scheduler import TrialScheduler"),
         ("trial.trainable", "import ray\nfrom ray import tune"),
+        ("gang.gang", "if TYPE_CHECKING:\n    import torch"),
+        ("lightning.remote.driver", "from tunelight.cluster.connect import use_ray"),
     ],
 )
 def test_an_open_door_lets_pass(module, source):
-    known = dict.fromkeys(("", "messages", "gang", "gang.worker"), PACKAGE)
+    known = dict.fromkeys(("", "messages", "gang", "gang.worker", "cluster.connect"), PACKAGE)
     said = [forced(module, found, known) for found in read_imports(source)]
     assert set(said) == {None}

@@ -69,10 +69,11 @@ def export(
 
 
 def _export(trial: TrialResult, path: Path, format: str | None, checkpoint: bool) -> str:
-    """Write a trial; return the format: without one, YAML is for LightningCLI where the sweep can tell it."""
-    from tunelight.results import format_of
+    """Write a trial; return the format, which without --format is LightningCLI's for the YAML of a model= sweep."""
+    from tunelight.results import FORMATS, format_of
 
-    chosen = format_of(trial, path, format)
+    for_cli = format is None and trial.has_parts and path.suffix.lower() in FORMATS["lightning-cli"]
+    chosen = "lightning-cli" if for_cli else format_of(path, format)
     trial.export(path, chosen, checkpoint=checkpoint)
     return chosen
 

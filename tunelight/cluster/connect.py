@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.cluster.runtime_env import for_job, refuse_local
 from tunelight.errors import ResourceError, SettingsError, guess
-from tunelight.record.names import SWEEP_FILE
 from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
@@ -35,11 +34,12 @@ _REACH_S = 5.0
 
 @contextlib.contextmanager
 def connected(
-    settings: Settings, reservation: Reservation, folder: Path, signals: StopSignals
+    settings: Settings, reservation: Reservation, sweep_file: Path, signals: StopSignals
 ) -> Iterator[tuple[Reservation, HeadWatch]]:
     """Use the Ray that is there, or start one for the sweep and shut that one down; watch its head meanwhile.
 
-    Yields the reservation, smaller than asked for where it is elastic and the cluster holds no more; and the watch.
+    ``sweep_file`` is a file in the sweep's folder that every node has to see where there are checkpoints. Yields the
+    reservation, smaller than asked for where it is elastic and the cluster holds no more; and the watch.
     """
     import ray  # half a second that bad input need not wait for
 
@@ -48,12 +48,12 @@ def connected(
     watch: HeadWatch | None = None
     try:
         if ours:
-            _init_ray(settings.address, settings.runtime_env, settings.verbose, folder.parent)
+            _init_ray(settings.address, settings.runtime_env, settings.verbose, sweep_file.parent.parent)
         else:
             refuse_local(settings.runtime_env)
         _refuse_client()
         reservation = check_cluster(reservation, data_cpus=settings.room_for_data)
-        watch = _watched(folder, settings, signals)
+        watch = _watched(sweep_file, settings, signals)
         yield reservation, watch
     finally:
         if ours:
@@ -77,14 +77,14 @@ def check_ray(settings: Settings) -> None:
         )
 
 
-def _watched(folder: Path, settings: Settings, signals: StopSignals) -> HeadWatch:
+def _watched(sweep_file: Path, settings: Settings, signals: StopSignals) -> HeadWatch:
     import ray
 
     from tunelight.cluster.gcs_watch import HeadWatch  # imports Ray Tune
     from tunelight.cluster.nodes import NodeCheck  # imports Ray
 
-    check = NodeCheck(None if settings.checkpoints is None else folder / SWEEP_FILE)
-    watch = HeadWatch(ray.get_runtime_context().gcs_address, folder, check.trouble, lambda: signals.received)
+    check = NodeCheck(None if settings.checkpoints is None else sweep_file)
+    watch = HeadWatch(ray.get_runtime_context().gcs_address, sweep_file.parent, check.trouble, lambda: signals.received)
     watch.start()
     return watch
 

@@ -12,8 +12,8 @@ import pytorch_lightning as pl
 import torch
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.data.shards import Preprocess, close_shard, is_lent, open_shard, open_whole
-from tunelight.data.shelf import task_errors
+from tunelight.data.server import task_errors
+from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_shard, open_whole
 from tunelight.errors import DataError, SettingsError, guess
 from tunelight.lightning.exact.eval_shards import Limit, StreamShare, batches_kept
 from tunelight.session.session import current
@@ -206,7 +206,7 @@ class RayDataModule(pl.LightningDataModule):
     def _source(self, part: str) -> Any:
         """Return where a part comes from; None where a default name is not among the sweep's datasets."""
         source = self.sources[part]
-        return None if source == part and not is_lent(part) and part != "train" else source
+        return None if source == part and not in_sweep(part) and part != "train" else source
 
     def _whole(self, part: str) -> Any:
         source = self._source(part)

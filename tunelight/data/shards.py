@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tunelight.data.shelf import check_rows, is_cached, materialized, ray_data, task_errors
+from tunelight.data.server import check_rows, is_cached, materialized, ray_data, task_errors
 from tunelight.errors import DataError, guess
 from tunelight.session.session import Session, current
 
@@ -21,7 +21,7 @@ Preprocess = Callable[[Any], Any]
 """Dataset -> Dataset, lazily."""
 
 _GET_LIMIT_S = 300.0
-"""How long the sweep's shelf may take to hand out a dataset: references and a plan, but its process has to start."""
+"""Limit for one call of the dataset server, which hands out references and a plan, but whose process has to start."""
 _ROOM_LIMIT_S = 30.0
 
 
@@ -93,10 +93,10 @@ def open_whole(source: str | Dataset, *, preprocess: Preprocess | None = None) -
     return session.sharing.once(f"all of dataset {_called(source)}", make)
 
 
-def is_lent(name: str) -> bool:
+def in_sweep(name: str) -> bool:
     """Tell whether the sweep has a dataset of that name."""
     session = current()
-    return session is not None and session.sharing is not None and name in session.sharing.lent.rows
+    return session is not None and session.sharing is not None and name in session.sharing.datasets.rows
 
 
 def _called(source: Any) -> str:
@@ -133,15 +133,15 @@ def _preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
 def _borrowed(name: str, session: Session | None) -> Any:
     import ray
 
-    lent = None if session is None or session.sharing is None else session.sharing.lent
-    if lent is None or name not in lent.rows:
-        known = [] if lent is None else list(lent.rows)
+    datasets = None if session is None or session.sharing is None else session.sharing.datasets
+    if datasets is None or name not in datasets.rows:
+        known = [] if datasets is None else list(datasets.rows)
         there = f"There are: {', '.join(known)}." if known else "This sweep has none."
         raise DataError(
             f"There is no dataset {name!r}.{guess(name, known)} {there} Give it to the sweep: "
             f"tl.run(..., datasets={{{name!r}: ds}}), or pass the dataset itself."
         )
-    return ray.get(lent.shelf.get.remote(name), timeout=_GET_LIMIT_S)
+    return ray.get(datasets.server.get.remote(name), timeout=_GET_LIMIT_S)
 
 
 def _shuffled(dataset: Any, seed: int) -> Any:

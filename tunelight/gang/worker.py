@@ -299,7 +299,7 @@ class GangWorker:
             given=box.given,
             fetch=lambda key: ray.get(task.lead.given.remote(task.serial, key), timeout=_FETCH_LIMIT_S),
             aborted=lambda: box.mailbox.aborted,
-            lent=task.lent,
+            datasets=task.datasets,
         )
 
     def _fail(self, error: BaseException, control: StoreControl, box: TrialBox, *, job: bool) -> WorkerError:

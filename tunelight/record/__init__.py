@@ -23,18 +23,15 @@ from tunelight.record.folder import (
 from tunelight.record.follow import Follower
 from tunelight.record.lock import Driver, driver_of, locked
 from tunelight.record.names import LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE
-from tunelight.record.provenance import provenance
-from tunelight.record.record import Lines, Record, read_lines, read_record
-from tunelight.record.remote import mirrored, pull, pull_views, reaching
-from tunelight.record.repair import repair
-from tunelight.record.state import (
+from tunelight.record.outcomes import (
     DIVERGED,
     ERROR,
     FAILED,
     FINISHED,
-    GAVE_UP,
+    INFEASIBLE,
     INTERRUPTED,
     OOM,
+    OUTCOMES,
     PAUSED,
     PENDING,
     RUNNING,
@@ -42,13 +39,13 @@ from tunelight.record.state import (
     STOPPED,
     TERMINAL,
     VERBS,
-    Best,
-    SweepState,
-    TrialState,
-    apply,
-    is_better,
-    metric_value,
+    Outcome,
 )
+from tunelight.record.provenance import provenance
+from tunelight.record.record import Lines, Record, read_lines, read_record
+from tunelight.record.remote import mirrored, pull, pull_views, reaching
+from tunelight.record.repair import repair
+from tunelight.record.state import GAVE_UP, Best, SweepState, TrialState, apply, is_better, metric_value
 
 if TYPE_CHECKING:
     from tunelight.record.recorder import RecordCallback

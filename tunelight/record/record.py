@@ -22,8 +22,9 @@ from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.record.folder import encode
 from tunelight.record.names import RECORD_FILE, why
+from tunelight.record.outcomes import TERMINAL
 from tunelight.record.remote import refresh
-from tunelight.record.state import TERMINAL, SweepState, apply
+from tunelight.record.state import SweepState, apply
 
 FORMAT: Final = 1
 """Of the record, and of the folder that it lies in. A later one is refused, not guessed at."""

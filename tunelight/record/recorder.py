@@ -14,8 +14,9 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY
 from tunelight.record.folder import encode
 from tunelight.record.names import METRICS_FILE
+from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Lines, Record, read_record
-from tunelight.record.state import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL, apply
+from tunelight.record.state import apply
 from tunelight.stores.masking import masked, masked_error
 
 _OWN_KEYS: Final = frozenset(

@@ -8,35 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tunelight.record.outcomes import FAILED, PAUSED, PENDING, RUNNING, STATES
 from tunelight.stores.masking import masked, masked_error, masked_run
 
-PENDING: Final = "PENDING"
-RUNNING: Final = "RUNNING"
-PAUSED: Final = "PAUSED"
-FINISHED: Final = "FINISHED"
-STOPPED: Final = "STOPPED"
-ERROR: Final = "ERROR"
-DIVERGED: Final = "DIVERGED"
-OOM: Final = "OOM"
-INTERRUPTED: Final = "INTERRUPTED"
-STATES: Final = (PENDING, RUNNING, PAUSED, FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED)
-"""FINISHED: ended by itself. STOPPED: ended early, by the scheduler. DIVERGED: its training went astray (NaN).
-OOM: it ran out of memory. INTERRUPTED: cut off with its sweep."""
 GAVE_UP: Final = "gave up"
 """How a sweep ended whose first trials all failed with the same error."""
 _MOST_EVENTS: Final = 50
-TERMINAL: Final = frozenset({FINISHED, STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED})
-FAILED: Final = frozenset({DIVERGED, OOM, ERROR})
-"""A trial that ended so is never the best of its sweep."""
-VERBS: Final = {
-    FINISHED: "finished",
-    STOPPED: "stopped",
-    DIVERGED: "diverged",
-    OOM: "ran out of memory",
-    ERROR: "failed",
-    INTERRUPTED: "was interrupted",
-}
-"""How a trial ended, in words: "trial 3 ran out of memory"."""
 
 
 @dataclass
@@ -83,7 +60,7 @@ class TrialState:
 
     @property
     def failed(self) -> bool:
-        """Tell whether it ended in an error, ran out of memory or diverged."""
+        """Tell whether it ended in one of the ways that count as a failure, as DIVERGED or ERROR."""
         return self.state in FAILED
 
     def elapsed(self, now: float) -> float:

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.record import metric_value, read_sweep_file, write_atomically
+from tunelight.record import OUTCOMES, metric_value, read_sweep_file, write_atomically
 from tunelight.reporting.figures.data import flat, judged_by, progress
 from tunelight.reporting.words import compact, elapsed
 
@@ -132,7 +132,7 @@ def _overview(results: SweepResults) -> Iterator[str]:
     yield _card("trials", str(len(results)))
     for name, count in state.counts.items():
         if count:
-            yield _card(name.lower(), str(count), name)
+            yield _card(name.lower(), str(count), OUTCOMES[name].colour)
     if state.started is not None and state.updated is not None:
         yield _card("took" if state.ended else "so far", elapsed(state.updated - state.started))
         yield _card("trained", elapsed(sum(trial.seconds for trial in results.trials)))
@@ -166,8 +166,8 @@ def _overview(results: SweepResults) -> Iterator[str]:
     yield f"{_pairs('version', versions)}</div></details></section>"
 
 
-def _card(name: str, value: str, state: str = "") -> str:
-    return f'<div class="card {state}"><dt>{name}</dt><dd>{_safe(value)}</dd></div>'
+def _card(name: str, value: str, colour: str = "var(--line)") -> str:
+    return f'<div class="card" style="border-color:{colour}"><dt>{name}</dt><dd>{_safe(value)}</dd></div>'
 
 
 def _pairs(title: str, rows: Any) -> str:

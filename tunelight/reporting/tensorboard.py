@@ -26,7 +26,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tunelight.record import DIVERGED, ERROR, FINISHED, OOM, PAUSED, STOPPED, SweepState, TrialState
+from tunelight.record import FAILED, FINISHED, PAUSED, STOPPED, SweepState, TrialState
 from tunelight.record.names import EVENTS_END
 from tunelight.reporting.guard import guarded
 
@@ -35,9 +35,7 @@ _WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 _STATUS: Final = {
     FINISHED: api_pb2.STATUS_SUCCESS,
     STOPPED: api_pb2.STATUS_SUCCESS,
-    ERROR: api_pb2.STATUS_FAILURE,
-    DIVERGED: api_pb2.STATUS_FAILURE,
-    OOM: api_pb2.STATUS_FAILURE,
+    **dict.fromkeys(FAILED, api_pb2.STATUS_FAILURE),
 }
 _FLUSH_S: Final = 2.0
 

@@ -6,13 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tunelight.record import (
-    DIVERGED,
-    ERROR,
-    INTERRUPTED,
-    OOM,
+    FINISHED,
+    OUTCOMES,
     PAUSED,
-    RUNNING,
-    STOPPED,
     TERMINAL,
     VERBS,
     SweepState,
@@ -21,16 +17,8 @@ from tunelight.record import (
 )
 
 _MESSAGE_CHARS: Final = 300
-STYLES: Final = {
-    RUNNING: "green",
-    PAUSED: "yellow",
-    STOPPED: "dim",
-    DIVERGED: "magenta",
-    OOM: "magenta",
-    ERROR: "red",
-    INTERRUPTED: "yellow",
-}
-_ENDS: Final = {**VERBS, STOPPED: "stopped early", INTERRUPTED: "interrupted"}
+STYLES: Final = {name: outcome.style for name, outcome in OUTCOMES.items()}
+_COUNTED: Final = {name: outcome.counted or outcome.verb for name, outcome in OUTCOMES.items()}
 
 
 def end_line(state: SweepState, trial: TrialState, total: int | None) -> str:
@@ -81,10 +69,10 @@ def describe_error(trial: TrialState) -> str:
     if len(message) > _MESSAGE_CHARS:
         message = f"{message[:_MESSAGE_CHARS]}..."
     where = f" (traceback: {trial.folder}/log.txt)" if error.get("traceback") and trial.folder else ""
-    if trial.state == DIVERGED:
-        return f"trial {short_id(trial.id)} diverged: {who}{message}{where}"
     how = VERBS.get(trial.state, "failed")
-    return f"trial {short_id(trial.id)} {how}: {who}{error.get('type_name', 'error')}: {message}{where}"
+    judged = trial.failed and not OUTCOMES[trial.state].raised
+    type_name = "" if judged else f"{error.get('type_name', 'error')}: "
+    return f"trial {short_id(trial.id)} {how}: {who}{type_name}{message}{where}"
 
 
 def event_line(state: SweepState, event: tuple[float, str | None, str, str]) -> str:
@@ -105,7 +93,7 @@ def event_line(state: SweepState, event: tuple[float, str | None, str, str]) -> 
 
 def summary(state: SweepState, now: float) -> str:
     """Return how a sweep went, in one paragraph."""
-    counts = [f"{state.counts[key]} {word}" for key, word in _ENDS.items() if state.counts[key]]
+    counts = [f"{state.counts[key]} {_COUNTED[key]}" for key in VERBS if state.counts[key]]
     left = len(state.trials) - ended(state)
     if left:
         counts.append(f"{left} not ended")
@@ -118,12 +106,11 @@ def summary(state: SweepState, now: float) -> str:
 
 def counts(state: SweepState, total: int | None) -> str:
     """Return how many trials are in which state."""
-    words = {
-        RUNNING: "running",
-        PAUSED: "paused",
-        **{key: _ENDS[key] for key in (STOPPED, DIVERGED, OOM, ERROR, INTERRUPTED)},
-    }
-    shown = [f"{state.counts[key]} {word}" for key, word in words.items() if state.counts[key]]
+    shown = [
+        f"{state.counts[key]} {word}"
+        for key, word in _COUNTED.items()
+        if word and key != FINISHED and state.counts[key]
+    ]
     return ", ".join([done(state, total), *shown])
 
 

@@ -7,16 +7,12 @@ import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tunelight import record as storage
-from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError, StorageError, guess
 from tunelight.results.formats import hydra, lightning_cli, python
-
-if TYPE_CHECKING:
-    from tunelight.results.trial import TrialResult
 
 _YAML: Final = (".yaml", ".yml")
 FORMATS: Final = {
@@ -30,34 +26,27 @@ FORMATS: Final = {
 _BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python"}
 
 
-def export(trial: TrialResult, told: Mapping[str, Any], path: Path, asked: str | None, checkpoint: bool) -> Path:
-    """Write ``trial`` of a sweep that was ``told`` so to ``path``; see ``SweepResults.export_best``."""
-    chosen = _format(path, asked)
-    copied = _copy_checkpoint(trial, path).absolute() if checkpoint else trial.address
-    facts = _facts(trial, told, copied)
+def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, chosen: str) -> None:
+    """Write a trial to ``path`` in the format ``chosen``.
+
+    Args:
+        facts: its configuration and where that came from, as ``TrialResult`` collects them.
+        settings: those of its sweep, as in sweep.yaml.
+        path: the file; folders are made.
+        chosen: one of ``FORMATS``.
+    """
     if chosen == "json":
         text = json.dumps(storage.plain(facts), indent=2) + "\n"
     elif chosen == "yaml":
         text = storage.to_yaml(facts)
     else:
         write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python}[chosen]
-        text = write(storage.plain(facts), told, path.name)
+        text = write(storage.plain(facts), settings, path.name)
     storage.write_atomically(path, text)
-    return path
 
 
-def format_of(trial: TrialResult, path: Path, asked: str | None) -> str:
-    """Return the format that a command writes: as asked, else by the suffix, YAML being for LightningCLI if it can be.
-
-    It can where the sweep was given ``model=``. Raises: SettingsError, StorageError.
-    """
-    if asked is None and path.suffix.lower() in _YAML and trial.has_parts:
-        return "lightning-cli"
-    return _format(path, asked)
-
-
-def _format(path: Path, asked: str | None) -> str:
-    """Return the format that is asked for, or that the suffix says. Raises: SettingsError, StorageError."""
+def format_of(path: Path, asked: str | None) -> str:
+    """Return the format that is asked for, else the one that the suffix says. Raises: SettingsError, StorageError."""
     suffix = path.suffix.lower()
     if asked is None:
         if suffix not in _BY_SUFFIX:
@@ -76,36 +65,11 @@ def _format(path: Path, asked: str | None) -> str:
     return asked
 
 
-def _facts(trial: TrialResult, told: Mapping[str, Any], checkpoint: Path | str | None) -> dict[str, Any]:
-    """Return the configuration, and where it came from."""
-    report = dict(trial.metrics)
-    epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
-    folder = trial.sweep_folder
-    return {
-        "config": trial.config,
-        **({"changes": trial.changes} if trial.changes else {}),
-        "metric": told.get("metric"),
-        "mode": told.get("mode") or "min",
-        "value": trial.value,
-        "metrics": report,
-        "trial": trial.id,
-        "seed": trial.seed,
-        "training_iteration": iteration,
-        "epoch": epoch,
-        "sweep": {"name": folder.name, "folder": stores.shown(folder)},
-        "checkpoint": checkpoint,
-        "versions": told.get("versions") or storage.versions(),
-    }
+def copy_checkpoint(source: Path, path: Path) -> Path:
+    """Copy a checkpoint beside ``path``, as NAME.ckpt, and its weights as safetensors; return the copy.
 
-
-def _copy_checkpoint(trial: TrialResult, path: Path) -> Path:
-    """Copy a trial's best checkpoint beside ``path``, and its weights as safetensors; return the copy."""
-    source = trial.checkpoint
-    if source is None:
-        raise CheckpointError(
-            f"Trial {trial.id} has no checkpoint to copy. Leave checkpoint out, or export another trial; sweeps write "
-            "checkpoints unless checkpoints=None, and train functions with TuneReportCheckpointCallback."
-        )
+    Raises: CheckpointError, StorageError.
+    """
     if torn := checkpoints.describe_torn(source):
         raise CheckpointError(torn)
     target = path.with_suffix(".ckpt")

@@ -15,7 +15,7 @@ from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import TrialState
-from tunelight.results.export import export
+from tunelight.results.export import copy_checkpoint, export, format_of
 from tunelight.settings import load_object, paired
 
 _PREFIX: Final = "model."
@@ -203,7 +203,39 @@ class TrialResult:
         checkpoint: bool = False,
     ) -> Path:
         """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
-        return export(self, self._settings, Path(path), format, checkpoint)
+        target = Path(path)
+        chosen = format_of(target, format)
+        copied = copy_checkpoint(self._own_checkpoint(), target).absolute() if checkpoint else self.address
+        export(self._facts(copied), self._settings, target, chosen)
+        return target
+
+    def _own_checkpoint(self) -> Path:
+        if (found := self.checkpoint) is None:
+            raise CheckpointError(
+                f"Trial {self.id} has no checkpoint to copy. Leave checkpoint out, or export another trial; sweeps "
+                "write checkpoints unless checkpoints=None, and train functions with TuneReportCheckpointCallback."
+            )
+        return found
+
+    def _facts(self, checkpoint: Path | str | None) -> dict[str, Any]:
+        """Return the configuration, and where it came from."""
+        report = dict(self.metrics)
+        epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
+        return {
+            "config": self.config,
+            **({"changes": self.changes} if self.changes else {}),
+            "metric": self._settings.get("metric"),
+            "mode": self._settings.get("mode") or "min",
+            "value": self.value,
+            "metrics": report,
+            "trial": self.id,
+            "seed": self.seed,
+            "training_iteration": iteration,
+            "epoch": epoch,
+            "sweep": {"name": self.sweep_folder.name, "folder": stores.shown(self.sweep_folder)},
+            "checkpoint": checkpoint,
+            "versions": self._settings.get("versions") or storage.versions(),
+        }
 
     def _others(self, path: Path) -> str:
         """Return which checkpoints the trial has beside ``path``, as text."""

@@ -10,10 +10,9 @@ from typing import Any
 
 from tunelight.errors import SettingsError, guess
 from tunelight.record import (
-    DIVERGED,
     ERROR,
     FINISHED,
-    OOM,
+    INFEASIBLE,
     STOPPED,
     SweepState,
     TrialState,
@@ -26,7 +25,7 @@ from tunelight.settings import Mode
 
 @dataclass(frozen=True)
 class Earlier:
-    """A trial of an earlier sweep: FINISHED, STOPPED (also if it was cut off), DIVERGED or OOM."""
+    """A trial of an earlier sweep: FINISHED, STOPPED (also if it was cut off) or infeasible, as DIVERGED."""
 
     name: str
     state: str
@@ -57,7 +56,7 @@ def _earlier(folder: Path, trial: TrialState, objectives: Sequence[tuple[str, Mo
     if trial.state == ERROR:
         return None
     name = f"{folder}/{trial.id}"
-    if trial.state in (DIVERGED, OOM):
+    if trial.state in INFEASIBLE:
         return Earlier(name, trial.state, trial.config)
     mode = objectives[0][1]
     best: list[float] = []

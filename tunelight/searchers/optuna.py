@@ -17,7 +17,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
 from tunelight.errors import SettingsError
-from tunelight.record import DIVERGED, ERROR, FINISHED, INTERRUPTED, OOM, STOPPED, is_better
+from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, is_better
 from tunelight.record.names import STUDY_FILE
 from tunelight.searchers.distributions import Parameter, parameter_of
 from tunelight.searchers.earlier import Earlier
@@ -258,7 +258,7 @@ class OptunaSearcher(Follower):
         return count
 
     def _told(self, one: Earlier) -> dict[str, Any]:
-        if one.state in (DIVERGED, OOM):
+        if one.state in INFEASIBLE:
             return {"state": TrialState.COMPLETE, "values": self._worst, "constraints": {_INFEASIBLE: 1.0}}
         constraints = {_INFEASIBLE: 0.0} if self._marks_all else None
         if one.state == FINISHED:
@@ -328,7 +328,7 @@ class OptunaSearcher(Follower):
         if result is not None and result.get("training_iteration") != live.last:
             self._hear(live, result)
         live.trial.set_user_attr("state", state)
-        if state in (DIVERGED, OOM):
+        if state in INFEASIBLE:
             self._tell_infeasible(live.trial)
         elif state == STOPPED or (state == FINISHED and live.best is not None):
             if self._marks_all:

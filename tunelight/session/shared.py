@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tunelight.errors import DataError, TrialStopped
-from tunelight.messages import Lent
+from tunelight.messages import DatasetHandle
 from tunelight.session.mailbox import Control
 
 MAKE_LIMIT_S = 3600.0
@@ -32,7 +32,7 @@ class Sharing:
         lead: True on rank 0. alone: True where there is no other rank.
         control: carries rank 0's word. given: where rank 0 keeps what others fetch by key.
         fetch: returns what rank 0 keeps under a key. aborted: why the trial was called off, if it was.
-        lent: the sweep's datasets.
+        datasets: the sweep's datasets.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Sharing:
         given: dict[str, Any],
         fetch: Callable[[str], Any],
         aborted: Callable[[], str | None] = lambda: None,
-        lent: Lent | None = None,
+        datasets: DatasetHandle | None = None,
     ) -> None:
-        self.lent = lent or Lent()
+        self.datasets = datasets or DatasetHandle()
         self._control, self._lead, self._alone = control, lead, alone
         self._given, self._fetch, self._aborted = given, fetch, aborted
         self._asked: dict[str, int] = {}

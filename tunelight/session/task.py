@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.messages import CheckpointInfo, Lent, OnResize, Terminal
+from tunelight.messages import CheckpointInfo, DatasetHandle, OnResize, Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Task:
     wanted: int | None = None
     """The size that the gang is meant to have; None: the size that it has."""
     on_resize: OnResize = field(default_factory=OnResize)
-    lent: Lent | None = None
+    datasets: DatasetHandle | None = None
     """The sweep's datasets."""
     lead: Any = None
     """Rank 0's worker, for the others to fetch from what it made for all."""

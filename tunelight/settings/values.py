@@ -12,7 +12,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
@@ -20,12 +20,9 @@ from tunelight.compat.arguments import replacement
 from tunelight.errors import HOW_TO_GET_HOROVOD, ArgumentError, SettingsError, guess, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.settings.code import check_model, load_object, tune_callback
+from tunelight.settings.code import load_object, tune_callback
 from tunelight.settings.data import Fed, check_datasets
 from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode, check_paired
-
-if TYPE_CHECKING:
-    from tunelight.space import SearchSpace
 
 BACKENDS = ("ddp", "horovod", "sharded")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -39,8 +36,8 @@ PARTS: tuple[str, ...] = ("model", "data", "trainer")
 class Settings(Judged, Fed):
     """All that a sweep can be told beside its search space: one field for each keyword of ``tunelight.run``.
 
-    The same names are keywords of SearchSpace and keys of a YAML file. Values are checked one by one here
-    and against each other in :meth:`check`; import paths are imported, ``checkpoints`` may be a mapping.
+    The same names are keywords of SearchSpace and keys of a YAML file. Each value is checked here; ``check_settings``
+    checks them against each other and a search space. Import paths are imported, ``checkpoints`` may be a mapping.
     Raises: SettingsError, ImportPathError. Runs on: driver.
     """
 
@@ -90,41 +87,6 @@ class Settings(Judged, Fed):
     def budget_s(self) -> float | None:
         """The time budget in seconds."""
         return None if self.time_budget is None else _seconds(self.time_budget)
-
-    def check(self, space: SearchSpace) -> None:
-        """Raise SettingsError or SpaceError where settings contradict each other or ``space``."""
-        if self.train is None and self.model is None:
-            raise SettingsError(
-                "There is nothing to train. Give a train function, tl.run(space, train), or model= and data=."
-            )
-        if self.train is not None and self.model is not None:
-            raise SettingsError(
-                "Both train and model= are given, and a sweep trains one of them. Leave one out (where the "
-                "search space holds it: pass train=None or model=None)."
-            )
-        for name in ("data", "trainer_args") if self.model is None else ():
-            if getattr(self, name) is not None:
-                raise SettingsError(
-                    f"{name}= is given without model=: only a sweep that builds the Trainer itself can use "
-                    "it. Give model=, or build it inside the train function."
-                )
-        if self.resume and self.name is None:
-            raise SettingsError(
-                "resume= is given without name=, so which sweep is to go on is not known. Give the sweep a name in "
-                "its first call already: name='digits', resume=True starts it, and goes on with it ever after."
-            )
-        if self.metric is None:
-            raise SettingsError(
-                "No metric is given, so no trial could be judged. Say metric='val_loss' (and mode='max' "
-                "where more is better) in tl.run, in SearchSpace, or as `metric:` in the YAML file."
-            )
-        if self.model is not None:
-            with space.placing(self, "model"):
-                check_model(self.model, self.data)
-            space.check_parts(self.model, self.data, self.trainer_args)
-            space.check_trainer(self)
-        space.check_constraints()
-        space.check_baselines(self.baselines)
 
 
 # --- single values ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import os
@@ -19,6 +18,7 @@ from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
 from tunelight.space.formats import read_format, write_format
+from tunelight.space.formats.common import Described, described_entry
 from tunelight.space.grid_points import Grid
 from tunelight.space.parts import check_part, check_trainer_value
 from tunelight.space.shipped import find
@@ -170,16 +170,20 @@ class SearchSpace:
         ConfigSpace know no nesting: there all keys are dotted.
         Raises: SpaceError, which names what that program has no word for.
         """
-        return write_format(self, format)
+        described = Described(
+            {key: described_entry(key, domain) for key, domain in self.domains.items()},
+            self.when,
+            self.require,
+            [constraint.tree for constraint in self._constraints],
+            self.settings,
+            self.written,
+        )
+        return write_format(described, format)
 
     @property
     def require(self) -> list[str]:
         """The constraints, as text."""
         return [constraint.text for constraint in self._constraints]
-
-    def constraint_trees(self) -> list[ast.expr]:
-        """Return the constraints as they were read, to be written in another language."""
-        return [constraint.tree for constraint in self._constraints]
 
     @property
     def when(self) -> dict[str, When]:

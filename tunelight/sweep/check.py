@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from tunelight.cluster.connect import check_runtime_env, nodes_of
-from tunelight.data.shelf import check_sources
+from tunelight.data.server import check_sources
 from tunelight.errors import ResourceError
 from tunelight.resources import Reservation, fitted, reserve
 from tunelight.settings import NAMES, Settings, check_model, check_picklable, check_train
 from tunelight.space import SearchSpace
+from tunelight.space.check import check_settings
 from tunelight.sweep.run import run
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
@@ -46,7 +47,7 @@ def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Chec
     Ray cluster only where an address, or RAY_ADDRESS, names one.
     """
     settings = Settings(**{**space.settings, **told})
-    settings.check(space)
+    check_settings(space, settings)
     with space.placing(settings, "train" if settings.model is None else "model"):
         if settings.train is not None:
             check_train(settings.train)

@@ -28,10 +28,9 @@ from ray.tune.utils import flatten_dict
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import (
-    DIVERGED,
     ERROR,
+    FAILED,
     INTERRUPTED,
-    OOM,
     PAUSED,
     PENDING,
     RUNNING,
@@ -278,7 +277,7 @@ class _Teller:
             self.told.discard(trial)
             self._searcher.end(trial, line["state"], self._last.get(trial))
             return
-        error = line["state"] in (ERROR, DIVERGED, OOM)
+        error = line["state"] in FAILED
         result = None if error else self._last.get(trial)
         if trial in self.points:
             teach(self._searcher, self.points[trial], result)

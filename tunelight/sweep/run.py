@@ -16,18 +16,28 @@ from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, tune_environment
 from tunelight.cluster.runtime_env import for_workers
 from tunelight.compat.arguments import known_arguments
-from tunelight.data.shelf import check_sources, lent
+from tunelight.data.server import check_sources, served
 from tunelight.errors import SettingsError, SweepFailedError
 from tunelight.lightning.recipe import payload
 from tunelight.machine.signals import StopSignals
-from tunelight.messages import Lent, OnResize
+from tunelight.messages import DatasetHandle, OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.record import RECORD_FILE, create_sweep_folder, locked, mirrored, plain, provenance, write_sweep_file
+from tunelight.record import (
+    RECORD_FILE,
+    SWEEP_FILE,
+    create_sweep_folder,
+    locked,
+    mirrored,
+    plain,
+    provenance,
+    write_sweep_file,
+)
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
+from tunelight.space.check import check_settings
 from tunelight.stores import drop, for_tune
 from tunelight.stores.masking import masked_settings
 from tunelight.sweep.past import Past, code_of, objects_in, taken_up
@@ -156,7 +166,7 @@ def run(
     given = {key: value for key, value in locals().items() if key != "search_space" and value is not UNSET}
     space = SearchSpace.of(search_space)
     settings = Settings(**{**space.settings, **given})
-    settings.check(space)
+    check_settings(space, settings)
     with contextlib.ExitStack() as stack:
         past = stack.enter_context(taken_up(settings)) if settings.resume else None
         if settings.seed is None:
@@ -172,12 +182,12 @@ def run(
             return SweepResults.load(sweep.folder)
         signals = StopSignals()
         with (
-            connected(settings, sweep.reservation, sweep.folder, signals) as (reservation, watch),
+            connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, signals) as (reservation, watch),
             signals,  # only now: Ray installs a handler of SIGTERM when it starts
-            lent(settings, reservation.least or reservation.workers) as loan,
+            served(settings, reservation.least or reservation.workers) as handle,
         ):
             try:
-                _tune(replace(sweep, reservation=reservation), watch, loan, signals)
+                _tune(replace(sweep, reservation=reservation), watch, handle, signals)
             except SweepFailedError as error:
                 raise error.with_traceback(None) from None  # it came through Tune's loop, which says nothing of it
         return SweepResults.load(sweep.folder)
@@ -348,7 +358,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
     return masked_settings(told | provenance(space.source))
 
 
-def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSignals) -> None:
+def _tune(sweep: _Sweep, watch: HeadWatch, datasets: DatasetHandle | None, signals: StopSignals) -> None:
     """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
     import ray
     from ray import tune
@@ -366,7 +376,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
     scheduler, searcher = sweep.scheduler, sweep.searcher
     spec = TrialSpec(
         train=sweep.payload if len(sweep.payload) <= _INLINE_BYTES else ray.put(sweep.payload),
-        lent=loan,
+        datasets=datasets,
         reservation=sweep.reservation,
         backend=settings.backend,
         **settings.judged_by,
@@ -393,7 +403,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
         start=sweep.start,
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
-    with tune_environment(settings.verbose), _callbacks(sweep, search, watch, loan, signals) as callbacks:
+    with tune_environment(settings.verbose), _callbacks(sweep, search, watch, datasets, signals) as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
             name=folder.name,
@@ -415,7 +425,7 @@ def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSigna
 
 @contextlib.contextmanager
 def _callbacks(
-    sweep: _Sweep, search: SweepSearch, watch: HeadWatch, loan: Lent | None, signals: StopSignals
+    sweep: _Sweep, search: SweepSearch, watch: HeadWatch, datasets: DatasetHandle | None, signals: StopSignals
 ) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
     from tunelight.cluster.gcs_watch import HeadCallback
@@ -453,7 +463,7 @@ def _callbacks(
         sweep.searcher.mirror_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
-    for text in loan.notes if loan is not None else ():
+    for text in datasets.notes if datasets is not None else ():
         record.note(text)
     try:
         yield [record, tensorboard, shown, first, *settings.callbacks, HeadCallback(watch)]

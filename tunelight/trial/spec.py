@@ -14,7 +14,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.gang.spec import driver_paths
-from tunelight.messages import Adopt, CheckpointInfo, Continue, Lent, OnResize, Report
+from tunelight.messages import Adopt, CheckpointInfo, Continue, DatasetHandle, OnResize, Report
 from tunelight.policies import Divergence, FailurePolicy
 from tunelight.resources import Reservation
 from tunelight.session.task import Task
@@ -50,7 +50,7 @@ class TrialSpec:
     verbose: int = 0
     start: int | None = None
     """How many workers a trial has until ``Resize`` says otherwise (None: all that it can get, as they come)."""
-    lent: Lent | None = None
+    datasets: DatasetHandle | None = None
     """The sweep's datasets."""
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=driver_paths)
@@ -119,7 +119,7 @@ class Trial:
             resume=self.resume,
             checkpoints=spec.checkpoints,
             verbose=spec.verbose,
-            lent=spec.lent,
+            datasets=spec.datasets,
         )
 
     def heard(self, report: Report) -> None:

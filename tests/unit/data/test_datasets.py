@@ -12,7 +12,7 @@ import torch
 
 import tunelight as tl
 from tunelight.data.module import Reading, ShardLoader, WholeLoader
-from tunelight.data.shelf import _check_reach, check_rows, check_sources, open_dataset, task_error
+from tunelight.data.server import _check_reach, check_rows, check_sources, open_dataset, task_error
 from tunelight.errors import DataError, ResourceError, SettingsError
 from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
 from tunelight.settings import Settings
@@ -150,12 +150,12 @@ def test_columns_of_types_that_do_not_go_together_are_told(tmp_path: Path):
 
 
 def test_a_path_that_ray_data_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tunelight.data.shelf._check_reach", lambda *_: None)
+    monkeypatch.setattr("tunelight.data.server._check_reach", lambda *_: None)
 
     def refuse(paths: list[str]) -> None:
         raise ValueError("no such scheme.")
 
-    monkeypatch.setattr("tunelight.data.shelf.ray_data", lambda: SimpleNamespace(read_parquet=refuse))
+    monkeypatch.setattr("tunelight.data.server.ray_data", lambda: SimpleNamespace(read_parquet=refuse))
     with pytest.raises(DataError, match=r"'train' cannot be read from s4://x/y: no such scheme\. Correct the path"):
         open_dataset("train", {"parquet": "s4://x/y"})
 
@@ -277,7 +277,7 @@ def test_ray_data_prints_errors_alone_and_handlers_of_others_get_all_of_it(tmp_p
     import io
     import logging
 
-    from tunelight.data.shelf import ray_data
+    from tunelight.data.server import ray_data
 
     ray_data()
     ours, shown, file = logging.getLogger("ray.data"), io.StringIO(), tmp_path / "ray-data.log"

@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+import tunelight as tl
 from tunelight.errors import ImportPathError, TrainFunctionError
 from tunelight.settings import (
     Settings,
@@ -36,8 +37,8 @@ def lightning_class(name: str, module: str = "pytorch_lightning.core") -> type:
 def test_both_spellings_of_an_import_path():
     assert load_object("tunelight.settings:Settings") is Settings
     assert load_object("tunelight.settings.Settings") is Settings
-    assert load_object("tunelight.settings:Settings.check") is Settings.check
-    assert import_path(Settings.check) == "tunelight.settings.values:Settings.check"
+    assert load_object("tunelight.space:SearchSpace.describe") is tl.SearchSpace.describe
+    assert import_path(tl.SearchSpace.describe) == "tunelight.space.space:SearchSpace.describe"
     assert import_path(3) == "builtins:int"
 
 
@@ -52,7 +53,7 @@ def test_both_spellings_of_an_import_path():
             "tunelight.settings:Setings",
             "module 'tunelight.settings' has no 'Setings'. Did you mean 'Settings'",
         ),
-        ("tunelight.settings:Settings.chek", "class 'Settings' has no 'chek'. Did you mean 'check'"),
+        ("tunelight.space:SearchSpace.describ", "class 'SearchSpace' has no 'describ'. Did you mean 'describe'"),
     ],
 )
 def test_an_import_path_that_fails_says_which_part(path, message):

@@ -15,6 +15,7 @@ from ray import tune
 import tunelight as tl
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, TunelightError
 from tunelight.settings import NAMES, Checkpoints, Settings, check_names, check_train
+from tunelight.space.check import check_settings
 
 SPACE = tl.SearchSpace({"lr": {"uniform": [0, 1]}})
 PARTS = tl.SearchSpace({"model.lr": {"uniform": [0, 1]}})
@@ -185,17 +186,17 @@ def test_callbacks_by_class_object_and_path():
 )
 def test_what_contradicts_says_how(given, message):
     with pytest.raises(SettingsError, match=message):
-        Settings(**given).check(SPACE)
+        check_settings(SPACE, Settings(**given))
 
 
 def test_what_fits_together_is_silent():
-    Settings(train=train, metric="loss", baselines=[{"lr": 0.5}]).check(SPACE)
-    Settings(model=lambda lr: lr, metric="loss").check(PARTS)
+    check_settings(SPACE, Settings(train=train, metric="loss", baselines=[{"lr": 0.5}]))
+    check_settings(PARTS, Settings(model=lambda lr: lr, metric="loss"))
 
 
 def test_a_model_needs_keys_that_name_their_part():
     with pytest.raises(SpaceError, match=r"lr: with model=.*Did you mean 'model.lr'"):
-        Settings(model=train, metric="loss").check(SPACE)
+        check_settings(SPACE, Settings(model=train, metric="loss"))
 
 
 def test_settings_import_what_they_name():

@@ -19,6 +19,7 @@ from tunelight.errors import SettingsError, SpaceError
 from tunelight.searchers import RandomSearcher
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings
+from tunelight.space.check import check_settings
 from tunelight.space.constraints import read_constraint
 from tunelight.space.more_domains import WIDTH
 
@@ -239,14 +240,14 @@ def test_a_space_of_which_nothing_is_left_is_refused_before_anything_runs():
     impossible = tl.SearchSpace({"a": tune.uniform(0, 1), "b": tune.uniform(0, 1)}, require=["a > 0", "a + b > 2"])
     settings = Settings(train=print, metric="loss")
     with pytest.raises(SpaceError, match=r"None of 2,000 draws .* meets `require: a \+ b > 2`"):
-        settings.check(impossible)
+        check_settings(impossible, settings)
     together = tl.SearchSpace({"a": tune.uniform(0, 1)}, require=["a > 0.5", "a < 0.5"])
     with pytest.raises(SpaceError, match=r"meets all of `require`: a > 0.5 \(met by \d+\); a < 0.5 \(met by \d+\)"):
-        settings.check(together)
+        check_settings(together, settings)
     in_part = tl.SearchSpace({"g": tl.grid([1, 2]), "a": tune.randint(0, 3)}, require="a > g")
     with pytest.raises(SpaceError, match=r"with \{'g': 2\}"):
-        settings.check(in_part)
-    settings.check(tl.SearchSpace({"a": tune.uniform(0, 1)}, require="a > 0.99"))
+        check_settings(in_part, settings)
+    check_settings(tl.SearchSpace({"a": tune.uniform(0, 1)}, require="a > 0.99"), settings)
 
 
 def test_a_sweep_of_such_a_space_keeps_its_first_configurations():

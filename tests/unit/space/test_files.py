@@ -16,6 +16,7 @@ from tests.unit.space.test_space import ALL, GOOD
 from tunelight.errors import SettingsError, SpaceError
 from tunelight.settings import NAMES, Settings, check_model
 from tunelight.space import names, schema
+from tunelight.space.check import check_settings
 from tunelight.space.domains import ARGUMENTS
 from tunelight.space.files import YamlFile
 from tunelight.space.shipped import folder
@@ -143,12 +144,12 @@ def test_what_only_shows_in_the_whole_sweep_is_told_with_its_place(write):
     text = "space: {a: {uniform: [0, 1]}}\nmetric: loss\n"
     told = Settings(train=print, metric="loss")
     with pytest.raises(SpaceError, match=r"space\.yaml:3:1: None of 2,000 draws"):
-        told.check(tl.SearchSpace.load(write(f"{text}require: a > 2")))
+        check_settings(tl.SearchSpace.load(write(f"{text}require: a > 2")), told)
     space = tl.SearchSpace.load(write(f"{text}baselines:\n- {{a: 1}}\n- {{b: 1}}"))
     with pytest.raises(SettingsError, match=r"space\.yaml:5:3: baselines\[1\] holds 'b'"):
-        Settings(**space.settings, train=print).check(space)
+        check_settings(space, Settings(**space.settings, train=print))
     with pytest.raises(SettingsError, match=r"^baselines\[0\] holds 'b'"):
-        Settings(train=print, metric="loss", baselines=[{"b": 1}]).check(space)
+        check_settings(space, Settings(train=print, metric="loss", baselines=[{"b": 1}]))
 
 
 def test_all_mistakes_of_an_outline_are_told_at_once(write):
@@ -189,7 +190,7 @@ def test_the_wheel_holds_them():
 def test_a_shipped_space_is_a_whole_sweep_whose_models_can_be_built(name):
     space = tl.SearchSpace.of(name)
     settings = Settings(**space.settings)
-    settings.check(space)
+    check_settings(space, settings)
     check_model(settings.model, settings.data)
     text = (folder() / f"{name}.yaml").read_text().splitlines()
     assert text[0] == "# yaml-language-server: $schema=schema.json"

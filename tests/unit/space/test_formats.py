@@ -20,6 +20,7 @@ from ray import tune
 import tunelight as tl
 from tunelight.errors import SpaceError
 from tunelight.settings import Settings
+from tunelight.space.check import check_settings
 from tunelight.space.more_domains import WIDTH
 
 PLAIN = {
@@ -134,7 +135,7 @@ def test_a_sweep_of_wandb_becomes_a_space_with_its_settings(tmp_path):
     assert space.settings["scheduler"] == {"name": "asha", "grace_period": 3, "reduction_factor": 3}
     again = space.to_format("wandb")
     assert again["metric"] == {"name": "val_acc", "goal": "maximize"}
-    Settings(**space.settings, train=print).check(space)
+    check_settings(space, Settings(**space.settings, train=print))
 
 
 def test_a_grid_of_wandb_is_a_grid():

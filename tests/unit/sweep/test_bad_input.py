@@ -20,6 +20,7 @@ from tunelight.searchers.distributions import parameter_of
 from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.samplers import make_sampler
 from tunelight.settings import Settings
+from tunelight.space.check import check_settings
 from tunelight.space.files import Loader, read_value
 
 Write = Callable[[str], Path]
@@ -205,7 +206,7 @@ def test_a_misspelt_argument_of_the_trainer_is_told(write: Write, where: str) ->
     key = {"space": "  trainer.max_epohcs: 3\n", "trainer_args": "  model.lr: 0.1\ntrainer_args: {max_epohcs: 3}\n"}
     space = tl.SearchSpace.load(write(f"space:\n{key[where]}model: tunelight.digits:DigitsClassifier\nmetric: loss\n"))
     with pytest.raises(TunelightError, match=r"yaml:[23]:\d+: .*Trainer takes no .*Did you mean 'max_epochs'"):
-        Settings(**space.settings).check(space)
+        check_settings(space, Settings(**space.settings))
 
 
 # What is mistyped

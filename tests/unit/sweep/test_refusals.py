@@ -22,6 +22,7 @@ from tunelight.errors import (
     TunelightError,
 )
 from tunelight.settings import Settings
+from tunelight.space.check import check_settings
 
 
 def train(config: dict[str, Any]) -> None:
@@ -109,14 +110,14 @@ def test_a_trainer_that_is_told_what_its_workers_are_not(
 )
 def test_a_trainer_that_is_told_what_its_workers_are(args: dict[str, Any], more: dict[str, Any]) -> None:
     settings = Settings(model=DigitsClassifier, metric="loss", trainer_args=args, **more)
-    settings.check(tl.SearchSpace({"model.lr": tl.uniform(0, 1)}))
+    check_settings(tl.SearchSpace({"model.lr": tl.uniform(0, 1)}), settings)
 
 
 def test_a_strategy_of_tunelight_s_is_the_trainer_s_to_have() -> None:
     settings = Settings(
         model=DigitsClassifier, metric="loss", workers=2, trainer_args={"strategy": tl.RayStrategy(static_graph=True)}
     )
-    settings.check(tl.SearchSpace({"model.lr": tl.uniform(0, 1)}))
+    check_settings(tl.SearchSpace({"model.lr": tl.uniform(0, 1)}), settings)
 
 
 def test_the_place_of_a_trainer_argument_in_a_file_is_told(tmp_path: Path) -> None:

@@ -10,20 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
+from tunelight.record import OUTCOMES
+
 Values = npt.NDArray[Any]
 
-COLOURS: Final = {
-    "FINISHED": "#2a9d6f",
-    "STOPPED": "#6c8ebf",
-    "RUNNING": "#e0a030",
-    "PAUSED": "#b9a44c",
-    "PENDING": "#9a9a9a",
-    "INTERRUPTED": "#9a7fbf",
-    "DIVERGED": "#c2549d",
-    "OOM": "#8f4a2b",
-    "ERROR": "#d1495b",
-}
-"""Of a trial's states; distinct also in print and for most who see colours otherwise."""
+COLOURS: Final = {name: outcome.colour for name, outcome in OUTCOMES.items()}
 BEST: Final = "#d1495b"
 SCALE: Final = "Viridis"
 GL_FROM: Final = 3000

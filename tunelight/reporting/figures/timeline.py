@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from tunelight.record import ERROR, OOM, PAUSED, RUNNING
+from tunelight.record import ERROR, OUTCOMES, PAUSED, RUNNING
 from tunelight.reporting.figures.style import COLOURS, figure, nothing, text
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _KINDS: Final = {
     "train": ("training", "#6c8ebf"),
     "lost": ("training that ended in an error", COLOURS[ERROR]),
 }
+_FAULTS: Final = frozenset(name for name, outcome in OUTCOMES.items() if outcome.raised)
 _MOST_ROWS: Final = 60
 """Rows up to which each has its name."""
 _MOST_BARS: Final = 40_000
@@ -79,7 +80,7 @@ def _held(trial: TrialState, start: float, stop: float, after: str, workers: int
 
 
 def _ending(after: str) -> str:
-    return "lost" if after in (ERROR, OOM) else "train"
+    return "lost" if after in _FAULTS else "train"
 
 
 def _split(trial: int, gang: Mapping[str, Any], start: float, end: float, kind: str) -> list[Hold]:
@@ -191,7 +192,7 @@ def _marks(
         marks = [(at, "pause", "paused") for at, name in trial.moves if name == PAUSED]
         marks += [(at, "fault", text(said, 90)) for at, said in trial.notes if said.startswith("failed")]
         message = (trial.error or {}).get("message", "")
-        marks += [(at, "fault", text(f"{name}: {message}", 90)) for at, name in trial.moves if name in (ERROR, OOM)]
+        marks += [(at, "fault", text(f"{name}: {message}", 90)) for at, name in trial.moves if name in _FAULTS]
         for at, kind, said in marks:
             lane = next((lane for start, lane in reversed(where) if start <= at), where[0][1])
             found[kind].append(((at - begin) / unit, lane, f"trial {trial.index}: {said}"))

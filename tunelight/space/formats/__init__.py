@@ -6,14 +6,12 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunelight.errors import SpaceError, guess
 from tunelight.space.files import YamlFile
 from tunelight.space.formats import configspace, optuna, tune, wandb
-
-if TYPE_CHECKING:
-    from tunelight.space.space import SearchSpace
+from tunelight.space.formats.common import Described
 
 Read = tuple[dict[str, Any], dict[str, Any]]
 """Domains, and the keywords of SearchSpace that go with them."""
@@ -24,7 +22,7 @@ _READ: dict[str, Callable[[Mapping[str, Any]], Read]] = {
     "configspace": configspace.read,
     "ray": tune.read,
 }
-_WRITE: dict[str, Callable[[SearchSpace], dict[str, Any]]] = {
+_WRITE: dict[str, Callable[[Described], dict[str, Any]]] = {
     "wandb": wandb.write,
     "optuna": optuna.write,
     "configspace": configspace.write,
@@ -51,7 +49,7 @@ def read_format(given: Any, name: str) -> Read:
     return found
 
 
-def write_format(space: SearchSpace, name: str) -> dict[str, Any]:
+def write_format(space: Described, name: str) -> dict[str, Any]:
     """Return a space in the format ``name``. Raises: SpaceError."""
     written: dict[str, Any] = _known(_WRITE, name)(space)
     return written

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunelight.errors import SpaceError
 from tunelight.space.domains import describe, whole_bounds
 
-if TYPE_CHECKING:
-    from tunelight.space.space import SearchSpace
-
 
 @dataclass(frozen=True)
 class Entry:
-    """One key of a space, as plain data: {"loguniform": [1e-4, 1e-1], "around": 1e-3} taken apart."""
+    """One key of a space: its description, {"loguniform": [1e-4, 1e-1], "around": 1e-3}, taken apart."""
 
     key: str
     name: str
     arguments: Any
     around: Any = None
+    domain: Any = None
 
     def bounds(self) -> tuple[Any, Any, Any]:
         """Return the least and the largest value of a domain with bounds, and its step (None without one)."""
@@ -30,17 +29,30 @@ class Entry:
         return lower, upper, step[0] if step else None
 
 
-def entries(space: SearchSpace) -> dict[str, Entry]:
-    """Return the keys of a space, taken apart."""
-    found = {}
-    for key, domain in space.domains.items():
-        told = describe(domain)
-        if not isinstance(told, Mapping):
-            told = {"fixed": told}
-        around = told.pop("around", None)
-        ((name, arguments),) = told.items()
-        found[key] = Entry(key, name, arguments, around)
-    return found
+@dataclass(frozen=True)
+class Described:
+    """A search space as plain data, for programs that it is written for."""
+
+    entries: Mapping[str, Entry]
+    """By dotted key, in the order of the space."""
+    when: Mapping[str, Mapping[str, Sequence[Any]]]
+    """Conditions by dotted key: the values that other keys may have."""
+    require: Sequence[str]
+    trees: Sequence[ast.expr]
+    """The constraints, as text and parsed."""
+    settings: Mapping[str, Any]
+    written: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """Nests values by dotted key as the space is written."""
+
+
+def described_entry(key: str, domain: Any) -> Entry:
+    """Return one key of a space with its domain taken apart."""
+    described = describe(domain)
+    if not isinstance(described, Mapping):
+        described = {"fixed": described}
+    around = described.pop("around", None)
+    ((name, arguments),) = described.items()
+    return Entry(key, name, arguments, around, domain)
 
 
 def refuse(program: str, key: str, what: str, instead: str = "") -> SpaceError:
@@ -53,7 +65,7 @@ def unknown(program: str, key: str, what: str, valid: str) -> SpaceError:
     return SpaceError(f"{key}: tunelight has no word for {program}'s {what}. It reads: {valid}.")
 
 
-def refuse_constraints(program: str, space: SearchSpace) -> None:
+def refuse_constraints(program: str, space: Described) -> None:
     """Raise SpaceError where a space has conditions or constraints."""
     for key, when in space.when.items():
         raise refuse(

@@ -11,15 +11,12 @@ import graphlib
 import keyword
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunelight.errors import SpaceError
 from tunelight.space.conditions import values_of
 from tunelight.space.constraints import constant_of, name_of
-from tunelight.space.formats.common import Entry, entries, refuse, unknown
-
-if TYPE_CHECKING:
-    from tunelight.space.space import SearchSpace
+from tunelight.space.formats.common import Described, Entry, refuse, unknown
 
 _CS = "ConfigSpace"
 _KINDS = "uniform_float, uniform_int, normal_float, categorical, ordinal, constant"
@@ -123,14 +120,14 @@ def _named(key: str) -> str:
 # --- writing ----------------------------------------------------------------------------------------------
 
 
-def write(space: SearchSpace) -> dict[str, Any]:
+def write(space: Described) -> dict[str, Any]:
     """Return a space as a serialized one, by dotted keys. Raises: SpaceError for what ConfigSpace has no word for."""
     forbidden = _Forbidden(space)
     return {
         "name": None,
-        "hyperparameters": [_write(entry) for entry in entries(space).values()],
+        "hyperparameters": [_write(entry) for entry in space.entries.values()],
         "conditions": [_when(key, when) for key, when in space.when.items()],
-        "forbiddens": [clause for tree in space.constraint_trees() for clause in forbidden.of(tree)],
+        "forbiddens": [clause for tree in space.trees for clause in forbidden.of(tree)],
         "format_version": _FORMAT,
     }
 
@@ -183,8 +180,8 @@ _WORDS: dict[type, str] = {ast.Lt: "LT", ast.LtE: "LE", ast.Gt: "GT", ast.GtE: "
 class _Forbidden:
     """Turns constraints into what they forbid: comparisons of a key with a value or another key, with and, or, not."""
 
-    def __init__(self, space: SearchSpace) -> None:
-        self._domains = space.domains
+    def __init__(self, space: Described) -> None:
+        self._domains = {key: entry.domain for key, entry in space.entries.items()}
 
     def of(self, tree: ast.expr) -> list[dict[str, Any]]:
         """Return the clauses that are forbidden, each by itself, where ``tree`` has to hold."""

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunelight.errors import SpaceError
-from tunelight.space.formats.common import Entry, entries, refuse, refuse_constraints, unknown
-
-if TYPE_CHECKING:
-    from tunelight.space.space import SearchSpace
+from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unknown
 
 _OPTUNA = "Optuna"
 _FLOAT, _INT, _CHOICE = "FloatDistribution", "IntDistribution", "CategoricalDistribution"
@@ -69,10 +66,10 @@ def _divides(step: float, *bounds: float) -> bool:
     return all(abs(bound / step - round(bound / step)) < 1e-9 for bound in bounds)
 
 
-def write(space: SearchSpace) -> dict[str, Any]:
+def write(space: Described) -> dict[str, Any]:
     """Return a space as distributions by dotted key. Raises: SpaceError for what Optuna has no word for."""
     refuse_constraints(_OPTUNA, space)
-    return {key: _write(entry) for key, entry in entries(space).items()}
+    return {key: _write(entry) for key, entry in space.entries.items()}
 
 
 def _write(entry: Entry) -> dict[str, Any]:

@@ -6,12 +6,9 @@ https://docs.ray.io/en/latest/tune/api/search_space.html
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tunelight.space.formats.common import entries, refuse, refuse_constraints
-
-if TYPE_CHECKING:
-    from tunelight.space.space import SearchSpace
+from tunelight.space.formats.common import Described, refuse, refuse_constraints
 
 _RAY = "Ray Tune"
 
@@ -35,15 +32,14 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     return domains
 
 
-def write(space: SearchSpace) -> dict[str, Any]:
+def write(space: Described) -> dict[str, Any]:
     """Return a space as a param_space, with Ray Tune's own domains and nested as it is. Raises: SpaceError."""
     refuse_constraints(_RAY, space)
     param_space: dict[str, Any] = {}
-    for key, entry in entries(space).items():
+    for key, entry in space.entries.items():
         if entry.name == "ordinal":
             raise refuse(_RAY, key, "ordinal", "Make it a choice.")
         if entry.around is not None:
             raise refuse(_RAY, key, "around", "Leave it out, or draw by a function (sample_from).")
-        domain = space.domains[key]
-        param_space[key] = domain.categories[0] if entry.name == "fixed" else domain
+        param_space[key] = entry.domain.categories[0] if entry.name == "fixed" else entry.domain
     return space.written(param_space)

@@ -6,13 +6,10 @@ https://docs.wandb.ai/guides/sweeps/sweep-config-keys
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunelight.errors import SpaceError, guess
-from tunelight.space.formats.common import Entry, entries, refuse, refuse_constraints, unknown
-
-if TYPE_CHECKING:
-    from tunelight.space.space import SearchSpace
+from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unknown
 
 _WANDB = "W&B"
 _OF_OTHERS = ("name", "program", "command", "project", "entity", "description", "controller", "job", "image_uri")
@@ -147,10 +144,10 @@ def _as_grid(key: str, kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
 # --- writing ----------------------------------------------------------------------------------------------
 
 
-def write(space: SearchSpace) -> dict[str, Any]:
+def write(space: Described) -> dict[str, Any]:
     """Return a space as a sweep configuration, with its metric. Raises: SpaceError for what W&B has no word for."""
     refuse_constraints(_WANDB, space)
-    found = entries(space)
+    found = space.entries
     grids = [key for key, entry in found.items() if entry.name == "grid_search"]
     drawn = [key for key, entry in found.items() if entry.name not in ("grid_search", "fixed")]
     if grids and drawn:

@@ -1,7 +1,7 @@
-"""A sweep's datasets on the driver's side: opened and checked before Ray's trials start, and lent to these.
+"""A sweep's datasets on the driver's side: opened and checked before Ray's trials start, and served to these.
 
 A dataset holds references into Ray's object store, which are only counted while they travel inside calls of actors. So
-trials get no dataset with their task: they ask an actor for it, the shelf, which ends with the sweep.
+trials get no dataset with their task: they ask an actor for it, the dataset server, which ends with the sweep.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import HOW_TO_GET_DATA, DataError
-from tunelight.messages import Lent
+from tunelight.messages import DatasetHandle
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -27,7 +27,7 @@ _MOST_FILES = 1000
 """Of how many Parquet files the columns are looked at, and rows counted, before a sweep: it takes milliseconds each."""
 
 
-class Shelf:
+class DatasetServer:
     """Hands out datasets by name. Runs on: an actor beside the driver."""
 
     def __init__(self, datasets: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ def check_sources(datasets: Mapping[str, Any] | None, least: int) -> None:
 
 
 @contextlib.contextmanager
-def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
+def served(settings: Settings, least: int) -> Iterator[DatasetHandle | None]:
     """Open a sweep's datasets, check that they can feed ``least`` ranks, and lend them to its trials.
 
     Yields what trials are told of them (None where there are none). Raises: DataError. Runs on: driver, once Ray is up.
@@ -74,11 +74,11 @@ def lent(settings: Settings, least: int) -> Iterator[Lent | None]:
         for name, one in (opened.items() if settings.cache else ())
     ]
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    shelf: Any = ray.remote(Shelf).options(num_cpus=0, scheduling_strategy=here).remote(opened)
+    server: Any = ray.remote(DatasetServer).options(num_cpus=0, scheduling_strategy=here).remote(opened)
     try:
-        yield Lent(rows, shelf, tuple(notes))
+        yield DatasetHandle(rows, server, tuple(notes))
     finally:
-        ray.kill(shelf)
+        ray.kill(server)
 
 
 @contextlib.contextmanager

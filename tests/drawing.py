@@ -1,0 +1,54 @@
+"""The picture of the rooms, drawn from the table that the doors are judged by: ``python -m tests.drawing``."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from html import escape
+
+from tests.doors import PACKAGE, ROOMS, floors
+
+PICTURE = PACKAGE.parent / "docs" / "images" / "rooms.svg"
+_WIDTH, _HEIGHT, _GAP, _MARGIN, _COLUMNS = 172, 74, 8, 16, 5
+_LETTERS, _LINES = 30, 3
+_STYLE = (
+    "<style>text{font:11px system-ui,sans-serif;fill:#37474f}.name{font:600 13px ui-monospace,monospace;fill:#00695c}"
+    ".floor{font:600 12px system-ui,sans-serif;fill:#90a4ae}</style>"
+)
+_CALLED = {"": "__init__"}
+
+
+def drawn() -> str:
+    """Return the picture as SVG: the ground floor at the bottom, each room on the first floor that it can stand on."""
+    by_floor: dict[int, list[str]] = defaultdict(list)
+    for room, floor in floors().items():
+        by_floor[floor].append(room)
+    parts: list[str] = []
+    top = _MARGIN
+    for floor in sorted(by_floor, reverse=True):
+        rooms = sorted(by_floor[floor])
+        parts.append(f'<text class="floor" x="{_MARGIN}" y="{top + _HEIGHT // 2}">{floor}</text>')
+        for index, room in enumerate(rooms):
+            row, column = divmod(index, _COLUMNS)
+            parts += _box(room, _MARGIN + 24 + column * (_WIDTH + _GAP), top + row * (_HEIGHT + _GAP))
+        top += (1 + (len(rooms) - 1) // _COLUMNS) * (_HEIGHT + _GAP)
+    width = 2 * _MARGIN + 24 + _COLUMNS * (_WIDTH + _GAP)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + _MARGIN}" role="img">'
+    title = "<title>The rooms of tunelight: each imports only rooms on floors below its own</title>"
+    back = '<rect width="100%" height="100%" fill="#fafafa"/>'
+    return "\n".join([head, title, _STYLE, back, *parts, "</svg>", ""])
+
+
+def _box(room: str, x: int, y: int) -> list[str]:
+    called = _CALLED.get(room, room)
+    loose = room == "" or (PACKAGE / f"{room}.py").exists()
+    lines = textwrap.wrap(ROOMS[room].rule, _LETTERS, max_lines=_LINES, placeholder="...")
+    return [
+        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="5" fill="#ffffff" stroke="#b0bec5"/>',
+        f'<text class="name" x="{x + 8}" y="{y + 18}">{escape(called + (".py" if loose else "/"))}</text>',
+        *(f'<text x="{x + 8}" y="{y + 36 + 14 * number}">{escape(line)}</text>' for number, line in enumerate(lines)),
+    ]
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(drawn())

@@ -1,0 +1,43 @@
+"""The table of outcomes: what it says is consistent, and whoever decides how a trial ended decides for a row of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunelight import record
+from tunelight.messages import WorkerError
+from tunelight.policies import classify
+from tunelight.record import FAILED, INFEASIBLE, OUTCOMES, STATES, TERMINAL, VERBS
+
+
+def test_states_of_earlier_records_have_a_row() -> None:
+    assert STATES == (
+        "PENDING", "RUNNING", "PAUSED", "FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED",
+    )  # fmt: skip
+    assert all(getattr(record, name) == name for name in STATES)
+
+
+def test_what_follows_from_the_table() -> None:
+    assert TERMINAL == {"FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED"} == VERBS.keys()
+    assert {"DIVERGED", "OOM", "ERROR"} == FAILED
+    assert {"DIVERGED", "OOM"} == INFEASIBLE
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+def test_a_row_does_not_contradict_itself(outcome: record.Outcome) -> None:
+    assert outcome.terminal or not (outcome.failed or outcome.raised)
+    assert outcome.failed or not outcome.blames_config
+    assert outcome.colour.startswith("#")
+
+
+@pytest.mark.parametrize(
+    ("type_name", "message"),
+    [
+        ("OutOfMemoryError", ""),
+        ("RuntimeError", "CUDA out of memory"),
+        ("FloatingPointError", ""),
+        ("ValueError", "no"),
+    ],
+)
+def test_an_error_is_classified_as_a_failure_of_the_table(type_name: str, message: str) -> None:
+    assert classify(WorkerError(0, "here", type_name, message, "")) in FAILED

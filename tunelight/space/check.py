@@ -1,0 +1,43 @@
+"""Settings held against each other and against a search space, before a sweep starts."""
+
+from __future__ import annotations
+
+from tunelight.errors import SettingsError
+from tunelight.settings import Settings, check_model
+from tunelight.space.space import SearchSpace
+
+
+def check_settings(space: SearchSpace, settings: Settings) -> None:
+    """Raise SettingsError or SpaceError where settings contradict each other or ``space``."""
+    if settings.train is None and settings.model is None:
+        raise SettingsError(
+            "There is nothing to train. Give a train function, tl.run(space, train), or model= and data=."
+        )
+    if settings.train is not None and settings.model is not None:
+        raise SettingsError(
+            "Both train and model= are given, and a sweep trains one of them. Leave one out (where the "
+            "search space holds it: pass train=None or model=None)."
+        )
+    for name in ("data", "trainer_args") if settings.model is None else ():
+        if getattr(settings, name) is not None:
+            raise SettingsError(
+                f"{name}= is given without model=: only a sweep that builds the Trainer itself can use "
+                "it. Give model=, or build it inside the train function."
+            )
+    if settings.resume and settings.name is None:
+        raise SettingsError(
+            "resume= is given without name=, so which sweep is to go on is not known. Give the sweep a name in "
+            "its first call already: name='digits', resume=True starts it, and goes on with it ever after."
+        )
+    if settings.metric is None:
+        raise SettingsError(
+            "No metric is given, so no trial could be judged. Say metric='val_loss' (and mode='max' "
+            "where more is better) in tl.run, in SearchSpace, or as `metric:` in the YAML file."
+        )
+    if settings.model is not None:
+        with space.placing(settings, "model"):
+            check_model(settings.model, settings.data)
+        space.check_parts(settings.model, settings.data, settings.trainer_args)
+        space.check_trainer(settings)
+    space.check_constraints()
+    space.check_baselines(settings.baselines)
