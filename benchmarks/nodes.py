@@ -163,8 +163,9 @@ def ganged(workers: int, folder: Path) -> dict[str, float]:
     """Start a gang, have it meet anew, report, and wait for decisions; end it."""
     from tunelight.gang.gang import Gang
     from tunelight.gang.spec import GangSpec, driver_paths
+    from tunelight.resources import Reservation
 
-    spec = GangSpec(workers, cwd=str(Path.cwd()), sys_path=driver_paths())
+    spec = GangSpec(Reservation(workers), cwd=str(Path.cwd()), sys_path=driver_paths())
     with reserved(workers) as group:
         began = time.perf_counter()
         with Gang.form(spec, group) as gang:

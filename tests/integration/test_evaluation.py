@@ -24,6 +24,7 @@ from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.lightning.exact.evaluation import ExactEvaluation, interleave
 from tunelight.messages import Ended
+from tunelight.resources import Reservation
 from tunelight.session.task import Task
 
 SIZES = (1, 3, 5, 7, 13)
@@ -432,7 +433,7 @@ def alone() -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("evaluation")
-    spec = GangSpec(workers=request.param, cwd=str(Path.cwd()), sys_path=driver_paths())
+    spec = GangSpec(Reservation(request.param), cwd=str(Path.cwd()), sys_path=driver_paths())
     with Gang.form(spec, None) as gang:
         share_holdings()
         config = {"path": str(folder / "found.pt")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ from tests.contract import GangContract
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.messages import Ended, Report
+from tunelight.resources import Reservation
 from tunelight.session.task import Task
 
 
 def spec(workers: int = 2) -> GangSpec:
-    return GangSpec(workers=workers, cwd=str(Path.cwd()), sys_path=driver_paths())
+    return GangSpec(Reservation(workers), cwd=str(Path.cwd()), sys_path=driver_paths())
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_nothing_of_the_gang_listens_beyond_its_interface(warm: list[Gang], tmp_
 
 
 def test_workers_end_with_the_gang(ray4: Any) -> None:
-    with Gang.form(replace(spec(), workers=1), None) as gang:
+    with Gang.form(spec(1), None) as gang:
         (location,) = gang.locations
         assert psutil.pid_exists(location.pid)
     end = time.monotonic() + 10

@@ -15,6 +15,8 @@ from tests.integration.test_gang import collective, run, spec
 from tunelight.gang.gang import Gang
 from tunelight.gang.seat import sweep_seats
 from tunelight.messages import Ended
+from tunelight.policies import FailurePolicy
+from tunelight.resources import Reservation
 from tunelight.session.task import Task
 
 
@@ -30,7 +32,7 @@ def groups(ray: Any) -> list[str]:
 
 
 def test_a_gang_grows_by_a_reservation_of_its_own_and_gives_it_back(ray4: Any) -> None:
-    with Gang.form(replace(spec(), workers=1, least=1, most=2), None) as gang:
+    with Gang.form(replace(spec(), reservation=Reservation(1, least=1, most=2)), None) as gang:
         assert gang.size == 1
         wait_for(gang.ready)
         assert len(groups(ray4)) == 1
@@ -42,7 +44,7 @@ def test_a_gang_grows_by_a_reservation_of_its_own_and_gives_it_back(ray4: Any) -
 
 
 def test_what_a_gang_was_given_stays_warm_when_it_shrinks(ray4: Any) -> None:
-    with Gang.form(replace(spec(), least=1), None) as gang:
+    with Gang.form(replace(spec(), reservation=Reservation(2, least=1)), None) as gang:
         pids = {location.pid for location in gang.locations}
         for size in (1, 2):
             gang.heal(size)
@@ -59,7 +61,7 @@ def test_what_a_killed_head_had_reserved_is_swept(ray4: Any) -> None:
             return True
 
     head: Any = ray4.remote(num_cpus=0)(Head).remote()
-    assert ray4.get(head.grow.remote(replace(spec(), workers=1, least=1, most=2)), timeout=90)
+    assert ray4.get(head.grow.remote(replace(spec(), reservation=Reservation(1, least=1, most=2))), timeout=90)
     sweep_seats()
     assert len(groups(ray4)) == 1
     ray4.kill(head)
@@ -71,7 +73,7 @@ def test_what_a_killed_head_had_reserved_is_swept(ray4: Any) -> None:
 
 
 def test_an_elastic_gang_goes_on_with_who_is_left_and_takes_in_who_comes(ray4: Any, tmp_path: Path) -> None:
-    with Gang.form(replace(spec(), least=1), None) as gang:
+    with Gang.form(replace(spec(), reservation=Reservation(2, least=1)), None) as gang:
         first, lost = gang.locations
         psutil.Process(lost.pid).kill()
         assert run_or_fail(gang, tmp_path) is not None
@@ -98,7 +100,7 @@ def run_or_fail(gang: Gang, tmp_path: Path) -> Any:
 
 
 def test_a_stopped_worker_is_noticed_and_really_ended(ray4: Any, tmp_path: Path) -> None:
-    with Gang.form(replace(spec(), hang_timeout_s=0.5), None) as gang:
+    with Gang.form(replace(spec(), failures=FailurePolicy(hang_timeout_s=0.5)), None) as gang:
         _, stopped = gang.locations
         process = psutil.Process(stopped.pid)
         process.suspend()

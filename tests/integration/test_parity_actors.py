@@ -33,6 +33,7 @@ from tunelight import errors
 from tunelight.gang.placement import arrange
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
+from tunelight.resources import Reservation
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -150,8 +151,8 @@ def test_gpus_shared_by_workers_train_over_gloo() -> None:
     with pytest.warns(UserWarning, match="which NCCL cannot do: they meet by gloo"):
         shared = tl.RayStrategy(2, use_gpu=True, resources_per_worker={"GPU": 0.5})
     assert shared.workers.gpus == 0.5
-    assert GangSpec(2, gpus_per_worker=0.5).collectives == "gloo"
-    assert GangSpec(2, gpus_per_worker=1).collectives == "nccl"
+    assert GangSpec(Reservation(2, gpus_per_worker=0.5)).collectives == "gloo"
+    assert GangSpec(Reservation(2, gpus_per_worker=1)).collectives == "nccl"
 
 
 @EVERY_BACKEND

@@ -118,7 +118,7 @@ def test_a_lost_worker_is_an_error_and_the_next_fit_goes_on_from_the_checkpoint(
 
 def held(gangs: Any) -> float:
     """Return how many CPUs warm gangs hold."""
-    return float(sum(one.spec.workers * one.spec.cpus_per_worker for one in gangs._idle))
+    return float(sum(one.spec.workers * one.spec.reservation.cpus_per_worker for one in gangs._idle))
 
 
 def test_cpus_are_free_after_an_exception_and_the_with_block(warm_gangs: Any) -> None:

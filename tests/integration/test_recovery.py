@@ -18,9 +18,10 @@ from tunelight.checkpoints.files import FOLDER, file_name
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.messages import CheckpointInfo, Ended, OnResize, Report
+from tunelight.resources import Reservation
 from tunelight.session.task import Task
 
-SPEC = GangSpec(workers=2, cwd=str(Path.cwd()), sys_path=driver_paths())
+SPEC = GangSpec(Reservation(2), cwd=str(Path.cwd()), sys_path=driver_paths())
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def gang_of(gangs: dict[Any, Gang], backend: str, workers: int) -> Gang:
     if key not in gangs:
         while sum(size for _, size in gangs) + workers > 4:
             gangs.pop(next(iter(gangs))).close()
-        gangs[key] = Gang.form(replace(SPEC, workers=workers, backend=backend), None)
+        gangs[key] = Gang.form(replace(SPEC, reservation=Reservation(workers), backend=backend), None)
         share_holdings()
     gangs[key].heal()
     return gangs[key]
@@ -127,7 +128,8 @@ class Run:
 def start(
     gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, *, wanted: int = 2, keep: OnResize | None = None
 ) -> Run:
-    gang.spec = replace(gang.spec, most=wanted, on_resize=keep or OnResize())  # as if the others had been lost
+    missing = replace(gang.spec.reservation, most=wanted)  # as if the others had been lost
+    gang.spec = replace(gang.spec, reservation=missing, on_resize=keep or OnResize())
     resume = None
     if go_on:
         resume = CheckpointInfo(str(folder / FOLDER / file_name(go_on)), go_on)

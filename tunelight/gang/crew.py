@@ -90,7 +90,7 @@ class Crew:
 
         Only an elastic gang has any: another one waits until it is whole.
         """
-        if self.spec.least is None or self.closed:
+        if self.spec.reservation.least is None or self.closed:
             return 0
         self._reserve()
         for seat in self._wanted():
@@ -130,7 +130,9 @@ class Crew:
             seat.occupy()  # what has to start can do so while the others leave
         self._leave()
         if self.ranks:
-            self._gather_round(self.spec.least or self.spec.workers, self.spec.reschedule_timeout_s)
+            self._gather_round(
+                self.spec.reservation.least or self.spec.workers, self.spec.failures.reschedule_timeout_s
+            )
         else:
             self._gather_round(self.spec.workers, START_LIMIT_S)
         self._meet(self._arrived()[:size])

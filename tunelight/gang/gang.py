@@ -67,7 +67,7 @@ class Gang:
         self._asked: dict[int, float] = {}
         self._serial = 0
         self._ended: dict[int, Ended] = {}
-        self._watch = HangWatch(spec.hang_timeout_s)
+        self._watch = HangWatch(spec.failures.hang_timeout_s)
 
     # -- life
 
@@ -160,7 +160,7 @@ class Gang:
         self.trials += 1
         self._buffer.clear()
         self._ended = {}
-        self._watch = HangWatch(self.spec.hang_timeout_s)
+        self._watch = HangWatch(self.spec.failures.hang_timeout_s)
         task = replace(
             task,
             serial=self.trials,
@@ -209,11 +209,11 @@ class Gang:
     @property
     def _silence_limit_s(self) -> float:
         """How long a worker may leave a poll unanswered; a healthy one answers within ``_poll_s``, news or not."""
-        return min(SILENCE_LIMIT_S, self.spec.hang_timeout_s or SILENCE_LIMIT_S) + self._poll_s
+        return min(SILENCE_LIMIT_S, self.spec.failures.hang_timeout_s or SILENCE_LIMIT_S) + self._poll_s
 
     @property
     def _poll_s(self) -> float:
-        return min(_POLL_S, (self.spec.hang_timeout_s or _POLL_S * 4) / 4)
+        return min(_POLL_S, (self.spec.failures.hang_timeout_s or _POLL_S * 4) / 4)
 
     def _drop_silent(self) -> None:
         """Give up a rank that has not even answered that it has no news: its process is stopped, or stuck.
@@ -236,7 +236,9 @@ class Gang:
         rank = self._watch.stuck(running)
         if rank is not None:
             self._polls = {poll: other for poll, other in self._polls.items() if other != rank}
-            reason = f"hangs: the gang has finished no batch for {self.spec.hang_timeout_s:.0f} s (hang_timeout_s)"
+            reason = (
+                f"hangs: the gang has finished no batch for {self.spec.failures.hang_timeout_s:.0f} s (hang_timeout_s)"
+            )
             self._buffer.append(self._give_up(rank, reason))
 
     def _ask(self, rank: int) -> None:

@@ -19,6 +19,7 @@ from ray.util.placement_group import PlacementGroup
 from tunelight.errors import GangError, ResourceError
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec
+from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
 ROOM_LIMIT_S = 600.0
@@ -176,8 +177,15 @@ def assigned() -> dict[str, float]:
 
 
 def _alike(one: GangSpec, other: GangSpec) -> bool:
-    """Tell whether two specs ask for the same workers; each job brings its own folder and import paths."""
-    return replace(one, cwd="", sys_path=()) == replace(other, cwd="", sys_path=())
+    """Tell whether two specs ask for the same workers; each job brings its own folder, import paths and retries."""
+
+    def of_workers(spec: GangSpec) -> GangSpec:
+        limits = FailurePolicy(
+            hang_timeout_s=spec.failures.hang_timeout_s, reschedule_timeout_s=spec.failures.reschedule_timeout_s
+        )
+        return replace(spec, cwd="", sys_path=(), failures=limits)
+
+    return of_workers(one) == of_workers(other)
 
 
 def _free() -> str:

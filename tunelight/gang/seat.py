@@ -64,11 +64,11 @@ class Seat:
             return
         if self.of_its_own and self.group is None:
             reserve([self])
-        spec = self.spec
+        spec, each = self.spec, self.spec.reservation
         options: dict[str, Any] = {
-            "num_cpus": spec.cpus_per_worker,
-            "num_gpus": spec.gpus_per_worker,
-            "resources": spec.resources_per_worker or None,
+            "num_cpus": each.cpus_per_worker,
+            "num_gpus": each.gpus_per_worker,
+            "resources": dict(each.resources_per_worker) or None,
             "max_concurrency": CONCURRENCY,
             "max_restarts": 0,
             "runtime_env": spec.runtime_env,
@@ -128,10 +128,8 @@ class Seat:
 
 def reserve(seats: Sequence[Seat]) -> None:
     """Make one reservation for seats of their own: all or nothing, on one node if that can be. Waits for nothing."""
-    spec = seats[0].spec
-    bundle = {"CPU": spec.cpus_per_worker, "GPU": spec.gpus_per_worker, **spec.resources_per_worker}
-    held = {name: amount for name, amount in bundle.items() if amount}
-    group = placement_group([held] * len(seats), "PACK", name=f"{_PREFIX}{_owner()}-{secrets.token_hex(4)}")
+    bundle = seats[0].spec.reservation.worker
+    group = placement_group([bundle] * len(seats), "PACK", name=f"{_PREFIX}{_owner()}-{secrets.token_hex(4)}")
     for index, seat in enumerate(seats):
         seat.group, seat.bundle = group, index
 

@@ -8,25 +8,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunelight.messages import OnResize
+from tunelight.policies import FailurePolicy
+from tunelight.resources import Reservation
 
 START_LIMIT_S = 600.0
 """How long the workers' processes and imports may take (a cold network file system is slow)."""
-HANG_TIMEOUT_S = 600.0
-"""How long a gang may go without finishing a batch, unless it is told otherwise."""
 
 
 @dataclass(frozen=True)
 class GangSpec:
-    """What a gang is made of: its workers and what each holds.
+    """What a gang is made of.
 
-    ``first_bundle`` is the index of worker 0's bundle (1 where the head has one of its own);
-    ``backend`` is ``ddp``, ``sharded`` or ``horovod``.
+    Attributes:
+        reservation: how many workers, and the resources of each. Workers beyond ``reservation.workers``, up to
+            ``reservation.most``, are reserved by the gang itself.
+        failures: of the failure policy a gang obeys the two time limits, for a hang and for lost workers.
+        backend: ``ddp``, ``sharded`` or ``horovod``.
+        first_bundle: the index of worker 0's bundle in the placement group (1 where the head has a bundle).
     """
 
-    workers: int
-    cpus_per_worker: float = 1
-    gpus_per_worker: float = 0
-    resources_per_worker: dict[str, float] = field(default_factory=dict)
+    reservation: Reservation = field(default_factory=Reservation)
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
     runtime_env: dict[str, Any] | None = None
     backend: str = "ddp"
     first_bundle: int = 0
@@ -41,19 +43,17 @@ class GangSpec:
     """Variables that every worker gets before it imports anything."""
     cwd: str = "."
     sys_path: tuple[str, ...] = ()
-    least: int | None = None
-    """The size that the gang can do with (None: its workers, all of them)."""
-    most: int | None = None
-    """The size that it is meant to have, where that is more than its workers: it reserves the rest by itself."""
     on_resize: OnResize = field(default_factory=OnResize)
-    hang_timeout_s: float | None = HANG_TIMEOUT_S
-    reschedule_timeout_s: float = START_LIMIT_S
-    """How long lost workers may take to be back (their nodes may be gone, and have to be replaced too)."""
+
+    @property
+    def workers(self) -> int:
+        """How many workers have a bundle in the gang's placement group."""
+        return self.reservation.workers
 
     @property
     def wanted(self) -> int:
         """The size that the gang is meant to have."""
-        return max(self.workers, self.most or 0)
+        return max(self.workers, self.reservation.most or 0)
 
     @property
     def collectives(self) -> str:
@@ -62,7 +62,7 @@ class GangSpec:
             return "horovod"
         if self.process_group is not None:
             return self.process_group
-        return "nccl" if self.gpus_per_worker >= 1 else "gloo"
+        return "nccl" if self.reservation.gpus_per_worker >= 1 else "gloo"
 
     @property
     def roams(self) -> bool:
@@ -70,7 +70,7 @@ class GangSpec:
 
         NCCL chooses its network interface once in a process's life: such a gang meets on the network from the start.
         """
-        return "nccl" in self.collectives and (self.least is not None or self.wanted > self.workers)
+        return "nccl" in self.collectives and (self.reservation.least is not None or self.wanted > self.workers)
 
 
 def driver_paths() -> tuple[str, ...]:

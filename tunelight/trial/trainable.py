@@ -223,22 +223,16 @@ class GangTrainable(Trainable):
         return run
 
     def _gang_spec(self) -> GangSpec:
-        reservation, failures = self.spec.reservation, self.spec.failures
+        spec = self.spec
         return GangSpec(
-            workers=reservation.workers,
-            least=reservation.least,
-            most=reservation.most,
-            cpus_per_worker=reservation.cpus_per_worker,
-            gpus_per_worker=reservation.gpus_per_worker,
-            resources_per_worker=dict(reservation.resources_per_worker),
-            backend=self.spec.backend,
-            runtime_env=self.spec.runtime_env,
-            first_bundle=reservation.first_bundle,
-            on_resize=self.spec.on_resize,
-            hang_timeout_s=failures.hang_timeout_s,
-            reschedule_timeout_s=failures.reschedule_timeout_s,
-            cwd=self.spec.cwd,
-            sys_path=self.spec.sys_path,
+            spec.reservation,
+            spec.failures,
+            backend=spec.backend,
+            runtime_env=spec.runtime_env,
+            first_bundle=spec.reservation.first_bundle,
+            on_resize=spec.on_resize,
+            cwd=spec.cwd,
+            sys_path=spec.sys_path,
         )
 
     def _next_result(self, run: ResilientRun) -> dict[str, Any]:

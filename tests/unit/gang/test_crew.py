@@ -13,6 +13,7 @@ from tunelight.gang import seat as seats
 from tunelight.gang.crew import Crew
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
+from tunelight.resources import Reservation
 
 
 class Groups:
@@ -78,7 +79,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
 
 
 def crew(workers: int = 2, most: int = 8, size: int | None = 2) -> Made:
-    made = Made(GangSpec(workers, least=workers, most=most), None)
+    made = Made(GangSpec(Reservation(workers, least=workers, most=most)), None)
     made.leaves = []
     made.heal(size)
     return made
@@ -183,5 +184,5 @@ def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(mo
     said = GangError("Rank 1 cannot reach rank 0", "exception")
     error = RayTaskError("join", "a long traceback", said).as_instanceof_cause()
     with pytest.raises(GangError) as caught:
-        Crew(GangSpec(workers=2), None)._gather([error, "joined"], 1.0, "its ranks to meet")
+        Crew(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
     assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)

@@ -16,12 +16,14 @@ from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import Sign
 from tunelight.gang.worker import Location
 from tunelight.messages import Ended, Event, Report
+from tunelight.policies import FailurePolicy
+from tunelight.resources import Reservation
 
 
 def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 has ended; one poll of rank 0 then brings its last report and its end at once."""
     monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign()))
-    gang = Gang(GangSpec(workers=2), None)
+    gang = Gang(GangSpec(Reservation(2)), None)
     gang.trials = 1
     gang._crew.ranks = [Seat(gang.spec), Seat(gang.spec)]
     last: list[Event] = [Report(3, {"loss": 1.0}), Ended(0)]
@@ -73,7 +75,7 @@ class Worker:
 def two(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a gang of two ranks that train, its polls, and a clock that the test sets."""
     polls, clock = Polls(), SimpleNamespace(now=0.0)
-    gang = Gang(GangSpec(workers=2, hang_timeout_s=None), None)
+    gang = Gang(GangSpec(Reservation(2), FailurePolicy(hang_timeout_s=None)), None)
     gang.trials = 1
     gang._crew.ranks = [Seat(gang.spec, worker=Worker(rank, polls)) for rank in range(2)]
     gang._crew.locations = [Location("node", "127.0.0.1", rank, "host") for rank in range(2)]

@@ -14,5 +14,5 @@ from tunelight.gang.spec import GangSpec
 class TestFakeGang(GangContract):
     @pytest.fixture
     def gang(self) -> Iterator[FakeGang]:
-        with FakeGang.form(GangSpec(workers=1)) as gang:
+        with FakeGang.form(GangSpec()) as gang:
             yield gang

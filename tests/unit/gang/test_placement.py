@@ -16,6 +16,7 @@ from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
 from tunelight.messages import Place
+from tunelight.resources import Reservation
 
 
 class Process:
@@ -61,8 +62,8 @@ def meet(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(crews, "sweep_seats", lambda: None)
     seats: dict[Process, Seat] = {}
 
-    def let(processes: Sequence[Process], **spec: Any) -> Crew:
-        made = GangSpec(**{"workers": len(processes), "gpus_per_worker": 1, **spec})
+    def let(processes: Sequence[Process], *, least: int | None = None, most: int | None = None, **spec: Any) -> Crew:
+        made = GangSpec(Reservation(len(processes), gpus_per_worker=1, least=least, most=most), **spec)
         crew = Crew(made, None)
         for one in processes:
             seats.setdefault(one, Seat(made, worker=one, location=one.location))

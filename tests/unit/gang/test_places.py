@@ -49,12 +49,12 @@ def test_two_ranks_may_share_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("spec", "collectives"),
     [
-        (GangSpec(2), "gloo"),
-        (GangSpec(2, gpus_per_worker=1), "nccl"),
-        (GangSpec(2, gpus_per_worker=0.5), "gloo"),
-        (GangSpec(2, gpus_per_worker=1, process_group="gloo"), "gloo"),
-        (GangSpec(2, gpus_per_worker=1, backend="sharded"), "nccl"),
-        (GangSpec(2, gpus_per_worker=1, backend="horovod"), "horovod"),
+        (GangSpec(Reservation(2)), "gloo"),
+        (GangSpec(Reservation(2, gpus_per_worker=1)), "nccl"),
+        (GangSpec(Reservation(2, gpus_per_worker=0.5)), "gloo"),
+        (GangSpec(Reservation(2, gpus_per_worker=1), process_group="gloo"), "gloo"),
+        (GangSpec(Reservation(2, gpus_per_worker=1), backend="sharded"), "nccl"),
+        (GangSpec(Reservation(2, gpus_per_worker=1), backend="horovod"), "horovod"),
     ],
 )
 def test_ranks_meet_by_what_they_hold(spec: GangSpec, collectives: str) -> None:

@@ -54,7 +54,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 
 
 def take(pool: Pool, workers: int = 2, cwd: str = "/a", group: Any = None) -> Held:
-    return pool.take(GangSpec(workers, cwd=cwd), Reservation(workers), group)
+    return pool.take(GangSpec(Reservation(workers), cwd=cwd), Reservation(workers), group)
 
 
 def test_the_next_job_of_the_same_kind_finds_the_gang_warm(pool: Pool) -> None:

@@ -29,6 +29,7 @@ from tunelight.messages import (
     Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
+from tunelight.resources import Reservation
 from tunelight.session.task import Task
 
 TASK = Task("00000", "/nowhere", {}, b"", 1, "/", until=None)
@@ -50,7 +51,7 @@ class ScriptedGang:
     """Every start plays the next list of events; ``late`` is what a failure finds on its way."""
 
     def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
-        self.spec = GangSpec(size, least=1, most=wanted)
+        self.spec = GangSpec(Reservation(size, least=1, most=wanted))
         self.size, self.arrived = size, 0
         self.trials = self._serial = 0
         self.seats: list[int | None] = []

@@ -13,6 +13,7 @@ from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
 from tunelight.machine.version_check import MUST_AGREE, alike, differences, installed, node_name
+from tunelight.resources import Reservation
 
 
 def test_what_is_installed_is_known_without_importing_it():
@@ -50,7 +51,7 @@ def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -
             return "a" * 8
 
     monkeypatch.setattr("ray.get_runtime_context", Context)
-    spec = GangSpec(workers=2)
+    spec = GangSpec(Reservation(2))
     crew: Any = Crew(spec, None)
     here = Location("a" * 8, "10.0.0.1", 1, "one", versions={"torch": "2.13.0"})
     there = replace(here, node_id="b" * 8, address="10.0.0.2", hostname="two", versions={"torch": "2.9.0"})

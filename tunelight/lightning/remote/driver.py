@@ -278,15 +278,9 @@ class DriverLauncher(_Launcher):
             who = f"{type(strategy).__name__}(num_workers={wanted.number})"
             reservation = check_cluster(reservation, who=who, spread=wanted.hosts is not None)
         spec = GangSpec(
-            workers=reservation.workers * per_bundle,
-            least=wanted.least,
-            most=wanted.number,
+            replace(each, workers=reservation.workers * per_bundle, most=wanted.number),
+            wanted.failures,
             on_resize=wanted.on_resize,
-            hang_timeout_s=wanted.failures.hang_timeout_s,
-            reschedule_timeout_s=wanted.failures.reschedule_timeout_s,
-            cpus_per_worker=wanted.cpus,
-            gpus_per_worker=wanted.gpus,
-            resources_per_worker=dict(wanted.resources or {}),
             backend=strategy.backend,
             first_bundle=first,
             workers_per_bundle=per_bundle,
@@ -331,7 +325,7 @@ def _with_run(task: Task, run: Packed) -> Task:
 
 def _listen(run: ResilientRun, reporter: Any) -> dict[int, Any]:
     """Follow a job to its end; return what ranks handed in at its last start. Raises: TrialError with the cause."""
-    elastic = run.gang.spec.least is not None
+    elastic = run.gang.spec.reservation.least is not None
     with shown() as show:
         while run.running:
             event = run.next_event(_LOOK_S if elastic else None)
