@@ -11,7 +11,8 @@ import sys
 import time
 from typing import Any
 
-from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous
+from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.rendezvous import Rendezvous
 from tunelight.machine.network import addresses
 from tunelight.messages import Place
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.scenes import read
 from tests.cluster.three import another_torch, on_three_nodes
 from tunelight.cli.app import FAILED
-from tunelight.machine.version_check import MUST_AGREE, installed
+from tunelight.machine.versions import MUST_AGREE, installed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -19,9 +19,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunelight import stores
-from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous
+from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.rendezvous import Rendezvous
 from tunelight.machine.network import addresses, interface_name, listening, reach
-from tunelight.machine.version_check import ADVICE, differences, installed, node_name
+from tunelight.machine.versions import ADVICE, differences, installed, node_name
 from tunelight.messages import Place
 
 REACH_LIMIT_S: Final = 5.0

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from tunelight.cluster.connect import attached
 from tunelight.cluster.doctor import Finding
 from tunelight.cluster.nodes import REACH_LIMIT_S, REDUCE_LIMIT_S, Here, Probe, on_node
-from tunelight.machine.version_check import ADVICE, MUST_AGREE, differences, node_name
+from tunelight.machine.versions import ADVICE, MUST_AGREE, differences, node_name
 
 VERSIONS: Final = MUST_AGREE
 """What each node is asked the version of."""

@@ -13,12 +13,13 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup
 
 from tunelight.errors import GangError
-from tunelight.gang.meeting.rendezvous import JOIN_LIMIT_S, Meeting
+from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.rendezvous import JOIN_LIMIT_S
 from tunelight.gang.placement import arrange, layout
 from tunelight.gang.seat import Seat, reserve, sweep_seats
 from tunelight.gang.spec import START_LIMIT_S, GangSpec
 from tunelight.gang.worker import Location
-from tunelight.machine.version_check import ADVICE, differences, node_name
+from tunelight.machine.versions import ADVICE, differences, node_name
 
 _LOOK_S = 0.05
 _CALL_LIMIT_S = 30.0

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import ray
@@ -22,10 +22,8 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import CONCURRENCY, GangWorker, Location
-
-if TYPE_CHECKING:
-    from tunelight.gang.spec import GangSpec
 
 _LONGEST_PAUSE_S = 30.0
 _LEAVE_S = 0.5

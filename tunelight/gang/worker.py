@@ -24,12 +24,13 @@ from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.gpus import VISIBLE, fixed_gpus
-from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous, StoreControl
+from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.rendezvous import Rendezvous, StoreControl
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign
 from tunelight.machine.imports import collector_resting
-from tunelight.machine.version_check import installed
+from tunelight.machine.versions import installed
 from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox

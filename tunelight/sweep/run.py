@@ -433,7 +433,7 @@ def _callbacks(
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
     from tunelight.searchers import Follower
     from tunelight.sweep.failfast import FailFast
-    from tunelight.trial.spec import trial_seed
+    from tunelight.trial.trial import trial_seed
 
     settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.created)
     record = RecordCallback(

@@ -32,7 +32,8 @@ from tunelight.messages import (
 )
 from tunelight.policies import classify
 from tunelight.stores.masking import masked_error
-from tunelight.trial.spec import Trial, TrialSpec
+from tunelight.trial.spec import TrialSpec
+from tunelight.trial.trial import Trial
 
 with collector_resting():  # a trial's head waits for this before its workers start
     from ray.tune import PlacementGroupFactory, Trainable

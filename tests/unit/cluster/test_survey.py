@@ -14,7 +14,7 @@ from tests.unit.cli.test_command import call
 from tunelight.cli.app import FAILED
 from tunelight.cluster.nodes import Here
 from tunelight.cluster.survey import Node, Survey, _Rounds
-from tunelight.machine.version_check import MUST_AGREE
+from tunelight.machine.versions import MUST_AGREE
 
 SAME = dict.fromkeys(MUST_AGREE, "1.0")
 

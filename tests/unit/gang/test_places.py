@@ -9,8 +9,8 @@ import pytest
 
 from tunelight.errors import ResourceError
 from tunelight.gang.gpus import visible_gpus
+from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.horovod import environment
-from tunelight.gang.meeting.rendezvous import Meeting
 from tunelight.gang.placement import arrange, layout
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location

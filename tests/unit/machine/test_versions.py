@@ -12,7 +12,7 @@ from tunelight.gang.crew import Crew
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
-from tunelight.machine.version_check import MUST_AGREE, alike, differences, installed, node_name
+from tunelight.machine.versions import MUST_AGREE, alike, differences, installed, node_name
 from tunelight.resources import Reservation
 
 

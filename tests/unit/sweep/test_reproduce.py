@@ -20,7 +20,7 @@ from tunelight.schedulers.until import Until
 from tunelight.settings import Settings
 from tunelight.sweep.past import taken_up
 from tunelight.sweep.reproduce import _prepare, compare, reproduce
-from tunelight.trial.spec import trial_seed
+from tunelight.trial.trial import trial_seed
 
 
 def recorded(folder: Path, *losses: float, **told: Any) -> SweepResults:

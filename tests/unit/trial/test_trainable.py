@@ -19,8 +19,9 @@ from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
-from tunelight.trial.spec import TrialSpec, trial_seed
+from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
+from tunelight.trial.trial import trial_seed
 
 Make = Callable[..., GangTrainable]
 RETRY = FailurePolicy(1, retry_exceptions=True)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import GangError
 from tunelight.gang.meeting.gathering import gather, try_pairs
+from tunelight.gang.meeting.group import Meeting
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-    from tunelight.gang.meeting.rendezvous import Meeting
 
 LEAVE_LIMIT_S = 30.0
 """How long Horovod may take to shut down; a stopped peer holds it up until gloo gives up on it."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tunelight.errors import GangError
+from tunelight.gang.meeting.group import CollectiveGroup, Meeting
 from tunelight.machine.network import interface_name, listening, no_such_address, reach, unreachable
 from tunelight.messages import Place
 
@@ -23,23 +23,6 @@ LOOPBACK = "127.0.0.1"
 JOIN_LIMIT_S = 120.0
 """How long ranks wait for one another when they meet."""
 _CLAIM_LIMIT_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where and as what a rank joins.
-
-    ``backend`` is ``gloo``, ``nccl`` or ``horovod``; ``host`` and ``port`` are the store's; ``group_port`` is
-    that of the backend's own rendezvous, where it has one. ``layout`` counts the ranks of each node;
-    ``timeout_s`` is how long a collective may take (None: the backend's own limit).
-    """
-
-    host: str
-    port: int
-    backend: str
-    layout: tuple[int, ...] = ()
-    group_port: int = 0
-    timeout_s: float | None = None
 
 
 _TAKES_AN_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
@@ -56,29 +39,7 @@ def interface_variables(interface: str | None, chosen: Mapping[str, str]) -> dic
     return mine | {name: chosen[name] for name in _TAKES_AN_INTERFACE if name in chosen}
 
 
-class Group(Protocol):
-    """What a backend does for the ranks of a gang. Runs on: worker."""
-
-    def host(self, address: str, layout: tuple[int, ...]) -> int:
-        """Open what the ranks need to find one another on ``address``; return its port, or 0. Runs on: rank 0."""
-
-    def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
-        """Meet the other ranks."""
-
-    def leave(self) -> None:
-        """Leave the group. Peers that wait in a collective of it are freed, with an error."""
-
-    def close(self) -> None:
-        """Drop what ``host`` opened."""
-
-    def tidy(self) -> None:
-        """Drop what a trial made beside the gang's own group."""
-
-    def lost_peer(self, error: BaseException) -> bool:
-        """Tell whether an error only says that another rank is gone."""
-
-
-def group_for(backend: str) -> Group:
+def group_for(backend: str) -> CollectiveGroup:
     """Return the backend's side of this rank."""
     if backend == "horovod":
         from tunelight.gang.meeting.horovod import HorovodGroup  # it is there in Horovod's gangs only
@@ -95,7 +56,7 @@ class Rendezvous:
     def __init__(self) -> None:
         self._server: dist.TCPStore | None = None
         self._control: dist.TCPStore | None = None
-        self._group: Group | None = None
+        self._group: CollectiveGroup | None = None
         self._last: StoreControl | None = None
         self._chosen: dict[str, str] | None = None
 

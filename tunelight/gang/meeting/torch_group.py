@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tunelight.gang.meeting.gathering import try_pairs
+from tunelight.gang.meeting.group import Meeting
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-    from tunelight.gang.meeting.rendezvous import Meeting
 
 COLLECTIVE_LIMIT_S = 1800.0
 """How long a collective may take before its ranks give up (torch's own default)."""

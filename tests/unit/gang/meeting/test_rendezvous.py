@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from tunelight.errors import GangError
+from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.horovod import named
-from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous, interface_variables
+from tunelight.gang.meeting.rendezvous import Rendezvous, interface_variables
 from tunelight.machine.network import interface_name, listening, reach
 from tunelight.messages import Place
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import tunelight as tl
 from tests.fakes import MemoryControl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
-from tunelight.gang.meeting.rendezvous import Meeting
+from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.torch_group import COLLECTIVE_LIMIT_S, TorchGroup
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.strategies.base import check_lightning
