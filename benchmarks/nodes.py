@@ -172,7 +172,7 @@ def ganged(workers: int, folder: Path) -> dict[str, float]:
             told = {"start": time.perf_counter() - began}
 
             def meet() -> None:
-                gang._crew.met = False
+                gang._members.met = False
                 gang.heal()
 
             meetings = repeated(meet, MEETINGS)

@@ -20,7 +20,7 @@ from tunelight.errors import ResourceError, SettingsError, guess
 from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
-    from tunelight.cluster.gcs_watch import HeadWatch
+    from tunelight.cluster.gcs_watch import GcsWatch
     from tunelight.machine.signals import StopSignals
     from tunelight.settings import Settings
 
@@ -35,7 +35,7 @@ _REACH_S = 5.0
 @contextlib.contextmanager
 def connected(
     settings: Settings, reservation: Reservation, sweep_file: Path, signals: StopSignals
-) -> Iterator[tuple[Reservation, HeadWatch]]:
+) -> Iterator[tuple[Reservation, GcsWatch]]:
     """Use the Ray that is there, or start one for the sweep and shut that one down; watch its head meanwhile.
 
     ``sweep_file`` is a file in the sweep's folder that every node has to see where there are checkpoints. Yields the
@@ -45,7 +45,7 @@ def connected(
 
     ours = not ray.is_initialized()
     environment = dict(os.environ)
-    watch: HeadWatch | None = None
+    watch: GcsWatch | None = None
     try:
         if ours:
             _init_ray(settings.address, settings.runtime_env, settings.verbose, sweep_file.parent.parent)
@@ -77,14 +77,14 @@ def check_ray(settings: Settings) -> None:
         )
 
 
-def _watched(sweep_file: Path, settings: Settings, signals: StopSignals) -> HeadWatch:
+def _watched(sweep_file: Path, settings: Settings, signals: StopSignals) -> GcsWatch:
     import ray
 
-    from tunelight.cluster.gcs_watch import HeadWatch  # imports Ray Tune
+    from tunelight.cluster.gcs_watch import GcsWatch  # imports Ray Tune
     from tunelight.cluster.nodes import NodeCheck  # imports Ray
 
     check = NodeCheck(None if settings.checkpoints is None else sweep_file)
-    watch = HeadWatch(ray.get_runtime_context().gcs_address, sweep_file.parent, check.trouble, lambda: signals.received)
+    watch = GcsWatch(ray.get_runtime_context().gcs_address, sweep_file.parent, check.trouble, lambda: signals.received)
     watch.start()
     return watch
 

@@ -38,7 +38,7 @@ EXIT_CODE: Final = os.EX_TEMPFAIL
 """75: a temporary failure, worth another try."""
 
 
-class HeadWatch:
+class GcsWatch:
     """Looks whether the head of a Ray cluster still answers, in a thread of its own. Runs on: driver.
 
     ``trouble`` says what else keeps the sweep from going on, when ``check`` asks (None: nothing does); ``signalled``
@@ -124,14 +124,14 @@ def _answers(address: str) -> bool:
     return True
 
 
-class HeadCallback(Callback):  # type: ignore[misc,unused-ignore]
+class GcsCallback(Callback):  # type: ignore[misc,unused-ignore]
     """Ends Tune's loop when the head is lost."""
 
-    def __init__(self, watch: HeadWatch) -> None:
-        self._watch: HeadWatch | None = watch
+    def __init__(self, watch: GcsWatch) -> None:
+        self._watch: GcsWatch | None = watch
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Raise what :meth:`HeadWatch.check` does. Called by Tune at the start of each step of its loop."""
+        """Raise what :meth:`GcsWatch.check` does. Called by Tune at the start of each step of its loop."""
         if self._watch is not None:
             self._watch.check()
 

@@ -21,7 +21,7 @@ from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
-from tunelight.gang.crew import Crew
+from tunelight.gang.membership import Membership
 from tunelight.gang.protocol import AnswerT
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
@@ -61,7 +61,7 @@ class Gang:
         """Trials started on this gang, each start of one that failed counted."""
         self.late: list[Event] = []
         """What came while the last failed trial was brought to its end."""
-        self._crew = Crew(spec, group)
+        self._members = Membership(spec, group)
         self._polls: dict[Any, int] = {}
         self._buffer: deque[Event] = deque()
         self._asked: dict[int, float] = {}
@@ -94,57 +94,57 @@ class Gang:
     @property
     def size(self) -> int:
         """How many ranks the gang has now."""
-        return self._crew.size
+        return self._members.size
 
     @property
     def unfit(self) -> str | None:
         """Why the gang needs ``heal`` to replace a worker before another trial, if it does."""
-        return self._crew.unfit
+        return self._members.unfit
 
     @property
     def met(self) -> bool:
         """True while all ranks are fit for a trial."""
-        return self._crew.met
+        return self._members.met
 
     @property
     def closed(self) -> bool:
         """True once its workers are ended."""
-        return self._crew.closed
+        return self._members.closed
 
     @property
     def met_at(self) -> float:
         """When its ranks last met, in seconds since the epoch; 0 before."""
-        return self._crew.met_at
+        return self._members.met_at
 
     @property
     def warm(self) -> bool:
         """True where no rank's process was new at the last start; one that was replaced is."""
-        return self._crew.warm
+        return self._members.warm
 
     @property
     def locations(self) -> list[Location]:
         """Where the ranks run, in rank order."""
-        return list(self._crew.locations)
+        return list(self._members.locations)
 
     def want(self, size: int | None) -> None:
-        """Have seats for so many workers from now on (None: for all); see :meth:`Crew.want`."""
-        self._crew.want(size, busy=self.running)
+        """Have seats for so many workers from now on (None: for all); see :meth:`Membership.want`."""
+        self._members.want(size, busy=self.running)
 
     def ready(self) -> int:
-        """Return how many workers could join when the gang next meets; see :meth:`Crew.ready`."""
-        return self._crew.ready()
+        """Return how many workers could join when the gang next meets; see :meth:`Membership.ready`."""
+        return self._members.ready()
 
     def heal(self, size: int | None = None) -> None:
-        """Make the gang fit for another trial; see :meth:`Crew.heal`. Raises: GangError."""
-        self._crew.heal(size)
+        """Make the gang fit for another trial; see :meth:`Membership.heal`. Raises: GangError."""
+        self._members.heal(size)
 
     def check_alive(self, limit_s: float) -> None:
         """Ask every worker for a sign of life. Raises: GangError."""
-        self._crew.check_alive(limit_s)
+        self._members.check_alive(limit_s)
 
     def close(self) -> None:
         """End the workers. Safe to call more than once, and on a gang that never got up."""
-        self._crew.close()
+        self._members.close()
         self._polls = {}
         self._buffer.clear()
 
@@ -167,10 +167,10 @@ class Gang:
             backend=self.spec.backend,
             wanted=self.spec.wanted,
             on_resize=self.spec.on_resize,
-            lead=self._crew.workers[0] if self.size > 1 else None,
+            lead=self._members.workers[0] if self.size > 1 else None,
         )
-        self._crew.begin()
-        for worker in self._crew.workers:
+        self._members.begin()
+        for worker in self._members.workers:
             worker.start.remote(task)  # a worker that died shows in its poll
         self._polls = {}
         for rank in range(self.size):
@@ -184,7 +184,9 @@ class Gang:
         self._serial += 1
         decision = numbered(decision, self._serial)
         self._watch.rest()  # they may have waited for this
-        for rank, worker in enumerate(self._crew.workers if isinstance(decision, Adopt) else self._crew.workers[:1]):
+        for rank, worker in enumerate(
+            self._members.workers if isinstance(decision, Adopt) else self._members.workers[:1]
+        ):
             if worker is not None and rank not in self._ended:  # else its seat may have another worker by now
                 worker.answer.remote(self.trials, decision)
         return self._serial
@@ -243,7 +245,7 @@ class Gang:
 
     def _ask(self, rank: int) -> None:
         self._asked[rank] = time.monotonic()
-        self._polls[self._crew.workers[rank].poll.remote(self.trials, self._poll_s)] = rank
+        self._polls[self._members.workers[rank].poll.remote(self.trials, self._poll_s)] = rank
 
     def _take(self, rank: int, poll: Any) -> None:
         events: Sequence[Event]
@@ -252,7 +254,7 @@ class Gang:
             self._watch.hear(rank, sign, time.monotonic())
         except RayError as error:
             death = self._death(rank, error)
-            self._crew.lose(rank, f"rank {rank} died")
+            self._members.lose(rank, f"rank {rank} died")
             events = [Ended(rank, error=death)]
         for event in events:
             self._buffer.append(event)
@@ -264,22 +266,22 @@ class Gang:
     def _note_end(self, ended: Ended) -> None:
         self._ended[ended.rank] = ended
         if ended.error is not None:
-            self._crew.met = False
+            self._members.met = False
         if ended.left_behind:
-            self._crew.lose(ended.rank, f"rank {ended.rank} left {'; '.join(ended.left_behind)}")
+            self._members.lose(ended.rank, f"rank {ended.rank} left {'; '.join(ended.left_behind)}")
 
     def _give_up(self, rank: int, reason: str) -> Ended:
         """Kill a rank that does not answer or end; whatever it holds is free at once, and who waits for it."""
         message = f"rank {rank} {reason}"
-        self._crew.lose(rank, message)
-        node = self._crew.locations[rank].hostname
+        self._members.lose(rank, message)
+        node = self._members.locations[rank].hostname
         ended = Ended(rank, error=WorkerError(rank, node, "GangError", message, "", cause="unresponsive"))
         self._note_end(ended)
         return ended
 
     def _death(self, rank: int, error: Exception) -> WorkerError:
         """Describe why a poll was not answered: the process is gone, or its answer could not be read here."""
-        node = self._crew.locations[rank].hostname
+        node = self._members.locations[rank].hostname
         unreadable = isinstance(error, RayTaskError | RaySystemError)  # it would be again
         died = "what the worker reported could not be sent" if unreadable else "the worker failed"
         if isinstance(error, RayActorError):
@@ -338,7 +340,7 @@ class Gang:
         on from that one.
         """
         self._watch = HangWatch(None)  # who does not end now has a limit of its own
-        for rank, worker in enumerate(self._crew.workers):
+        for rank, worker in enumerate(self._members.workers):
             if rank not in self._ended:
                 worker.abort.remote(self.trials, f"rank {first.rank} failed")
         self.late = self._until_ended(FAIL_LIMIT_S)
@@ -379,7 +381,7 @@ class Gang:
     def _writing(self) -> bool:
         """Tell whether a rank that has not ended says that it is writing a checkpoint."""
         ranks = [rank for rank in range(self.size) if rank not in self._ended]
-        calls = [self._crew.workers[rank].writes.remote(self.trials) for rank in ranks]
+        calls = [self._members.workers[rank].writes.remote(self.trials) for rank in ranks]
         if not calls:
             return False
         answered, _ = ray.wait(calls, num_returns=len(calls), timeout=_WORD_LIMIT_S)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Holding:
+class GangLog:
     """Remembers what was told of a gang, so that only news are. Runs on: trial (the head's process)."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

@@ -37,7 +37,7 @@ class Seat:
     """One worker's place. Runs on: trial.
 
     ``group`` and ``bundle`` are the trial's reservation; a seat ``of_its_own`` has one that is made for it, or for
-    it and others (see ``reserve``), and that goes when it is released.
+    it and others (see ``reserve_seats``), and that goes when it is released.
     """
 
     spec: GangSpec
@@ -61,7 +61,7 @@ class Seat:
         if self.worker is not None or time.monotonic() < self._not_before:
             return
         if self.of_its_own and self.group is None:
-            reserve([self])
+            reserve_seats([self])
         spec, each = self.spec, self.spec.reservation
         options: dict[str, Any] = {
             "num_cpus": each.cpus_per_worker,
@@ -124,7 +124,7 @@ class Seat:
             self.group = None
 
 
-def reserve(seats: Sequence[Seat]) -> None:
+def reserve_seats(seats: Sequence[Seat]) -> None:
     """Make one reservation for seats of their own: all or nothing, on one node if that can be. Waits for nothing."""
     bundle = seats[0].spec.reservation.worker
     group = placement_group([bundle] * len(seats), "PACK", name=f"{_PREFIX}{_owner()}-{secrets.token_hex(4)}")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler
     from ray.tune.search import Searcher
 
-    from tunelight.cluster.gcs_watch import HeadWatch
+    from tunelight.cluster.gcs_watch import GcsWatch
     from tunelight.searchers import Start, SweepSearch
 
 _INLINE_BYTES = 100_000
@@ -358,7 +358,7 @@ def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_f
     return masked_settings(told | provenance(space.source))
 
 
-def _tune(sweep: _Sweep, watch: HeadWatch, datasets: DatasetHandle | None, signals: StopSignals) -> None:
+def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals) -> None:
     """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
     import ray
     from ray import tune
@@ -425,10 +425,10 @@ def _tune(sweep: _Sweep, watch: HeadWatch, datasets: DatasetHandle | None, signa
 
 @contextlib.contextmanager
 def _callbacks(
-    sweep: _Sweep, search: SweepSearch, watch: HeadWatch, datasets: DatasetHandle | None, signals: StopSignals
+    sweep: _Sweep, search: SweepSearch, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals
 ) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
-    from tunelight.cluster.gcs_watch import HeadCallback
+    from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.record import RecordCallback
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
     from tunelight.searchers import Follower
@@ -466,7 +466,7 @@ def _callbacks(
     for text in datasets.notes if datasets is not None else ():
         record.note(text)
     try:
-        yield [record, tensorboard, shown, first, *settings.callbacks, HeadCallback(watch)]
+        yield [record, tensorboard, shown, first, *settings.callbacks, GcsCallback(watch)]
     finally:
         for one in (record, tensorboard, shown):
             one.close()

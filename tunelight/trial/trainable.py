@@ -15,7 +15,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
-from tunelight.gang.gang_log import Holding
+from tunelight.gang.gang_log import GangLog
 from tunelight.gang.run import ResilientRun, head_error
 from tunelight.gang.spec import GangSpec
 from tunelight.machine.imports import collector_resting
@@ -63,7 +63,7 @@ class GangTrainable(Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         """Remember the first trial; its gang starts later, for this actor may be thrown away unused."""
         self._gang: Gang | None = None
-        self._holding = Holding()
+        self._gang_log = GangLog()
         self._trial = self._new_trial(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -218,7 +218,7 @@ class GangTrainable(Trainable):
             size=trial.size,
             leave=reason_to_leave(self._gang),
         )
-        self._holding.begin()
+        self._gang_log.begin()
         run.start()
         trial.run = run
         return run
@@ -304,7 +304,7 @@ class GangTrainable(Trainable):
             "notes": tuple(report.notes) if report else (),
             "error": None,
             "warm": self._gang is not None and self._gang.warm,
-            "gang": self._holding.news(self._gang),
+            "gang": self._gang_log.news(self._gang),
             "log": trial.news(),
             "adopted": trial.told_of_adopting(),
         }

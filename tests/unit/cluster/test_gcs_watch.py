@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tunelight.cluster import gcs_watch as headwatch
-from tunelight.cluster.gcs_watch import EXIT_CODE, HeadCallback, HeadWatch
+from tunelight.cluster.gcs_watch import EXIT_CODE, GcsCallback, GcsWatch
 from tunelight.errors import HeadLostError
 
 
@@ -42,15 +42,15 @@ def address(server: socket.socket) -> str:
 
 
 def test_a_head_that_answers_is_left_alone(quick, head):
-    watch = HeadWatch(address(head), Path("/sweeps/s"))
+    watch = GcsWatch(address(head), Path("/sweeps/s"))
     watch.start()
     assert not quick[1].wait(0.3)
-    HeadCallback(watch).on_step_begin(1, [])
+    GcsCallback(watch).on_step_begin(1, [])
     watch.close()
 
 
 def test_a_lost_head_ends_the_driver_with_a_sentence(quick, head, capsys):
-    watch = HeadWatch(address(head), Path("/sweeps/s"))
+    watch = GcsWatch(address(head), Path("/sweeps/s"))
     head.close()
     watch.start()
     assert quick[1].wait(5)
@@ -61,14 +61,14 @@ def test_a_lost_head_ends_the_driver_with_a_sentence(quick, head, capsys):
     assert "record and checkpoints lie in /sweeps/s" in said
     assert "name='s' and resume=True goes on" in said
     with pytest.raises(HeadLostError, match="has not answered"):
-        HeadCallback(watch).on_step_begin(1, [])
+        GcsCallback(watch).on_step_begin(1, [])
 
 
 def test_a_signal_that_ended_ray_too_ends_the_driver_soon_with_the_signal_for_its_reason(
     quick, head, capsys, monkeypatch
 ):
     monkeypatch.setattr(headwatch, "LOST_S", 30.0)
-    watch = HeadWatch(address(head), Path("/sweeps/s"), signalled=lambda: signal.SIGTERM)
+    watch = GcsWatch(address(head), Path("/sweeps/s"), signalled=lambda: signal.SIGTERM)
     head.close()
     watch.start()
     assert quick[1].wait(5)
@@ -80,7 +80,7 @@ def test_a_signal_that_ended_ray_too_ends_the_driver_soon_with_the_signal_for_it
 
 
 def test_a_signal_alone_leaves_the_driver_to_its_own_end(quick, head):
-    watch = HeadWatch(address(head), Path("/sweeps/s"), signalled=lambda: signal.SIGTERM)
+    watch = GcsWatch(address(head), Path("/sweeps/s"), signalled=lambda: signal.SIGTERM)
     watch.start()
     assert not quick[1].wait(0.3)
     watch.close()
@@ -88,7 +88,7 @@ def test_a_signal_alone_leaves_the_driver_to_its_own_end(quick, head):
 
 def test_a_driver_that_ends_by_itself_is_not_ended(quick, head, monkeypatch):
     monkeypatch.setattr(headwatch, "GRACE_S", 5.0)
-    watch = HeadWatch(address(head), Path("/sweeps/s"))
+    watch = GcsWatch(address(head), Path("/sweeps/s"))
     head.close()
     watch.start()
     end = threading.Event()

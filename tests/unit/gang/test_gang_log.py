@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tunelight.gang.gang_log import Holding
+from tunelight.gang.gang_log import GangLog
 from tunelight.gang.worker import Location
 
 
@@ -15,44 +15,44 @@ def gang(*pids: int, met_at: float, trials: int = 1) -> Any:
 
 
 def test_it_is_told_once_who_trains_and_how_long_they_took_to_meet() -> None:
-    holding = Holding(clock=lambda: 100.0)
-    holding.begin()
-    assert holding.news(gang(1, 2, met_at=106.0)) == {
+    log = GangLog(clock=lambda: 100.0)
+    log.begin()
+    assert log.news(gang(1, 2, met_at=106.0)) == {
         "gang": "g1",
         "nodes": ("host#abcdef", "host#abcdef"),
         "warm": False,
         "began": 100.0,
         "ready": 106.0,
     }
-    assert holding.news(gang(1, 2, met_at=106.0)) is None
+    assert log.news(gang(1, 2, met_at=106.0)) is None
 
 
 def test_a_warm_gang_is_ready_at_once() -> None:
-    holding = Holding(clock=lambda: 200.0)
-    holding.begin()
-    news = holding.news(gang(1, 2, met_at=106.0, trials=2))
+    log = GangLog(clock=lambda: 200.0)
+    log.begin()
+    news = log.news(gang(1, 2, met_at=106.0, trials=2))
     assert news is not None
     assert (news["warm"], news["began"], news["ready"]) == (True, 200.0, 200.0)
 
 
 def test_a_replaced_worker_and_another_size_are_news() -> None:
-    holding = Holding(clock=lambda: 100.0)
-    holding.begin()
-    holding.news(gang(1, 2, met_at=106.0))
+    log = GangLog(clock=lambda: 100.0)
+    log.begin()
+    log.news(gang(1, 2, met_at=106.0))
     for pids in ((1, 3), (1, 3, 4)):
-        news = holding.news(gang(*pids, met_at=150.0))
+        news = log.news(gang(*pids, met_at=150.0))
         assert news is not None
         assert (len(news["nodes"]), news["began"], news["ready"]) == (len(pids), 150.0, 150.0)
 
 
 def test_the_next_trial_on_the_same_workers_is_news() -> None:
-    holding = Holding(clock=lambda: 100.0)
+    log = GangLog(clock=lambda: 100.0)
     for _ in range(2):
-        holding.begin()
-        assert holding.news(gang(1, met_at=50.0, trials=2)) is not None
+        log.begin()
+        assert log.news(gang(1, met_at=50.0, trials=2)) is not None
 
 
 def test_of_no_gang_there_is_nothing_to_tell() -> None:
-    holding = Holding()
-    assert holding.news(None) is None
-    assert holding.news(gang(met_at=0.0)) is None
+    log = GangLog()
+    assert log.news(None) is None
+    assert log.news(gang(met_at=0.0)) is None

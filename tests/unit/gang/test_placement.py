@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tunelight.errors import GangError
-from tunelight.gang import crew as crews
-from tunelight.gang.crew import Crew
+from tunelight.gang import membership as memberships
 from tunelight.gang.gpus import fixed_gpus
+from tunelight.gang.membership import Membership
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
@@ -58,17 +58,19 @@ def meet(monkeypatch: pytest.MonkeyPatch) -> Any:
         wait=lambda calls, **_: (calls, []),
         get=lambda calls: calls,
     )
-    monkeypatch.setattr(crews, "ray", answered)
-    monkeypatch.setattr(crews, "sweep_seats", lambda: None)
+    monkeypatch.setattr(memberships, "ray", answered)
+    monkeypatch.setattr(memberships, "sweep_seats", lambda: None)
     seats: dict[Process, Seat] = {}
 
-    def let(processes: Sequence[Process], *, least: int | None = None, most: int | None = None, **spec: Any) -> Crew:
+    def let(
+        processes: Sequence[Process], *, least: int | None = None, most: int | None = None, **spec: Any
+    ) -> Membership:
         made = GangSpec(Reservation(len(processes), gpus_per_worker=1, least=least, most=most), **spec)
-        crew = Crew(made, None)
+        membership = Membership(made, None)
         for one in processes:
             seats.setdefault(one, Seat(made, worker=one, location=one.location))
-        crew._meet([seats[one] for one in processes])
-        return crew
+        membership._meet([seats[one] for one in processes])
+        return membership
 
     return let
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunelight.errors import GangError
-from tunelight.gang.crew import Crew
+from tunelight.gang.membership import Membership
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import Location
@@ -52,12 +52,12 @@ def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("ray.get_runtime_context", Context)
     spec = GangSpec(Reservation(2))
-    crew: Any = Crew(spec, None)
+    membership: Any = Membership(spec, None)
     here = Location("a" * 8, "10.0.0.1", 1, "one", versions={"torch": "2.13.0"})
     there = replace(here, node_id="b" * 8, address="10.0.0.2", hostname="two", versions={"torch": "2.9.0"})
     seats = [Seat(spec, location=here), Seat(spec, location=there)]
     with pytest.raises(GangError, match=r"torch .*: 2.13.0 on one#aaaaaa \(10.0.0.1\); 2.9.0 on two#bbbbbb") as caught:
-        crew._meet(seats)
+        membership._meet(seats)
     assert caught.value.cause == "exception"  # trying again is of no use
 
 

@@ -39,7 +39,7 @@ class HorovodGroup:
 
         self._server = RendezvousHTTPServer((address, 0), RendezvousHandler, verbose=0)
         self._server.daemon_threads = True
-        nodes = ",".join(f"{node_name(node)}:{ranks}" for node, ranks in enumerate(layout))
+        nodes = ",".join(f"{host_of_node(node)}:{ranks}" for node, ranks in enumerate(layout))
         self._server.init(get_host_assignments(parse_hosts(nodes), sum(layout)))
         threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="horovod-rendezvous", daemon=True
@@ -121,7 +121,7 @@ def named(host: str, *, alone: bool) -> tuple[str, str | None]:
     return "", f"The host name {host!r} has no address of this node ({held})"
 
 
-def node_name(node: int) -> str:
+def host_of_node(node: int) -> str:
     """Return what a node is called among Horovod's hosts."""
     return f"node{node}"
 
@@ -139,7 +139,7 @@ def environment(meeting: Meeting, place: Place) -> dict[str, str]:
         "LOCAL_SIZE": place.local_world_size,
         "CROSS_RANK": crossing.index(place.node_rank),
         "CROSS_SIZE": len(crossing),
-        "HOSTNAME": node_name(place.node_rank),
+        "HOSTNAME": host_of_node(place.node_rank),
         "GLOO_RENDEZVOUS_ADDR": meeting.host,
         "GLOO_RENDEZVOUS_PORT": meeting.group_port,
         "CONTROLLER": "gloo",

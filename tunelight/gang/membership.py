@@ -16,7 +16,7 @@ from tunelight.errors import GangError
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import JOIN_LIMIT_S
 from tunelight.gang.placement import arrange, layout
-from tunelight.gang.seat import Seat, reserve, sweep_seats
+from tunelight.gang.seat import Seat, reserve_seats, sweep_seats
 from tunelight.gang.spec import START_LIMIT_S, GangSpec
 from tunelight.gang.worker import Location
 from tunelight.machine.versions import ADVICE, differences, node_name
@@ -30,7 +30,7 @@ _GRACE_S = 1.0
 """How long ranks may take to finish meeting once one of them cannot."""
 
 
-class Crew:
+class Membership:
     """The workers of a gang. Those that are lost are replaced where they sat, and the others stay warm.
 
     Runs on: trial (the head's process).
@@ -112,7 +112,7 @@ class Crew:
             missing, lambda index: index if self._size is None else (index // self.spec.workers).bit_length()
         )
         for _, block in doubled:
-            reserve([self._seats[index] for index in block])
+            reserve_seats([self._seats[index] for index in block])
 
     def heal(self, size: int | None = None) -> None:
         """Make the gang fit for a trial: start who is missing, and meet (anew) if need be. No trial may be running.

@@ -8,9 +8,9 @@ import pytest
 from ray.exceptions import RayTaskError
 
 from tunelight.errors import GangError
-from tunelight.gang import crew as crews
+from tunelight.gang import membership as memberships
 from tunelight.gang import seat as seats
-from tunelight.gang.crew import Crew
+from tunelight.gang.membership import Membership
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.resources import Reservation
@@ -35,8 +35,8 @@ class Groups:
         return sorted(len(group) for group in self.held)
 
 
-class Made(Crew):
-    """A crew whose workers arrive at once, and meet without a word."""
+class Made(Membership):
+    """A membership whose workers arrive at once, and meet without a word."""
 
     leaves: list[list[int]]
 
@@ -61,7 +61,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
 
     def occupy(self: Any) -> None:
         if self.of_its_own and self.group is None:
-            seats.reserve([self])
+            seats.reserve_seats([self])
         self.worker = self.location = self.worker or object()
 
     def vacate(self: Any, why: str, *, healthy: bool = False) -> None:
@@ -70,7 +70,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
     monkeypatch.setattr(seats, "placement_group", held.reserve)
     monkeypatch.setattr(seats, "remove_placement_group", held.remove)
     monkeypatch.setattr(seats, "_owner", lambda: "me")
-    monkeypatch.setattr("tunelight.gang.crew.sweep_seats", lambda: None)
+    monkeypatch.setattr("tunelight.gang.membership.sweep_seats", lambda: None)
     monkeypatch.setattr(Seat, "occupy", occupy)
     monkeypatch.setattr(Seat, "look", lambda self, timeout_s=0.0: True)
     monkeypatch.setattr(Seat, "vacate", vacate)
@@ -78,7 +78,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
     return held
 
 
-def crew(workers: int = 2, most: int = 8, size: int | None = 2) -> Made:
+def membership(workers: int = 2, most: int = 8, size: int | None = 2) -> Made:
     made = Made(GangSpec(Reservation(workers, least=workers, most=most)), None)
     made.leaves = []
     made.heal(size)
@@ -86,13 +86,13 @@ def crew(workers: int = 2, most: int = 8, size: int | None = 2) -> Made:
 
 
 def test_a_gang_that_is_resized_holds_no_more_than_it_is_asked_for(groups: Groups) -> None:
-    made = crew()
+    made = membership()
     assert made.ready() == 0
     assert (made.size, groups.sizes) == (2, [])
 
 
 def test_seats_that_are_asked_for_together_are_one_reservation_for_each_doubling(groups: Groups) -> None:
-    made = crew()
+    made = membership()
     made.want(8)
     assert made.ready() == 6
     assert groups.sizes == [2, 4]
@@ -101,7 +101,7 @@ def test_seats_that_are_asked_for_together_are_one_reservation_for_each_doubling
 
 
 def test_going_on_with_fewer_gives_back_what_is_beyond_at_once(groups: Groups) -> None:
-    made = crew()
+    made = membership()
     made.want(8)
     made.ready()
     made.heal(8)
@@ -114,7 +114,7 @@ def test_going_on_with_fewer_gives_back_what_is_beyond_at_once(groups: Groups) -
 
 
 def test_a_size_between_two_doublings_keeps_their_reservation_and_ends_the_worker(groups: Groups) -> None:
-    made = crew()
+    made = membership()
     made.want(4)
     made.ready()
     made.heal(4)
@@ -126,7 +126,7 @@ def test_a_size_between_two_doublings_keeps_their_reservation_and_ends_the_worke
 
 
 def test_growth_that_is_withdrawn_is_given_back_while_the_trial_runs_on(groups: Groups) -> None:
-    made = crew()
+    made = membership()
     made.want(4, busy=True)
     made.ready()
     made.want(2, busy=True)
@@ -134,7 +134,7 @@ def test_growth_that_is_withdrawn_is_given_back_while_the_trial_runs_on(groups: 
 
 
 def test_ranks_keep_their_seats_while_a_trial_runs_and_lose_them_after_it(groups: Groups) -> None:
-    made = crew()
+    made = membership()
     made.want(4)
     made.ready()
     made.heal(4)
@@ -148,14 +148,14 @@ def test_ranks_keep_their_seats_while_a_trial_runs_and_lose_them_after_it(groups
 
 
 def test_the_reservation_itself_stays_warm_below_its_size(groups: Groups) -> None:
-    made = crew(workers=2, most=2, size=1)
+    made = membership(workers=2, most=2, size=1)
     assert (made.size, made.there) == (1, [0, 1])
     made.heal(2)
     assert made.size == 2
 
 
 def test_a_gang_that_grows_by_itself_takes_one_seat_after_the_other(groups: Groups) -> None:
-    made = crew(workers=1, most=4, size=None)
+    made = membership(workers=1, most=4, size=None)
     assert made.ready() == 3
     assert groups.sizes == [1, 1, 1]
     made.close()
@@ -178,11 +178,11 @@ class Answers:
 
 @pytest.mark.parametrize(("live", "cause"), [(True, "exception"), (False, "unresponsive")])
 def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(monkeypatch, live, cause):
-    monkeypatch.setattr(crews, "ray", Answers)
-    monkeypatch.setattr(Crew, "_all_live", lambda self: live)
-    monkeypatch.setattr(Crew, "lose", lambda self, rank, reason: None)
+    monkeypatch.setattr(memberships, "ray", Answers)
+    monkeypatch.setattr(Membership, "_all_live", lambda self: live)
+    monkeypatch.setattr(Membership, "lose", lambda self, rank, reason: None)
     said = GangError("Rank 1 cannot reach rank 0", "exception")
     error = RayTaskError("join", "a long traceback", said).as_instanceof_cause()
     with pytest.raises(GangError) as caught:
-        Crew(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
+        Membership(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
     assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)
