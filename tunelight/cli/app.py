@@ -16,7 +16,7 @@ import warnings
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tunelight.errors import GangError, HeadLostError, TunelightError, WorkerFailedError
 
@@ -82,6 +82,18 @@ class Commands(TyperGroup):
         if ctx.meta[_AS_JSON]:
             with contextlib.suppress(OSError):
                 tell_json(error, message)
+
+
+class TakesSettings(TyperCommand):
+    """A command with ``--set``, whose help ends in a list of the settings."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the list before the example."""
+        from tunelight.settings import SETTINGS  # takes a moment to import
+
+        with formatter.section("Settings for --set NAME=VALUE"):
+            formatter.write_dl([(name, setting.help) for name, setting in SETTINGS.items()])
+        super().format_epilog(ctx, formatter)
 
 
 def _instead(option: str | None) -> str:

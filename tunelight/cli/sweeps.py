@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunelight.cli.app import FAILED, INTERRUPTED, OK, app
+from tunelight.cli.app import FAILED, INTERRUPTED, OK, TakesSettings, app
 from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Sweep, Workers, given, workers_of
 from tunelight.cli.overrides import read_sets, settings_of, told
 from tunelight.cli.printing import about_sweep, print_json, print_table, shown_path, words
@@ -42,7 +42,7 @@ def init(
     typer.echo(f"Next: {start}tunelight check space.yaml --batch")
 
 
-@app.command(epilog="Example: tunelight check space.yaml --set model.lr=0.01 --workers 4 --batch")
+@app.command(cls=TakesSettings, epilog="Example: tunelight check space.yaml --set model.lr=0.01 --workers 4 --batch")
 def check(
     file: File,
     workers: Workers = None,
@@ -113,7 +113,9 @@ def _checked(checked: Checked) -> dict[str, Any]:
     }
 
 
-@app.command(epilog="Example: tunelight run space.yaml --num-samples 50 --workers 4 --set model.lr=0.01")
+@app.command(
+    cls=TakesSettings, epilog="Example: tunelight run space.yaml --num-samples 50 --workers 4 --set model.lr=0.01"
+)
 def run(
     file: File,
     num_samples: Samples = None,
@@ -146,7 +148,7 @@ def run(
     _finish(start(space, **settings), quiet=quiet, json=json)
 
 
-@app.command(epilog="Example: tunelight resume last")
+@app.command(cls=TakesSettings, epilog="Example: tunelight resume last")
 def resume(
     sweep: Sweep,
     sets: Sets = [],
@@ -159,7 +161,7 @@ def resume(
     _go_on(sweep, storage, {**settings_of(read_sets(sets)), **given(address=address)}, quiet=quiet, json=json)
 
 
-@app.command(epilog="Example: tunelight extend last --num-samples 100")
+@app.command(cls=TakesSettings, epilog="Example: tunelight extend last --num-samples 100")
 def extend(
     sweep: Sweep,
     num_samples: Samples = None,

@@ -10,8 +10,8 @@ from typing import Any
 
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
+from tunelight.settings.checks import Checkpoints
 from tunelight.settings.code import import_path
-from tunelight.settings.values import Checkpoints
 
 
 def plain_setting(value: Any) -> Any:
