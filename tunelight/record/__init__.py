@@ -17,8 +17,8 @@ from tunelight.record.folder import (
     sweep_folder,
     to_yaml,
     versions,
-    write_atomically,
     write_sweep_file,
+    write_text,
 )
 from tunelight.record.follow import Follower
 from tunelight.record.lock import Driver, driver_of, locked

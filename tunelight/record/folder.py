@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -75,19 +74,12 @@ def plain(value: Any) -> Any:
     return json.loads(encode(value))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or none of it. Raises: StorageError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write_text(path: Path, text: str) -> None:
+    """Write a file to the disk, atomically, and make its folder if need be. Raises: StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        stores.write_atomically(path, text, sync=True)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise StorageError(f"Could not write {path}: {why(error)}. Choose a path that can be written.") from error
 
 
@@ -198,7 +190,7 @@ def write_sweep_file(folder: str | os.PathLike[str], sweep: Mapping[str, Any]) -
     Raises: StorageError.
     """
     path = Path(folder, SWEEP_FILE)
-    write_atomically(path, to_yaml(masked_settings(sweep)))
+    write_text(path, to_yaml(masked_settings(sweep)))
     return path
 
 

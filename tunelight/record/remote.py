@@ -58,9 +58,7 @@ def _bring_here(path: Path) -> None:
         with path.open("ab") as stream:  # whoever follows it reads on
             stream.write(held[len(known) :])
     else:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(held)
-        temporary.replace(path)
+        stores.write_atomically(path, held)
     os.utime(path, (modified, modified))
 
 

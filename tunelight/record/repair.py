@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.errors import StorageError
-from tunelight.record.folder import write_atomically
+from tunelight.record.folder import write_text
 from tunelight.record.names import RECORD_FILE, why
 from tunelight.record.record import parse
 from tunelight.record.state import SweepState, apply
@@ -29,7 +29,7 @@ def repair(folder: str | os.PathLike[str]) -> str | None:
         return None
     bad = _free(path)
     os.link(path, bad)
-    write_atomically(path, "".join(chunk.decode("ascii") + "\n" for chunk in whole))
+    write_text(path, "".join(chunk.decode("ascii") + "\n" for chunk in whole))
     shown = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
     return f"{len(lost)} of {len(chunks)} lines of {RECORD_FILE} are damaged and left out ({shown}): see {bad.name}"
 

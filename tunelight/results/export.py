@@ -42,7 +42,7 @@ def export(trial: TrialResult, told: Mapping[str, Any], path: Path, asked: str |
     else:
         write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python}[chosen]
         text = write(storage.plain(facts), told, path.name)
-    storage.write_atomically(path, text)
+    storage.write_text(path, text)
     return path
 
 

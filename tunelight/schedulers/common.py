@@ -6,11 +6,11 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ray.tune.result import DEFAULT_METRIC
 
+from tunelight import stores
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Adopt, Continue, Resize, Stop
 
@@ -52,10 +52,8 @@ class Judged:
 
 
 def write_state(path: str, state: Mapping[str, Any]) -> None:
-    """Write a scheduler's state as JSON, whole or not at all."""
-    part = Path(f"{path}.part")
-    part.write_text(json.dumps(state), encoding="utf-8")
-    part.replace(path)
+    """Write a scheduler's state as JSON, atomically."""
+    stores.write_atomically(path, json.dumps(state))
 
 
 def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
