@@ -20,7 +20,7 @@ from tunelight.record.folder import (
     write_sweep_file,
     write_text,
 )
-from tunelight.record.follow import Follower
+from tunelight.record.follow import RecordFollower
 from tunelight.record.lock import Driver, driver_of, locked
 from tunelight.record.names import LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE
 from tunelight.record.outcomes import (

@@ -14,7 +14,7 @@ from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, apply
 
 
-class Follower:
+class RecordFollower:
     """Keeps the live view of a sweep that another process runs; reads only what is new.
 
     Raises: StorageError where ``folder`` is no sweep, or its record cannot be read.

@@ -137,7 +137,7 @@ def _driven_here(folder: Path) -> bool:
     return False
 
 
-class Mirror:
+class StoreMirror:
     """Brings what the driver writes into a sweep's folder to its store. Runs on: driver."""
 
     def __init__(self, folder: Path) -> None:
@@ -188,7 +188,7 @@ def mirrored(folder: Path) -> Iterator[None]:
     if not stores.inside(folder):
         yield
         return
-    mirror, over = Mirror(folder), threading.Event()
+    mirror, over = StoreMirror(folder), threading.Event()
     if not mirror.bring():
         raise StorageError(
             f"{stores.shown(folder)} cannot be written: {mirror.failed}. Give it what it needs, or choose another "
@@ -205,7 +205,7 @@ def mirrored(folder: Path) -> Iterator[None]:
             _log.error("%s lacks the end of the record, which is in %s only.", stores.shown(folder), folder)
 
 
-def _follow(mirror: Mirror, over: threading.Event) -> None:
+def _follow(mirror: StoreMirror, over: threading.Event) -> None:
     pause = 0.0
     while not over.wait(pause):
         began = time.monotonic()

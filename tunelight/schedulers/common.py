@@ -25,7 +25,7 @@ WORST: Final = math.inf
 """How NaN and both infinities are filed: they count in a rung, behind everything else."""
 
 
-class Judged:
+class ByMetric:
     """What compares trials by a metric that Tune may be the one to name: a part of a scheduler."""
 
     _metric: str | None

@@ -24,8 +24,8 @@ from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
+    ByMetric,
     End,
-    Judged,
     agreed,
     check_judged,
     check_mode,
@@ -37,7 +37,7 @@ from tunelight.schedulers.common import (
     write_state,
 )
 from tunelight.schedulers.growth import Growth
-from tunelight.schedulers.ledger import Need
+from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.promotion import Promotion, Verdict
 from tunelight.schedulers.rungs import Rung
@@ -49,7 +49,7 @@ _MAX_T: Final = 81
 """Below which rungs lie where nobody says how long trials are."""
 
 
-class ElasticASHA(Judged, TrialScheduler):
+class ElasticASHA(ByMetric, TrialScheduler):
     """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
 
     Rungs lie at ``grace_period * reduction_factor ** k`` below ``max_t``. A trial that comes to a rung among the best
@@ -123,7 +123,7 @@ class ElasticASHA(Judged, TrialScheduler):
         self._promotion = Promotion(self._members, eta, grace_period, end, self._worth)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
-        self._some_need: Need | None = None
+        self._some_need: TrialResources | None = None
         self._ending = 1
 
     # -- what tunelight asks ------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class ElasticASHA(Judged, TrialScheduler):
         if self._started_at is None:
             self._started_at = self.clock()
         member = self._members.know(trial.trial_id)
-        member.trial, member.need = trial, Need.of(trial)
+        member.trial, member.need = trial, TrialResources.of(trial)
         if trial.status in (Trial.TERMINATED, Trial.ERROR):  # Tune adds those too when it restores a sweep
             self._end(member)
             return

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tunelight.messages import RESULT_KEY, Resize
 from tunelight.schedulers.common import number, tell
-from tunelight.schedulers.ledger import Ledger, Need
+from tunelight.schedulers.ledger import Ledger, TrialResources
 from tunelight.schedulers.members import Member, Members
 from tunelight.schedulers.speed import Speed, sizes
 
@@ -58,7 +58,7 @@ class Growth:
         self._expect(member.trial_id, 0.0)
         self._forget(member)
 
-    def may_grow(self, need: Need | None) -> bool:
+    def may_grow(self, need: TrialResources | None) -> bool:
         """Tell whether any trial of this need could grow now."""
         return need is not None and (self.most or 0) > need.workers and self.ledger.free(need) > 0
 
@@ -115,7 +115,7 @@ class Growth:
                 self._ask(member, size)
                 return
 
-    def make_room(self, need: Need | None) -> None:
+    def make_room(self, need: TrialResources | None) -> None:
         """Let the least promising of those that grew give back what a trial that waits needs."""
         if need is None or not self._grown:
             return
@@ -132,7 +132,7 @@ class Growth:
             if missing <= 0:
                 return
 
-    def _share(self, member: Member, need: Need) -> int:
+    def _share(self, member: Member, need: TrialResources) -> int:
         """Return how many workers a trial may have: its share of the work that is left, rounded in the logarithm."""
         share = self.ledger.total(need) * self._work[member.trial_id] / self._all_work
         ladder = sizes(need.workers, self.most or need.workers)

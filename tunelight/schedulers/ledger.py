@@ -10,7 +10,7 @@ _NAMES: Final = ("CPU", "GPU")
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class TrialResources:
     """What one trial's reservation holds: all of it, and each of its ``workers``, by resource name."""
 
     workers: int
@@ -18,7 +18,7 @@ class Need:
     worker: tuple[float, ...]
 
     @classmethod
-    def of(cls, trial: Any) -> Need | None:
+    def of(cls, trial: Any) -> TrialResources | None:
         """Return what a trial reserves; None where it does not say."""
         factory = getattr(trial, "placement_group_factory", None)
         if factory is None:
@@ -37,7 +37,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[Need, int]] = {}
+        self._held: dict[str, tuple[TrialResources, int]] = {}
         self._used = [0.0] * len(_NAMES)
         self.capacity: tuple[float, ...] | None = None
         self.kept_cpus = 0.0
@@ -52,7 +52,7 @@ class Ledger:
         found = (max(0.0, float(updater.get_num_cpus()) - self.kept_cpus), float(updater.get_num_gpus()))
         self.capacity = found if any(found) else None
 
-    def hold(self, trial_id: str, need: Need | None, workers: int | None = None) -> None:
+    def hold(self, trial_id: str, need: TrialResources | None, workers: int | None = None) -> None:
         """Note that a trial holds its reservation, with ``workers`` in all where that is more."""
         if need is None:
             return
@@ -72,7 +72,7 @@ class Ledger:
         need, extra = self._held.get(trial_id, (None, 0))
         return need.workers + extra if need else 0
 
-    def fits(self, need: Need | None) -> bool:
+    def fits(self, need: TrialResources | None) -> bool:
         """Tell whether there is room for one more trial."""
         if need is None or self.capacity is None:
             return True
@@ -80,15 +80,15 @@ class Ledger:
             used + more <= most + 1e-6 for used, more, most in zip(self._used, need.whole, self.capacity, strict=True)
         )
 
-    def free(self, need: Need | None) -> int:
+    def free(self, need: TrialResources | None) -> int:
         """Return for how many more single workers there is room."""
         return self._count(need, self._used)
 
-    def total(self, need: Need | None) -> int:
+    def total(self, need: TrialResources | None) -> int:
         """Return how many workers there would be room for if nothing were held."""
         return self._count(need, [0.0] * len(_NAMES))
 
-    def _count(self, need: Need | None, used: list[float]) -> int:
+    def _count(self, need: TrialResources | None, used: list[float]) -> int:
         if need is None or self.capacity is None or not any(need.worker):
             return 0
         left = [
@@ -98,7 +98,7 @@ class Ledger:
         ]
         return max(int(min(left)), 0)
 
-    def _add(self, need: Need, extra: int, sign: int) -> None:
+    def _add(self, need: TrialResources, extra: int, sign: int) -> None:
         for number, (whole, each) in enumerate(zip(need.whole, need.worker, strict=True)):
             self._used[number] += sign * (whole + extra * each)
         if not self._held:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ray.tune.experiment import Trial
 from sortedcontainers import SortedList
 
-from tunelight.schedulers.ledger import Need
+from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.speed import Pace
 
 _LOOKS: Final = 8
@@ -38,7 +38,7 @@ class Member:
 
     trial_id: str
     trial: Any = None
-    need: Need | None = None
+    need: TrialResources | None = None
     state: State = State.ENDED
     target: int = 0
     """The number of the rung that it comes to next."""

@@ -27,7 +27,7 @@ from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
-    Judged,
+    ByMetric,
     agreed,
     check_judged,
     check_mode,
@@ -69,7 +69,7 @@ class _Member:
     ended: bool = False
 
 
-class GangPBT(Judged, FIFOScheduler):
+class GangPBT(ByMetric, FIFOScheduler):
     """Train a population: the worst take over the best ones' weights and a mutation of their settings.
 
     Every member is asked at each ``perturbation_interval``-th report. Among the best quarter it offers its state: one

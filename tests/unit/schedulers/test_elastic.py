@@ -14,7 +14,7 @@ from tests.unit.tune import Cluster, curves
 from tunelight.messages import Resize
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.growth import Growth
-from tunelight.schedulers.ledger import Need
+from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.speed import Pace, Speed, sizes
 
@@ -131,7 +131,7 @@ def going(growth: Growth, number: int, target: int = 0, loss: float = 0.5) -> Me
     """Return a trial of one worker that trains, and keeps what its gang is told in ``trial``."""
     member = growth._members.know(str(number))
     told: list[Any] = []
-    member.need, member.loss = Need(1, (1.0, 0.0), (1.0, 0.0)), loss
+    member.need, member.loss = TrialResources(1, (1.0, 0.0), (1.0, 0.0)), loss
     actor = SimpleNamespace(decide=SimpleNamespace(remote=told.append))
     member.trial = SimpleNamespace(temporary_state=SimpleNamespace(ray_actor=actor), told=told)
     growth.started(member)
