@@ -58,10 +58,10 @@ def write_state(path: str, state: Mapping[str, Any]) -> None:
 
 def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
     """Send a decision to the trial's actor; it arrives before the trial's next ``step()``."""
-    reach(trial, "decide", decision)
+    call_actor(trial, "decide", decision)
 
 
-def reach(trial: Trial, door: str, *told: Any) -> Any:
+def call_actor(trial: Trial, door: str, *told: Any) -> Any:
     """Call a door of the trial's actor and return a reference to its answer; None where it has none; never raise."""
     try:
         method = getattr(trial.temporary_state.ray_actor, door, None)
@@ -116,7 +116,7 @@ class End:
         return math.floor(self._max_t) + 1 if math.isfinite(self._max_t) and at <= self._max_t else None
 
 
-def places(n: int, eta: float) -> int:
+def top_count(n: int, eta: float) -> int:
     """Return how many of ``n`` trials are the best 1/eta: floor(n / eta)."""
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10
 
