@@ -59,7 +59,7 @@ class Growth:
         self._forget(member)
 
     def may_grow(self, resources: TrialResources | None) -> bool:
-        """Tell whether any trial of this need could grow now."""
+        """Tell whether any trial that reserves this could grow now."""
         return resources is not None and (self.max_workers or 0) > resources.workers and self.ledger.free(resources) > 0
 
     def promoted(self, member: Member) -> None:
@@ -124,10 +124,8 @@ class Growth:
             return
         for member in sorted(self._grown.values(), key=lambda one: (one.target, -one.loss)):
             min_workers = member.resources.workers if member.resources else 1
-            fitting = [
-                size for size in sizes(min_workers, member.target_workers) if size <= member.target_workers - missing
-            ]
-            size = max(fitting, default=min_workers)
+            ladder = sizes(min_workers, member.target_workers)
+            size = max((size for size in ladder if size <= member.target_workers - missing), default=min_workers)
             if size < member.target_workers:
                 missing -= member.target_workers - size
                 self._ask(member, size)

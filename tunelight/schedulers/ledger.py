@@ -76,10 +76,8 @@ class Ledger:
         """Tell whether there is room for one more trial."""
         if resources is None or self.capacity is None:
             return True
-        return all(
-            used + more <= capacity + 1e-6
-            for used, more, capacity in zip(self._used, resources.total, self.capacity, strict=True)
-        )
+        amounts = zip(self._used, resources.total, self.capacity, strict=True)
+        return all(used + more <= capacity + 1e-6 for used, more, capacity in amounts)
 
     def free(self, resources: TrialResources | None) -> int:
         """Return for how many more single workers there is room."""
