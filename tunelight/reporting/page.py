@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.record import OUTCOMES, metric_value, read_sweep_file, write_atomically
+from tunelight.record import OUTCOMES, metric_value, read_sweep_file, write_text
 from tunelight.reporting.figures.data import judged_by, progress
 from tunelight.reporting.words import compact, elapsed
 from tunelight.settings.dotted import flatten
@@ -67,7 +67,7 @@ def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
     target = Path(path).expanduser()
     if target.is_dir():
         target = target / FILE
-    write_atomically(target.absolute(), page(results))
+    write_text(target.absolute(), page(results))
     return target.absolute()
 
 

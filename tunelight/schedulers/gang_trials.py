@@ -9,7 +9,7 @@ from ray.actor import ActorHandle
 from tunelight.errors import SettingsError
 
 
-def check_door(trial: Any) -> None:
+def check_is_gang(trial: Any) -> None:
     """Raise SettingsError for a trial that runs without a gang: nothing there would carry a decision out."""
     actor = getattr(trial.temporary_state, "ray_actor", None)
     if isinstance(actor, ActorHandle) and not hasattr(actor, "decide"):

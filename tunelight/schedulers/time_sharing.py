@@ -12,7 +12,7 @@ Order = Callable[[Any], tuple[int, int]]
 """How much a trial has had: whoever has had less comes first."""
 
 
-def next_in_turn(controller: Any, order: Order) -> Any:
+def next_trial(controller: Any, order: Order) -> Any:
     """Return the trial to run next: the first in order of those that Tune has promised a gang, else of those that wait.
 
     Only one that waits is promised a gang at a time, so that who comes back later with less may still come first.
@@ -25,17 +25,17 @@ def next_in_turn(controller: Any, order: Order) -> Any:
     return None
 
 
-def others_wait(controller: Any, trial: Any, order: Order) -> bool:
+def should_yield(controller: Any, trial: Any, order: Order) -> bool:
     """Tell whether a trial is to let another have its gang: one waits that has had no more, and there is no room."""
     try:
         live = [one for one in controller.get_live_trials() if not one.is_finished()]
         waiting = [one for one in live if one is not trial and one.status in (Trial.PENDING, Trial.PAUSED)]
-        return len(live) > slots(controller, trial) and any(order(one)[0] <= order(trial)[0] for one in waiting)
+        return len(live) > max_gangs(controller, trial) and any(order(one)[0] <= order(trial)[0] for one in waiting)
     except AttributeError:  # a controller that only stands in for Tune's
         return False
 
 
-def slots(controller: Any, trial: Any) -> float:
+def max_gangs(controller: Any, trial: Any) -> float:
     """Return how many gangs like this trial's the cluster can hold, by its CPUs and GPUs; infinity if nobody says."""
     updater, factory = controller._resource_updater, trial.placement_group_factory
     most = math.inf

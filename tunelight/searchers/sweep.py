@@ -26,7 +26,7 @@ _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"
 
 
-class Follower(Searcher):
+class TrackingSearcher(Searcher):
     """A Searcher that hears of every trial, also of those that it did not suggest, and how each of them ended.
 
     ``notes``: what the person who runs the sweep should know.
@@ -50,7 +50,7 @@ class Follower(Searcher):
 
 
 @dataclass(frozen=True)
-class Again:
+class ResumedTrial:
     """A trial of the sweep's last run that goes on in this one."""
 
     trial_id: str
@@ -65,12 +65,12 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Start:
+class ResumeState:
     """Where a sweep that goes on starts from: nothing yet, by default."""
 
     created: int = 0
     """How many trials there are already."""
-    again: tuple[Again, ...] = ()
+    resumed: tuple[ResumedTrial, ...] = ()
     told: frozenset[str] = frozenset()
     """The trials that the searcher knows as its own suggestions, and is to hear of again."""
     points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class SweepSearch(SearchAlgorithm):
         *,
         reservation: PlacementGroupFactory | None = None,
         written: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
-        start: Start | None = None,
+        start: ResumeState | None = None,
         admit: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -138,9 +138,9 @@ class SweepSearch(SearchAlgorithm):
         self._written = written
         self._admit = admit
         self._clock = clock
-        start = start or Start()
+        start = start or ResumeState()
         self._created = start.created
-        self._again = deque(start.again)
+        self._resumed = deque(start.resumed)
         self._told = set(start.told)
         self._points = start.points
         self._heard: dict[str, Any] = {}
@@ -171,8 +171,8 @@ class SweepSearch(SearchAlgorithm):
         """
         if self._max_concurrent is not None and self._at_once() >= self._max_concurrent:
             return None
-        if self._again:
-            return self._take_up(self._again.popleft())
+        if self._resumed:
+            return self._take_up(self._resumed.popleft())
         if self._created >= self._num_samples or self._exhausted or not self._admit():
             return None
         trial_id = f"{self._created:05d}"
@@ -187,7 +187,7 @@ class SweepSearch(SearchAlgorithm):
         """Return how many trials run or are to; a paused one holds nothing."""
         return sum(trial.status != Trial.PAUSED for trial in self._live.values())
 
-    def _take_up(self, past: Again) -> Trial:
+    def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
         checkpoints.tell_heard(past.number, past.folder, past.trained)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
@@ -200,7 +200,7 @@ class SweepSearch(SearchAlgorithm):
         if self._baselines:
             baseline = self._baselines.popleft()
             self._untold.add(trial_id)
-            if isinstance(self.searcher, Follower):
+            if isinstance(self.searcher, TrackingSearcher):
                 self.searcher.take(trial_id, baseline)
                 self._told.add(trial_id)
             return baseline
@@ -263,7 +263,7 @@ class SweepSearch(SearchAlgorithm):
             teach(self.searcher, self._points[trial_id], None if error else result)
         if trial_id not in self._told:
             return
-        if isinstance(self.searcher, Follower):
+        if isinstance(self.searcher, TrackingSearcher):
             self.searcher.end(trial_id, state, result)
         else:
             self.searcher.on_trial_complete(trial_id=trial_id, result=None if error else result, error=error)
@@ -284,7 +284,7 @@ class SweepSearch(SearchAlgorithm):
         """Return True when no trial is to come and none lives."""
         if self._finished:
             return True
-        if self._live or self._again:
+        if self._live or self._resumed:
             return False
         return self._created >= self._num_samples or self._exhausted or not self._admit()
 

@@ -40,7 +40,7 @@ from tunelight.record import (
     apply,
     plain,
 )
-from tunelight.searchers import Follower, Start, teach
+from tunelight.searchers import ResumeState, TrackingSearcher, teach
 from tunelight.space import SearchSpace
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
@@ -172,7 +172,7 @@ def replay_searcher(
     foreign: bool,
     baselines: Sequence[Mapping[str, Any]] = (),
     again: Collection[str] = (),
-) -> Start:
+) -> ResumeState:
     """Tell ``searcher`` of the recorded trials, and return what the sweep's search starts from.
 
     Args:
@@ -206,7 +206,7 @@ def replay_searcher(
             f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
         ) from error
     points = {trial: values for trial, values in teller.points.items() if trial in again}
-    return Start(created=teller.created, told=frozenset(teller.told), points=points)
+    return ResumeState(created=teller.created, told=frozenset(teller.told), points=points)
 
 
 def _is_end(line: Mapping[str, Any]) -> bool:
@@ -232,7 +232,7 @@ class _Teller:
     def add(self, line: Mapping[str, Any]) -> None:
         """Take a recorded trial; trials whose own lines are lost were suggested all the same."""
         missing_from, self.created = self.created, max(self.created, line["index"] + 1)
-        if isinstance(self._searcher, Follower):
+        if isinstance(self._searcher, TrackingSearcher):
             config = revived(self._space, line["config"])
             self._searcher.take(line["trial"], config, asked=not self._is_baseline(line))
             self.told.add(line["trial"])
@@ -273,7 +273,7 @@ class _Teller:
 
     def end(self, line: Mapping[str, Any]) -> None:
         trial = line["trial"]
-        if isinstance(self._searcher, Follower):
+        if isinstance(self._searcher, TrackingSearcher):
             self.told.discard(trial)
             self._searcher.end(trial, line["state"], self._last.get(trial))
             return
