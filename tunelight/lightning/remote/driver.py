@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-import pytorch_lightning as pl
 import ray
 import torch
-from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
+from tunelight.compat.lightning import _Launcher, pl
 from tunelight.compat.ray import is_client
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
