@@ -8,21 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import ray
-from ray._private.state import state
 from ray.exceptions import RayActorError
 
+from tunelight.compat.ray import draining_nodes
 from tunelight.messages import WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
 LOOK_S: Final = 2.0
 """How often a head asks for drain notices: a preemptible node has half a minute and more from its notice on."""
-
-
-def draining_nodes() -> Mapping[str, int]:
-    """Return the ids of nodes that are drained, each with its deadline (ms since the epoch; 0: none)."""
-    found: dict[str, int] = state.get_draining_nodes()
-    return found
 
 
 class DrainWatch:

@@ -128,7 +128,7 @@ class SweepState:
 
     @property
     def mode(self) -> str:
-        """ "min" or "max"."""
+        """Whether less ("min") or more ("max") is better."""
         return str(self.sweep.get("mode") or "min")
 
 

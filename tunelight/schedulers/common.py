@@ -8,9 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ray.tune.result import DEFAULT_METRIC
-
 from tunelight import stores
+from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION, trial_actor
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Adopt, Continue, Resize, Stop
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODES: Final = ("min", "max")
-TRAINING_ITERATION: Final = "training_iteration"
 WORST: Final = math.inf
 """How NaN and both infinities are filed: they count in a rung, behind everything else."""
 
@@ -64,7 +62,7 @@ def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
 def call_actor(trial: Trial, door: str, *told: Any) -> Any:
     """Call a door of the trial's actor and return a reference to its answer; None where it has none; never raise."""
     try:
-        method = getattr(trial.temporary_state.ray_actor, door, None)
+        method = getattr(trial_actor(trial), door, None)
         return None if method is None else method.remote(*told)
     except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
         logger.debug("trial %s was not reached for %s: %s", trial.trial_id, door, error)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tunelight.compat.ray import end_cached_actors
 from tunelight.messages import RESULT_KEY, Resize
 from tunelight.schedulers.common import number, tell
 from tunelight.schedulers.ledger import Ledger, TrialResources
@@ -176,11 +177,7 @@ class Growth:
 
 def _release_idle(tune_controller: Any) -> None:
     """Let go of gangs that Tune keeps warm for a next trial: there is none, and they hold what could be used."""
-    inner = getattr(tune_controller, "_tune_controller", tune_controller)
-    release = getattr(inner, "_cleanup_cached_actors", None)
-    if release is None:
-        return
     try:
-        release(force_all=True)
+        end_cached_actors(tune_controller)
     except Exception as error:  # noqa: BLE001 - a part of Tune that is not public; idle gangs are no reason to end
         logger.debug("idle gangs were not released: %s", error)

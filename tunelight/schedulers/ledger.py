@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tunelight.compat.ray import cluster_size
+
 _NAMES: Final = ("CPU", "GPU")
 
 
@@ -45,12 +47,9 @@ class Ledger:
 
     def look(self, tune_controller: Any) -> None:
         """Ask Tune how large the cluster is now."""
-        updater = getattr(tune_controller, "_resource_updater", None)
-        if updater is None:
-            self.capacity = None
-            return
-        found = (max(0.0, float(updater.get_num_cpus()) - self.kept_cpus), float(updater.get_num_gpus()))
-        self.capacity = found if any(found) else None
+        cpus, gpus = cluster_size(tune_controller) or (0.0, 0.0)
+        size = (max(0.0, cpus - self.kept_cpus), gpus)
+        self.capacity = size if any(size) else None
 
     def hold(self, trial_id: str, resources: TrialResources | None, workers: int | None = None) -> None:
         """Note that a trial holds its reservation, with ``workers`` in all where that is more."""

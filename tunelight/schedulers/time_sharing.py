@@ -8,6 +8,8 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
+from tunelight.compat.ray import cluster_size
+
 Order = Callable[[Any], tuple[int, int]]
 """How much a trial has had: whoever has had less comes first."""
 
@@ -37,10 +39,12 @@ def should_yield(controller: Any, trial: Any, order: Order) -> bool:
 
 def max_gangs(controller: Any, trial: Any) -> float:
     """Return how many gangs like this trial's the cluster can hold, by its CPUs and GPUs; infinity if nobody says."""
-    updater, factory = controller._resource_updater, trial.placement_group_factory
+    size = cluster_size(controller)
+    if size is None:
+        return math.inf
     most = math.inf
-    for name, total in (("CPU", updater.get_num_cpus()), ("GPU", updater.get_num_gpus())):
-        needed = sum(bundle.get(name, 0) for bundle in factory.bundles)
+    for name, total in zip(("CPU", "GPU"), size, strict=True):
+        needed = sum(bundle.get(name, 0) for bundle in trial.placement_group_factory.bundles)
         if needed:
             most = min(most, math.floor(total / needed + 1e-9))
     return most

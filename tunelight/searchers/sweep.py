@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ray import ObjectRef
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search import SearchAlgorithm, Searcher
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_last_result
 from tunelight.errors import TunelightError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import ERROR, FINISHED, STOPPED
@@ -97,7 +96,7 @@ class SweepTrial(_Trial):  # type: ignore[misc]
         """Keep the last result, without statistics of the earlier ones."""
         if self.experiment_tag:
             result.update(experiment_tag=self.experiment_tag)
-        self.run_metadata.last_result = result
+        set_last_result(self, result)
         self.run_metadata.last_result_time = time.time()
 
     def get_json_state(self) -> tuple[str, str]:
@@ -193,7 +192,7 @@ class SweepSearch(SearchAlgorithm):
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED
-            trial.run_metadata.last_result = {TRAINING_ITERATION: past.number}  # Tune prints if there is none
+            set_last_result(trial, {TRAINING_ITERATION: past.number})  # Tune prints if there is none
         return trial
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
@@ -255,8 +254,8 @@ class SweepSearch(SearchAlgorithm):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
         trial = self._live.pop(trial_id, None)
-        if trial is not None and isinstance(trial._default_result_or_future, ObjectRef):
-            trial._default_result_or_future = None  # an object of Ray's that nobody has looked at, and nobody will
+        if trial is not None:
+            forget_default_result(trial)
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         state = self._ended(trial, trial_id, result or {}, error)
         if trial_id in self._points:

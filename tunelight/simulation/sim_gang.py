@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ray.tune.result import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
-
+from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import Divergence
 from tunelight.simulation.cluster import Bundle

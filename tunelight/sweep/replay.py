@@ -23,8 +23,8 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 from ray.tune.search import Searcher
-from ray.tune.utils import flatten_dict
 
+from tunelight.compat.ray import flattened, set_last_result, stub_trial
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import (
@@ -98,14 +98,14 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
         if kind == "state" and line["state"] != INTERRUPTED:
             trials[line["trial"]].status = _STATUS.get(line["state"], Trial.TERMINATED)
         if kind == "trial":
-            trials[line["trial"]] = Trial("recorded", stub=True, trial_id=trial_id, config=dict(line["config"]))
+            trials[line["trial"]] = stub_trial(line["trial"], dict(line["config"]))
             scheduler.on_trial_add(controller, trials[line["trial"]])
         elif kind == "config":
             changes.take(line)
         elif kind == "report":
             trial, result = trials[line["trial"]], _result(state, line)
             changes.before(trial, result)
-            trial.run_metadata.last_result = result
+            set_last_result(trial, result)
             decision = scheduler.on_trial_result(controller, trial, result)
             changes.after(trial)
             (paused.add if decision == TrialScheduler.PAUSE else paused.discard)(trial.trial_id)
@@ -160,8 +160,7 @@ def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
         **{key: line[key] for key in ("training_iteration", "epoch", "timestamp")},
         RESULT_KEY: {"workers": line.get("workers"), "seconds": trial.trained},
     }
-    flat: dict[str, Any] = flatten_dict({**line["metrics"], **own})
-    return flat
+    return flattened({**line["metrics"], **own})
 
 
 def replay_searcher(

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import ModelParallelStrategy
 
+from tunelight.compat.lightning import ModelParallelStrategy, pl
 from tunelight.lightning.state.rates import OF_GROUPS, OF_SCHEDULERS, each
 from tunelight.lightning.transfer import Packed, pack_state, unpack_view
 from tunelight.settings.dotted import flatten
