@@ -23,7 +23,7 @@ class Room:
     """A folder or a loose file of the package.
 
     ``rule`` says in one line what belongs there; ``rooms`` are those that it may import. An entry with a colon, such
-    as "cluster:lightning.remote", is open to that part of the room alone.
+    as "stores:lightning.remote cluster:lightning.remote", is open to that part of the room alone.
     """
 
     rule: str
@@ -55,7 +55,7 @@ ROOMS: dict[str, Room] = {
     "machine": Room("this process and this machine", names("messages errors")),
     "stores": Room("what a path stands for: a file, or an object in a store", names("errors")),
     "digits": Room("a first model and its data, as a user would write them", names("errors")),
-    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors policies stores")),
+    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors compat stores")),
     "settings": Room(
         "what a sweep can be told, value by value", names("messages errors compat policies stores checkpoints")
     ),
@@ -71,7 +71,7 @@ ROOMS: dict[str, Room] = {
         names("messages errors compat policies machine stores checkpoints settings session resources"),
     ),
     "schedulers": Room(
-        "decide when a trial stops, pauses or changes its size", names("messages errors compat settings space")
+        "decide when a trial stops, pauses or changes its size", names("messages errors compat stores settings space")
     ),
     "searchers": Room(
         "suggest configurations",
@@ -98,7 +98,7 @@ ROOMS: dict[str, Room] = {
         "all that overrides Lightning",
         names(
             "messages errors compat policies machine checkpoints settings session resources gang",
-            "cluster:lightning.remote",
+            "stores:lightning.remote cluster:lightning.remote",
         ),
     ),
     "data": Room(
@@ -135,9 +135,9 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 
 # The longest name that fits a module is its entry: a part of a room may have one of its own.
 LIBRARIES: dict[str, Libraries] = {
-    "compat": Libraries(late=names(TUNE, LIGHTNING), why="what it names is imported when it is asked for"),
+    "compat": Libraries(late=names(TUNE, "ray.data", LIGHTNING), why="what it names is imported when it is asked for"),
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
-    "stores": Libraries(late=names("fsspec"), why="every process reads paths, and few of them one in a store"),
+    "stores": Libraries(late=names("fsspec filelock"), why="every process reads paths, and few of them one in a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("cloudpickle yaml")),
     "space": Libraries(names("numpy pydantic yaml", TUNE)),
