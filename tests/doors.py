@@ -60,15 +60,15 @@ ROOMS: dict[str, Room] = {
         "what a sweep can be told, value by value", names("messages errors compat policies stores checkpoints")
     ),
     "zoo": Room("models and data of the search spaces that come along", names("errors digits")),
-    "session": Room("a worker's own context and its reports", names("messages errors compat policies checkpoints")),
-    "space": Room("what is searched, and settings checked against it", names("messages errors compat settings stores")),
-    "resources": Room("workers to one reservation", names("messages errors compat settings")),
+    "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
+    "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
+    "resources": Room("workers to one reservation", names("errors compat settings")),
     "record": Room(
         "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
     ),
     "gang": Room(
         "workers that train as one, without Tune or Lightning",
-        names("messages errors compat policies machine stores checkpoints settings session resources"),
+        names("messages errors compat policies machine stores checkpoints session resources"),
     ),
     "schedulers": Room(
         "decide when a trial stops, pauses or changes its size", names("messages errors compat stores settings space")
@@ -79,7 +79,7 @@ ROOMS: dict[str, Room] = {
     ),
     "results": Room(
         "best, table and export, from the record alone",
-        names("messages errors stores checkpoints settings space record resources"),
+        names("errors stores checkpoints settings space record resources"),
     ),
     "trial": Room(
         "one trial of Tune as one gang",
@@ -89,7 +89,7 @@ ROOMS: dict[str, Room] = {
         "find, start, ask and watch a Ray",
         names("messages errors compat machine stores settings resources gang"),
     ),
-    "reporting": Room("shows what the record says", names("messages errors machine settings record results")),
+    "reporting": Room("shows what the record says", names("errors machine settings record results")),
     "simulation": Room(
         "the same schedulers on virtual time",
         names("messages errors compat policies settings space resources record schedulers searchers"),
@@ -108,14 +108,14 @@ ROOMS: dict[str, Room] = {
     "sweep": Room(
         "run, resume, reproduce, check: wires the rooms",
         names(
-            "messages errors compat policies machine stores checkpoints settings space record resources",
+            "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning data",
         ),
     ),
     "cli": Room(
         "parses and calls",
         names(
-            "messages errors compat machine stores settings space record results simulation reporting",
+            "errors compat stores settings space record results simulation reporting",
             "cluster sweep",
         ),
     ),
@@ -123,7 +123,7 @@ ROOMS: dict[str, Room] = {
     "": Room(
         "the front door: every public name",
         names(
-            "errors compat policies settings session space resources schedulers searchers simulation results trial",
+            "errors policies settings session space resources schedulers searchers simulation results trial",
             "lightning data sweep",
         ),
     ),
