@@ -119,7 +119,7 @@ class CheckpointWriter:
     ) -> CheckpointInfo | None:
         if self._lead and not callable(checkpoint) and not Path(checkpoint).exists():
             raise CheckpointError(f"The checkpoint {os.fspath(checkpoint)} was reported, and nothing lies there.")
-        draft = checkpoints.draft(info)
+        draft = checkpoints.temp_path(info)
         with suppress(OSError):  # the same will be said by whoever writes into it
             draft.parent.mkdir(parents=True, exist_ok=True)
         self._draft, self._later = str(draft), None
@@ -166,7 +166,7 @@ class CheckpointWriter:
             if write is not None:
                 draft.parent.mkdir(parents=True, exist_ok=True)
                 write()
-            self._last = checkpoints.finish(info, draft)
+            self._last = checkpoints.commit(info, draft)
         except (OSError, RuntimeError) as error:
             self._refused(error, draft, note)
             return None

@@ -143,39 +143,34 @@ class Trial:
         ``number``: the report at which Tune says that it was paused. Where there is no checkpoint, ``unable`` says so.
         """
         self.resume = self.kept.newest = None
-        left = None if pointer is None else checkpoints.adopt(pointer, self.folder)
+        left = None if pointer is None else checkpoints.import_from_tune(pointer, self.folder)
         self.number = number
         if left is not None:
-            self.resume = self._tell(self._from(left))
+            own = Path(left.path).is_relative_to(self.folder)
+            upto = (checkpoints.read_acked(self.folder) or 0) if own else 0  # its folder may be ahead of Tune's pointer
+            self.resume = self._tell(checkpoints.resume_point(self.folder, upto, left))
             self.number = self.resume.number if self.resume else left.number
-        self.kept.forget_after(self.number, self.folder)
+        self.kept.discard_after(self.number, self.folder)
         if self.resume is None and self.number:
             self.unable = checkpoints.cannot_go_on(self.id, self.number, left)
 
-    def _from(self, left: CheckpointInfo) -> tuple[CheckpointInfo | None, str | None]:
-        """Return from where it goes on: Tune knows where it paused, its folder how far it came after that."""
-        heard = checkpoints.heard(self.folder)
-        if heard is not None and heard > left.number and Path(left.path).is_relative_to(self.folder):
-            return checkpoints.newest_whole(self.folder, heard, left)
-        return checkpoints.whole_or_before(left)
-
     def recover(self) -> None:
         """Find where it goes on, if it has trained before and Tune does not say so."""
-        checkpoints.remove_drafts(self.folder)
+        checkpoints.remove_temp_files(self.folder)
         if self.resume is None:
-            self.resume = self._tell(checkpoints.last_whole(self.folder, checkpoints.heard(self.folder)))
+            self.resume = self._tell(checkpoints.resume_point(self.folder, checkpoints.read_acked(self.folder)))
             if self.resume is not None:
                 self.number = self.resume.number
                 self.say(f"goes on from its checkpoint of report {self.number}")
-            self.kept.forget_after(self.number, self.folder)
+            self.kept.discard_after(self.number, self.folder)
 
     def newest(self, number: int) -> CheckpointInfo | None:
         """Return the last whole checkpoint up to report ``number``, where it starts again.
 
         The folder knows more than was heard of: a worker that died may have finished one before.
         """
-        checkpoints.remove_drafts(self.folder)
-        return self._tell(checkpoints.newest_whole(self.folder, number, self.resume))
+        checkpoints.remove_temp_files(self.folder)
+        return self._tell(checkpoints.resume_point(self.folder, number, self.resume))
 
     def _tell(self, found: tuple[CheckpointInfo | None, str | None]) -> CheckpointInfo | None:
         """Pass on what a search for a whole checkpoint has to say; return the checkpoint."""

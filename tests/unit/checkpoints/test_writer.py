@@ -124,7 +124,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_head_hears_of_it
     one.writer.settle()
     (event,) = one.posted
     assert event.checkpoint is not None
-    assert checkpoints.is_whole(event.checkpoint)
+    assert checkpoints.is_valid(event.checkpoint)
     assert checkpoints.find(tmp_path) == [event.checkpoint]
     assert one.writer.written(1) == event.checkpoint
     assert one.writer.written(2) is None
@@ -166,7 +166,7 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     one = One(tmp_path, lead=False)
     called: list[str] = []
     assert one.writer.write(one.info(1), called.append) is None
-    assert called == [str(checkpoints.draft(one.info(1)))]
+    assert called == [str(checkpoints.temp_path(one.info(1)))]
     assert checkpoints.find(tmp_path) == []
 
 

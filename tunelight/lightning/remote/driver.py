@@ -352,7 +352,7 @@ def _safe_folder(trainer: pl.Trainer) -> Path:
 
 def _newest(folder: Path) -> CheckpointInfo | None:
     """Return the checkpoint that a run is to go on from, if there is one."""
-    info, warning = checkpoints.last_whole(folder)
+    info, warning = checkpoints.resume_point(folder)
     if warning is not None:
         _say(f"tunelight: {warning}")
     return info
