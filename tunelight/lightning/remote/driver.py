@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import cloudpickle
 import pytorch_lightning as pl
 import ray
 import torch
+from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
 from tunelight.checkpoints import files as checkpoints
@@ -32,13 +33,11 @@ from tunelight.gang.run import Run
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
+from tunelight.lightning.remote.workers import Workers
 from tunelight.lightning.transfer import Packed, unpack
 from tunelight.machine.notebook import is_terminal, shown
 from tunelight.messages import CheckpointInfo, Continue, Report, Task, Terminal, Text
 from tunelight.resources import Reservation
-
-if TYPE_CHECKING:
-    from tunelight.lightning.strategies.base import GangStrategy
 
 _serials = itertools.count(1)
 _runs = itertools.count(1)
@@ -55,10 +54,31 @@ _NO_STATES = (
 )
 
 
+class DriverStrategy(Protocol):
+    """The strategy of a Trainer on a driver, as far as its launcher uses it."""
+
+    backend: ClassVar[str]
+    workers: Workers
+
+    @property
+    def launcher(self) -> _Launcher | None:
+        """What launches the Trainer's runs."""
+
+    @property
+    def precision_plugin(self) -> Precision:
+        """The precision of its Trainer."""
+
+    def hold_callbacks(self, trainer: Any) -> None:
+        """Keep checkpoint callbacks from being called for an exception."""
+
+    def give_callbacks_back(self) -> None:
+        """Undo ``hold_callbacks``."""
+
+
 class DriverLauncher(_Launcher):
     """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
 
-    def __init__(self, strategy: GangStrategy, before: Any) -> None:
+    def __init__(self, strategy: DriverStrategy, before: Any) -> None:
         self.trainer: pl.Trainer
         self._strategy = strategy
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
