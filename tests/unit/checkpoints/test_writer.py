@@ -239,9 +239,9 @@ def test_a_writer_that_wrote_nothing_is_an_error(tmp_path: Path) -> None:
         one.writer.write(one.info(1), lambda path: None)
 
 
-def test_a_reported_path_where_nothing_lies_is_an_error(tmp_path: Path) -> None:
+def test_a_reported_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     one = One(tmp_path)
-    with pytest.raises(CheckpointError, match="nothing lies there"):
+    with pytest.raises(CheckpointError, match="does not exist"):
         one.writer.write(one.info(1), str(tmp_path / "model.ckpt"))
 
 
