@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import ray
 from ray._private.state import state
 from ray.exceptions import RayActorError
 
+from tunelight.gang.protocol import LocatedGang
 from tunelight.messages import WorkerError
 
 DRAINED: Final = "NodeDrained"
@@ -49,7 +50,7 @@ class DrainWatch:
         return [node for node in dict.fromkeys(nodes) if node in self._drained]
 
 
-def reason_to_leave(gang: Any, *, with_head: bool = True) -> Callable[[], str | None] | None:
+def reason_to_leave(gang: LocatedGang, *, with_head: bool = True) -> Callable[[], str | None] | None:
     """Return a function that says why a gang, and its head, have to leave their nodes (None: they need not).
 
     Returns None where there is no Ray.

@@ -22,10 +22,10 @@ from ray.util.placement_group import PlacementGroup
 
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
 from tunelight.gang.membership import Membership
+from tunelight.gang.placement import Location
 from tunelight.gang.protocol import AnswerT
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
-from tunelight.gang.worker import Location
 from tunelight.messages import Adopt, Decision, Ended, Event, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
 from tunelight.session.task import Task

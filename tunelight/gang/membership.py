@@ -15,10 +15,9 @@ from ray.util.placement_group import PlacementGroup
 from tunelight.errors import GangError
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import JOIN_LIMIT_S
-from tunelight.gang.placement import arrange, layout
+from tunelight.gang.placement import Location, arrange, layout
 from tunelight.gang.seat import Seat, reserve_seats, sweep_seats
 from tunelight.gang.spec import START_LIMIT_S, GangSpec
-from tunelight.gang.worker import Location
 from tunelight.machine.versions import ADVICE, differences, node_name
 
 _LOOK_S = 0.05

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tunelight.gang.gpus import seen_by, visible_gpus
 from tunelight.gang.meeting.rendezvous import LOOPBACK
-from tunelight.gang.worker import Location
 from tunelight.messages import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a worker runs."""
+
+    node_id: str
+    address: str
+    pid: int
+    hostname: str
+    gpus: tuple[str, ...] = ()
+    """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
+    seen: tuple[str, ...] = ()
+    """The GPUs that CUDA shows its process, in CUDA's order, for good; empty before its first meeting."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    """What is installed there, of that which has to be the same on all ranks."""
 
 
 def arrange(

@@ -22,8 +22,9 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.worker import CONCURRENCY, GangWorker, Location
+from tunelight.gang.worker import CONCURRENCY, GangWorker
 
 _LONGEST_PAUSE_S = 30.0
 _LEAVE_S = 0.5

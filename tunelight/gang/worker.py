@@ -11,8 +11,8 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from tunelight.gang.gpus import VISIBLE, fixed_gpus
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreControl
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
+from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign
 from tunelight.machine.imports import collector_resting
@@ -71,22 +72,6 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
     """Tell whether a line of Lightning's belongs in a trial's log: not its advert, nor tunelight's own callbacks."""
     said = record.getMessage()
     return "litlogger" not in said and "entry point 'tunelight'" not in said
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where a worker runs."""
-
-    node_id: str
-    address: str
-    pid: int
-    hostname: str
-    gpus: tuple[str, ...] = ()
-    """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
-    seen: tuple[str, ...] = ()
-    """The GPUs that CUDA shows its process, in CUDA's order, for good; empty before its first meeting."""
-    versions: Mapping[str, str | None] = field(default_factory=dict)
-    """What is installed there, of that which has to be the same on all ranks."""
 
 
 class TrialBox:
