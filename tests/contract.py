@@ -29,17 +29,18 @@ def saving(config: dict[str, Any]) -> None:
     from pathlib import Path
 
     import tunelight as tl
+    from tunelight.session.session import get_session
 
-    context = tl.get_context()
+    session = get_session()
 
     def save(path: str) -> None:
         def write() -> None:
             time.sleep(config.get("seconds", 0.3))
             Path(path).write_text("weights")
 
-        context.writing.defer(write)
+        session.writing.defer(write)
 
-    context.writer = save
+    session.boundary.writer = save
     tl.report({"loss": 1.0}, checkpoint=save)
 
 

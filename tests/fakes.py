@@ -30,12 +30,12 @@ class MemoryControl:
         self.words: dict[int | str, str] = {}
         self._said = threading.Condition()
 
-    def say(self, turn: int | str, word: str) -> None:
+    def broadcast(self, turn: int | str, word: str) -> None:
         with self._said:
             self.words[turn] = word
             self._said.notify_all()
 
-    def hear(self, turn: int | str, timeout_s: float) -> str | None:
+    def receive(self, turn: int | str, timeout_s: float) -> str | None:
         with self._said:
             self._said.wait_for(lambda: turn in self.words, timeout_s)
             return self.words.get(turn)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from workload import write_event
 
-import tunelight as tl
+from tunelight.session.session import get_session
 
 
 class Member(pl.LightningModule):
@@ -42,7 +42,7 @@ class Timeline(pl.Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Time the exchange of this trial's session."""
-        exchange: Any = tl.get_context().exchange
+        exchange: Any = get_session().exchange
         adopt = exchange.adopt
 
         def timed(*args: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 import tunelight as tl
 from tests.integration.test_sweep import sweep
 from tests.integration.training import Line, LineData, trainer
+from tunelight.session.session import get_session
 
 
 @pytest.mark.slow
@@ -46,12 +47,12 @@ def test_a_full_disk_does_not_end_training_and_checkpoints_come_back(ray4: Any, 
 
         class Full(tl.TuneReportCheckpointCallback):
             def _handle(self, trainer: Any, epoch: int) -> None:
-                tl.get_context().writing.settle()
+                get_session().writing.settle()
                 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
                 limit = 1024 if epoch in (1, 2) else hard  # a file that grows beyond it fails, as on a full disk
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
                 super()._handle(trainer, epoch)
-                tl.get_context().writing.settle()
+                get_session().writing.settle()
                 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
         trainer(5, Full({"loss": "val_loss"})).fit(Line(), datamodule=LineData())

@@ -16,6 +16,7 @@ from tests.integration.test_growth import groups
 from tests.integration.test_resume import Cut
 from tests.integration.training import Line, LineData, trainer
 from tunelight.messages import RESULT_KEY, Resize
+from tunelight.session.session import get_session
 
 LR = {"lr": tl.uniform(0.01, 0.1)}
 
@@ -214,7 +215,7 @@ class Halve(FIFOScheduler):
 def light(config: dict[str, Any]) -> None:
     """Report four times, with checkpoints; note in a file where each start began."""
     context = tl.get_context()
-    context.writer = lambda path: context.rank or Path(path).write_text("weights")
+    get_session().boundary.writer = lambda path: context.rank or Path(path).write_text("weights")
     with Path(context.trial_dir, f"starts-{context.rank}.txt").open("a") as log:
         print(context.number, file=log)
     while context.number < 4:

@@ -11,6 +11,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 import tunelight as tl
 from tests.integration.training import Line, LineData
 from tunelight.checkpoints import files as checkpoints
+from tunelight.session.session import get_session
 
 
 class StopAtTwo(FIFOScheduler):
@@ -106,7 +107,7 @@ def slow_to_write(config: dict[str, Any]) -> None:
             time.sleep(20)
             Path(path).write_text("weights")
 
-        context.writing.defer(write)
+        get_session().writing.defer(write)
 
     while True:
         context.report({"loss": 1.0}, checkpoint=save if context.number == 1 else None)

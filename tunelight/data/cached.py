@@ -183,8 +183,8 @@ def _shared(key: str, make: Callable[[], _Kept]) -> _Kept:
         except Timeout:
             waited += _POLL_S
             session = current()
-            if session is not None and session.sharing is not None:
-                session.sharing.check()
+            if session is not None and session.shared is not None:
+                session.shared.check()
             if waited >= _LOAD_LIMIT_S:
                 raise DataError(
                     f"Waited {_LOAD_LIMIT_S:.0f} s for another worker of this node that loads the same, in vain."

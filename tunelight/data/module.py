@@ -221,10 +221,11 @@ class RayDataModule(pl.LightningDataModule):
         strategy = getattr(self.trainer, "strategy", None)
         shards = getattr(strategy, "_shards", None)
         session = current()
-        if shards is not None and session is not None and shards()[0] != session.world_size:
+        if shards is not None and session is not None and shards()[0] != session.place.world_size:
             raise DataError(
-                f"Ranks that share one copy of the model (tensor_parallel_size) need the same rows, and each of the "
-                f"{session.world_size} ranks would get rows of its own from Ray Data. Use a map-style dataset there."
+                "Ranks that share one copy of the model (tensor_parallel_size) need the same rows, and each of the "
+                f"{session.place.world_size} ranks would get rows of its own from Ray Data. Use a map-style dataset "
+                "there."
             )
 
 
@@ -249,8 +250,8 @@ class ShardLoader:
         session = current()
         self._opened, self._reading, self._device = opened, reading, device
         self._buffer, self._drop_last = buffer, drop_last
-        self._rank = 0 if session is None else session.rank
-        self._seed = seed if seed is not None else (session.seed if session is not None else None) or 0
+        self._rank = 0 if session is None else session.context.rank
+        self._seed = seed if seed is not None else (session.context.seed if session is not None else None) or 0
         self._shard: Any = None
         self._rows: int | None = None
         self._next = self._epoch = 0

@@ -52,22 +52,22 @@ def open_shard(
     """Return this rank's shard, and how many rows it has in an epoch where that is known; see `get_dataset_shard`."""
     ray_data()  # on every rank: what rank 0 makes brings Ray Data along, and its words to the trial's log
     session = current()
-    ranks = 1 if session is None else session.world_size
+    ranks = 1 if session is None else session.context.world_size
 
     def make() -> tuple[list[Any], int | None]:
         dataset = _found(source, session)
         rows = int(dataset.count()) if is_cached(dataset) and preprocess is None else None
         check_rows(_called(source), rows, ranks)
         iterators = _split(_shuffled(dataset, _seed(seed, session)), preprocess, ranks, epoch)
-        if session is not None and session.sharing is not None:
-            session.sharing.at_end(lambda: close_shard(iterators[0]))
+        if session is not None and session.shared is not None:
+            session.shared.at_end(lambda: close_shard(iterators[0]))
         return iterators, None if rows is None else rows // ranks
 
-    if session is None or session.sharing is None:
+    if session is None or session.shared is None:
         iterators, rows = make()
         return iterators[0], rows
-    iterators, rows = session.sharing.once(f"dataset {_called(source)}", make)
-    return iterators[session.rank], rows
+    iterators, rows = session.shared.once(f"dataset {_called(source)}", make)
+    return iterators[session.context.rank], rows
 
 
 def close_shard(shard: Any) -> None:
@@ -88,15 +88,15 @@ def open_whole(source: str | Dataset, *, preprocess: Preprocess | None = None) -
         check_rows(_called(source), int(dataset.count()), 1)
         return dataset
 
-    if session is None or session.sharing is None:
+    if session is None or session.shared is None:
         return make()
-    return session.sharing.once(f"all of dataset {_called(source)}", make)
+    return session.shared.once(f"all of dataset {_called(source)}", make)
 
 
 def in_sweep(name: str) -> bool:
     """Tell whether the sweep has a dataset of that name."""
     session = current()
-    return session is not None and session.sharing is not None and name in session.sharing.datasets.rows
+    return session is not None and session.shared is not None and name in session.shared.datasets.rows
 
 
 def _called(source: Any) -> str:
@@ -106,7 +106,7 @@ def _called(source: Any) -> str:
 def _seed(seed: int | None, session: Session | None) -> int:
     if seed is not None:
         return seed
-    return 0 if session is None or session.seed is None else session.seed
+    return 0 if session is None or session.context.seed is None else session.context.seed
 
 
 def _found(source: Any, session: Session | None) -> Any:
@@ -133,7 +133,7 @@ def _preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
 def _borrowed(name: str, session: Session | None) -> Any:
     import ray
 
-    datasets = None if session is None or session.sharing is None else session.sharing.datasets
+    datasets = None if session is None or session.shared is None else session.shared.datasets
     if datasets is None or name not in datasets.rows:
         known = [] if datasets is None else list(datasets.rows)
         there = f"There are: {', '.join(known)}." if known else "This sweep has none."

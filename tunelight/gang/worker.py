@@ -35,7 +35,7 @@ from tunelight.machine.versions import installed
 from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.shared import Sharing
+from tunelight.session.shared import MadeByRankZero
 from tunelight.session.task import Task
 
 _TIDY_LIMIT_S = 10.0
@@ -197,7 +197,7 @@ class GangWorker:
                 events.append(box.events.get_nowait())
         session, thread = self._session, self._thread
         waits = thread is not None and _waits_for_peers(sys._current_frames().get(thread.ident or 0))
-        return events, Sign(0, waits) if session is None else Sign(session.progress, waits, session.begun)
+        return events, Sign(0, waits) if session is None else Sign(session.progress.done, waits, session.progress.begun)
 
     def answer(self, serial: int, decision: Decision) -> None:
         """Hand a decision to trial ``serial``. Runs on: rank 0; what is to be adopted: every rank."""
@@ -207,8 +207,8 @@ class GangWorker:
         """Call trial ``serial`` off; it ends where it next waits or reports."""
         self._box(serial).mailbox.abort(reason)
         session = self._session
-        if session is not None and session.sharing is not None and serial == self._trial.serial:
-            session.sharing.end()  # whoever waits for data that a lost rank should have taken stops waiting
+        if session is not None and session.shared is not None and serial == self._trial.serial:
+            session.shared.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
     def writes(self, serial: int) -> bool:
         """Tell whether trial ``serial`` is writing a checkpoint, perhaps as the last that it does."""
@@ -251,8 +251,10 @@ class GangWorker:
     def _train(self, task: Task, box: TrialBox) -> Ended:
         assert self._place is not None  # join comes before start
         control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
-        session = sessions.Session(task, self._place, control, box.events.put, box.mailbox, store=_RayStore())
-        session.sharing = sharing = self._sharing(task, control, box)
+        shared = self._shared(task, control, box)
+        session = sessions.Session(
+            task, self._place, control, box.events.put, box.mailbox, shared=shared, store=_RayStore()
+        )
         self._writing = session.writing
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
@@ -270,15 +272,15 @@ class GangWorker:
         finally:
             self._session = None
             sessions.set_current(None)
-            sharing.end()
+            shared.end()
             with contextlib.suppress(Exception):  # what it fails of now is no longer the trial's
                 session.writing.settle()
             self._writing = None
         return Ended(self._rank)
 
-    def _sharing(self, task: Task, control: StoreControl, box: TrialBox) -> Sharing:
+    def _shared(self, task: Task, control: StoreControl, box: TrialBox) -> MadeByRankZero:
         assert self._place is not None  # join comes before start
-        return Sharing(
+        return MadeByRankZero(
             control,
             lead=self._place.rank == 0,
             alone=self._place.world_size == 1,

@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
-from tunelight.session.session import Session, get_context
+from tunelight.session.session import Session, get_session
 
 Metrics = str | Iterable[str] | Mapping[str, str] | None
 _HOOKS = frozenset(name for name in vars(Callback) if name.startswith("on_")) - {
@@ -92,7 +92,7 @@ class TuneReportCallback(Callback):
                 "the package pytorch_lightning; lightning.pytorch is another copy of the same code, and the "
                 "two do not mix. Write `import pytorch_lightning as pl` everywhere."
             )
-        check_strategy(trainer, get_context())
+        check_strategy(trainer, get_session().context)
 
     def _handle(self, trainer: pl.Trainer, epoch: int) -> None:
         if trainer.sanity_checking:
@@ -100,13 +100,13 @@ class TuneReportCallback(Callback):
         self._calls += 1
         if self._calls % self._every_n:
             return
-        session = get_context()
+        session = get_session()
         from tunelight.lightning.state.adoption import TrainerExchange  # a room above
 
         metrics = self._read(trainer, session)
-        session.writer = trainer.save_checkpoint
+        session.boundary.writer = trainer.save_checkpoint
         session.exchange.training = TrainerExchange(trainer)
-        session.report(
+        session.boundary.report(
             metrics,
             self._checkpoint(trainer, session),
             epoch=epoch,
@@ -127,7 +127,7 @@ class TuneReportCallback(Callback):
                     f"{', '.join(sorted(logged)) or 'nothing'} so far.{guess(name, logged)} Log it with "
                     f"self.log({name!r}, ...), or report at a later hook."
                 )
-        if session.world_size > 1:
+        if session.context.world_size > 1:
             for name in unsynced(trainer):
                 if name in names.values():
                     session.note(

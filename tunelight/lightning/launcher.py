@@ -41,11 +41,11 @@ class GangLauncher(_Launcher):
             return function(*args, **kwargs)
         for logger in trainer.loggers:
             vars(logger).pop("finalize", None)  # a run before this one may have ended in an exception
-        if not self._session.job:
+        if not self._session.task.job:
             _leave_hparams_to_the_sweep(trainer)
         recovery = None
         if trainer.state.fn == TrainerFn.FITTING:
-            self._session.fit += 1
+            self._session.progress.fit += 1
             args, kwargs = self._resumed(function, args, kwargs)
             recovery = recovery_of(trainer)
             if recovery is not None:
@@ -73,10 +73,10 @@ class GangLauncher(_Launcher):
         if "ckpt_path" not in bound.arguments:
             return args, kwargs
         given = bound.arguments["ckpt_path"]
-        if given is not None and str(given) != path and not self._session.job:  # a job says itself where it goes on
+        if given is not None and str(given) != path and not self._session.task.job:  # a job names its own checkpoint
             self._session.note(
                 f"fit(ckpt_path={str(given)!r}) is for the trial's first start: it has trained since, and goes on from "
-                f"its own checkpoint of report {self._session.number}."
+                f"its own checkpoint of report {self._session.context.number}."
             )
         bound.arguments["ckpt_path"] = path
         if bound.arguments.get("weights_only") is None and "weights_only" in bound.arguments:

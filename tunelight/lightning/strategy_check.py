@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import StrategyError
+from tunelight.session.context import Context
 from tunelight.session.session import Session, current
 
 if TYPE_CHECKING:
@@ -40,16 +41,16 @@ def guard_for(session: Session, package: str) -> Any:
         """Checks the Trainer's strategy before it does anything, counts its batches, quiets bars nobody could see."""
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            check_strategy(trainer, session)
-            session.begun = True
-            if not session.verbose:  # a job's bar is drawn at the driver
+            check_strategy(trainer, session.context)
+            session.progress.begun = True
+            if not session.task.verbose:  # a job's bar is drawn at the driver
                 for callback in trainer.callbacks:
                     if isinstance(callback, callbacks.ProgressBar):
                         callback.disable()
 
         def _count(self, *_: Any, **__: Any) -> None:
             """Count a batch: a rank that gets on does not hang."""
-            session.progress += 1
+            session.progress.batches += 1
 
         on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _count
         on_train_epoch_end = on_validation_end = _count
@@ -57,24 +58,24 @@ def guard_for(session: Session, package: str) -> Any:
     return Guard()
 
 
-def check_strategy(trainer: Any, session: Session) -> None:
+def check_strategy(trainer: Any, context: Context) -> None:
     """Raise StrategyError unless ``trainer`` trains on the gang (any Trainer does for a gang of one)."""
-    if session.wanted == 1:
+    if context.wanted == 1:
         return
-    alone = f"each of the gang's {session.world_size} workers would train a model of its own"
+    alone = f"each of the gang's {context.world_size} workers would train a model of its own"
     if is_other(trainer):
         raise StrategyError(
             f"This Trainer is of the package {_OTHER}, and tunelight's strategies are of pytorch_lightning, another "
             f"copy of the same code, so that {alone}. Write `import pytorch_lightning as pl` in place of `import "
             f"lightning.pytorch as pl` for Trainer, model and callbacks, and pass strategy=tunelight."
-            f"{STRATEGIES[session.backend]}() to the Trainer. A library that imports {_OTHER} itself can train with "
+            f"{STRATEGIES[context.backend]}() to the Trainer. A library that imports {_OTHER} itself can train with "
             "one worker: workers=1."
         )
     if getattr(trainer.strategy, "backend", None) in STRATEGIES:
         return
     raise StrategyError(
         f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy=tunelight."
-        f"{STRATEGIES[session.backend]}() to the Trainer."
+        f"{STRATEGIES[context.backend]}() to the Trainer."
     )
 
 

@@ -1,4 +1,4 @@
-"""How decisions reach the ranks: rank 0's mailbox, and its word to the others."""
+"""How decisions reach the ranks: rank 0's mailbox, and the messages that it broadcasts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tunelight.messages import Adopt, Continue, Decision, Offer, Save, Stop
 _Taken = TypeVar("_Taken", bound=Decision)
 
 
-class Control(Protocol):
-    """Carries rank 0's word to the other ranks of its gang: one word a turn.
+class RankChannel(Protocol):
+    """Carries messages from rank 0 to the other ranks of its gang, one for each turn.
 
-    Decisions have turns 1, 2, ...; whether report n writes a checkpoint is told in turn -n. What rank 0 made
-    for all is told under a name.
+    Decisions have turns 1, 2, ...; whether report n writes a checkpoint has turn -n. What rank 0 makes for all
+    ranks has a name as its turn.
     """
 
-    def say(self, turn: int | str, word: str) -> None:
-        """Publish rank 0's word for ``turn``."""
+    def broadcast(self, turn: int | str, message: str) -> None:
+        """Send rank 0's message for ``turn``."""
 
-    def hear(self, turn: int | str, timeout_s: float) -> str | None:
-        """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
+    def receive(self, turn: int | str, timeout_s: float) -> str | None:
+        """Return rank 0's message for ``turn``; None if it does not arrive within ``timeout_s`` seconds."""
 
 
 class Mailbox:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tunelight.errors import DataError, TrialStopped
 from tunelight.messages import DatasetHandle
-from tunelight.session.mailbox import Control
+from tunelight.session.mailbox import RankChannel
 
 MAKE_LIMIT_S = 3600.0
 """How long rank 0 may take to make what all wait for: it may read and preprocess a whole dataset."""
@@ -23,21 +23,21 @@ _MADE, _FAILED = "made", "failed "
 T = TypeVar("T")
 
 
-class Sharing:
+class MadeByRankZero:
     """What rank 0 makes once for all ranks of a trial, and what has to be undone when the trial ends.
 
     Runs on: worker.
 
     Args:
         lead: True on rank 0. alone: True where there is no other rank.
-        control: carries rank 0's word. given: where rank 0 keeps what others fetch by key.
+        channel: carries rank 0's messages. given: where rank 0 keeps what others fetch by key.
         fetch: returns what rank 0 keeps under a key. aborted: why the trial was called off, if it was.
         datasets: the sweep's datasets.
     """
 
     def __init__(
         self,
-        control: Control,
+        channel: RankChannel,
         *,
         lead: bool,
         alone: bool,
@@ -47,7 +47,7 @@ class Sharing:
         datasets: DatasetHandle | None = None,
     ) -> None:
         self.datasets = datasets or DatasetHandle()
-        self._control, self._lead, self._alone = control, lead, alone
+        self._channel, self._lead, self._alone = channel, lead, alone
         self._given, self._fetch, self._aborted = given, fetch, aborted
         self._asked: dict[str, int] = {}
         self._undo: list[Callable[[], object]] = []
@@ -68,17 +68,17 @@ class Sharing:
         try:
             value = make()
         except BaseException as error:
-            self._control.say(key, f"{_FAILED}{type(error).__name__}: {error}")
+            self._channel.broadcast(key, f"{_FAILED}{type(error).__name__}: {error}")
             raise
         self._given[key] = value
-        self._control.say(key, _MADE)
+        self._channel.broadcast(key, _MADE)
         return value
 
     def _wait(self, key: str, limit_s: float) -> Any:
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             self.check()
-            word = self._control.hear(key, _POLL_S)
+            word = self._channel.receive(key, _POLL_S)
             if word == _MADE:
                 return self._fetch(key)
             if word is not None:

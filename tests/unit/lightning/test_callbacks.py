@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,9 +130,11 @@ def test_a_lightning_pytorch_trainer_is_explained(reports: list[Any]) -> None:
         TuneReportCallback().setup(other, None, "fit")  # type: ignore[arg-type]
 
 
-def test_a_trainer_without_our_strategy_is_refused_in_a_gang(reports: list[Any]) -> None:
+def test_a_trainer_without_our_strategy_is_refused_in_a_gang(
+    reports: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lone = pl.Trainer(logger=False, accelerator="cpu", enable_checkpointing=False, barebones=False)
-    current = session.get_context()
-    current.world_size = current.wanted = 2
+    current = session.get_session()
+    monkeypatch.setattr(current, "context", replace(current.context, world_size=2, wanted=2))
     with pytest.raises(StrategyError, match=r"strategy=tunelight\.RayStrategy\(\)"):
         TuneReportCallback().setup(lone, None, "fit")  # type: ignore[arg-type]

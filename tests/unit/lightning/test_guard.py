@@ -97,7 +97,7 @@ def test_a_trainer_of_the_other_lightning_is_told_what_to_do(trial: Any) -> None
         StrategyError, match=r"each of the gang's 2 workers.*`import pytorch_lightning as pl`.*workers=1"
     ):
         trainer.fit(BoringModel())
-    assert not one.begun
+    assert not one.progress.begun
 
 
 def test_a_class_that_derives_from_the_other_trainer_is_known(trial: Any) -> None:
@@ -113,8 +113,8 @@ def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) ->
     (guard,) = factories()["lightning.pytorch.callbacks_factory"].load()()
     trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3, enable_model_summary=False)
     trainer.fit(BoringModel())
-    assert one.begun
-    assert one.progress >= 3
+    assert one.progress.begun
+    assert one.progress.batches >= 3
 
 
 def test_a_trainer_without_a_strategy_is_refused_in_a_gang(trial: Any) -> None:

@@ -66,7 +66,7 @@ class Gang:
             box.put(decision)
 
     def report(self) -> None:
-        threads = [threading.Thread(target=made.report, args=({"loss": 1.0},)) for made in self.sessions]
+        threads = [threading.Thread(target=made.context.report, args=({"loss": 1.0},)) for made in self.sessions]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -114,7 +114,7 @@ def test_all_ranks_adopt_at_the_same_report_and_the_configuration_is_the_new_one
     gang.answer(Adopt(9, {"lr": 0.3}, until=2))
     gang.report()
     assert gang.values == [9, 9]
-    assert [made.config for made in gang.sessions] == [{"lr": 0.3}] * 2
+    assert [made.context.config for made in gang.sessions] == [{"lr": 0.3}] * 2
     assert [answer.why for answer in gang.answers()] == [None]
 
 
@@ -133,7 +133,7 @@ def test_an_order_to_adopt_says_how_far_the_trial_may_run_then_and_not_before(tm
     gang.report()
     threading.Timer(0.2, gang.answer, [Continue(until=4)]).start()
     gang.report()
-    assert gang.sessions[0].number == 3
+    assert gang.sessions[0].context.number == 3
 
 
 def test_who_refuses_keeps_state_and_configuration(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_who_refuses_keeps_state_and_configuration(tmp_path: Path) -> None:
     threading.Timer(0.2, gang.answer, [Continue(until=2)]).start()  # it waits for what the head says to that
     gang.report()
     assert gang.values == [1, 1]
-    assert gang.sessions[0].config == {"lr": 0.1}
+    assert gang.sessions[0].context.config == {"lr": 0.1}
     assert gang.answers()[0].why == "the models differ"
 
 
@@ -166,10 +166,10 @@ def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) 
     box = Mailbox(1)
     made = session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box)
     made.exchange.training = weights = Weights(1)
-    write = made.writer = lambda path: Path(path).write_text(str(weights.value))
+    write = made.boundary.writer = lambda path: Path(path).write_text(str(weights.value))
     for decision in (Adopt(9, {}, until=1), Save(), Continue(until=2)):
         box.put(decision)
-    made.report({"loss": 0.5}, checkpoint=write)
+    made.context.report({"loss": 0.5}, checkpoint=write)
     made.writing.settle()
     saved: Any
     (saved,) = [event.checkpoint for event in events if isinstance(event, Saved)]

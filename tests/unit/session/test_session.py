@@ -39,7 +39,7 @@ class Ranks:
 
         def one(rank: int) -> None:
             try:
-                self.sessions[rank].report(metrics, **kwargs)
+                self.sessions[rank].context.report(metrics, **kwargs)
             except BaseException as error:  # noqa: BLE001 - TrialStopped is one
                 raised[rank] = error
 
@@ -61,7 +61,7 @@ def test_a_stop_is_raised_on_every_rank_at_the_same_report(tmp_path: Path) -> No
     ranks = Ranks(tmp_path)
     ranks.mailboxes[0].put(Stop("asha"))
     assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped, TrialStopped]
-    assert [s.number for s in ranks.sessions] == [1, 1]
+    assert [s.context.number for s in ranks.sessions] == [1, 1]
 
 
 def test_a_stop_that_training_code_swallowed_is_raised_again(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_stop_that_training_code_swallowed_is_raised_again(tmp_path: Path) -> 
     ranks.mailboxes[0].put(Stop())
     ranks.report({"loss": 1})
     with pytest.raises(TrialStopped):
-        ranks.sessions[0].report({"loss": 1})
+        ranks.sessions[0].context.report({"loss": 1})
 
 
 def test_reports_below_until_need_no_answer_and_the_next_one_waits(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_save_writes_a_checkpoint_on_all_ranks_and_waits_on(tmp_path: Path) ->
         Path(path).write_text("weights")
 
     for one in ranks.sessions:
-        one.writer = write
+        one.boundary.writer = write
     ranks.mailboxes[0].put(Save())
     ranks.mailboxes[0].put(Stop("paused"))
     raised = ranks.report({"loss": 0.25})
@@ -111,7 +111,7 @@ def test_a_save_says_whether_the_storage_refused_it_or_training_cannot_write(
 
     ranks = Ranks(tmp_path)
     for one in ranks.sessions:
-        one.writer = full if writes else None
+        one.boundary.writer = full if writes else None
     ranks.mailboxes[0].put(Stop("resize", save=True))
     ranks.mailboxes[0].put(Continue(None))
     assert ranks.report({"loss": 0.25}) == [None, None], "training goes on"
@@ -150,8 +150,8 @@ def test_a_report_does_not_wait_for_its_checkpoint_and_a_save_of_it_writes_no_ot
 def test_what_a_job_writes_by_itself_is_no_answer_to_anybody(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None, job=True, heard=False)
     (one,) = ranks.sessions
-    one.writer = lambda path: Path(path).write_text("weights")
-    one.boundary(epoch=0, step=8)
+    one.boundary.writer = lambda path: Path(path).write_text("weights")
+    one.boundary.reach(epoch=0, step=8)
     (wrote,) = ranks.events
     assert isinstance(wrote, Wrote)
     assert wrote.checkpoint is not None
@@ -181,7 +181,7 @@ def test_a_rank_that_reports_a_checkpoint_more_than_rank_0_learns_why_it_cannot(
     ranks.report({"loss": 1})
     ranks.sessions[0].check_finished()
     with pytest.raises(GangError, match="report equally often"):
-        ranks.sessions[1].report({"loss": 1}, checkpoint=Waited(ranks))
+        ranks.sessions[1].context.report({"loss": 1}, checkpoint=Waited(ranks))
 
 
 def test_an_abort_frees_ranks_that_wait(tmp_path: Path) -> None:
@@ -225,9 +225,9 @@ def test_numbers_continue_after_a_restart(tmp_path: Path) -> None:
 def test_only_the_fit_that_wrote_a_checkpoint_gets_it(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1))
     (one,) = ranks.sessions
-    one.fit = 0
+    one.progress.fit = 0
     assert one.checkpoint_for_fit() is None
-    one.fit = 1
+    one.progress.fit = 1
     assert one.checkpoint_for_fit() == "x.ckpt"
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.fakes import MemoryControl
 from tunelight.errors import DataError, TrialStopped
-from tunelight.session.shared import Sharing
+from tunelight.session.shared import MadeByRankZero
 
 
-def ranks(count: int = 2, aborted: str | None = None) -> list[Sharing]:
+def ranks(count: int = 2, aborted: str | None = None) -> list[MadeByRankZero]:
     control, given = MemoryControl(), dict[str, Any]()
     return [
-        Sharing(
+        MadeByRankZero(
             control, lead=rank == 0, alone=count == 1, given=given, fetch=given.__getitem__, aborted=lambda: aborted
         )
         for rank in range(count)

@@ -26,8 +26,9 @@ def training(config: dict[str, Any]) -> None:
     from pathlib import Path
 
     import tunelight as tl
+    from tunelight.session.session import get_session
 
-    context = tl.get_context()
+    context, session = tl.get_context(), get_session()
     resumed = context.resume.path if context.resume else None  # other gangs of this test share the process
 
     class Number:
@@ -47,12 +48,12 @@ def training(config: dict[str, Any]) -> None:
 
     number = Number()
     if config.get("lightning", True):
-        context.exchange.training = number
+        session.exchange.training = number
 
     def save(path: str) -> None:
         Path(path).write_text(str(number.value))
 
-    context.writer = save
+    session.boundary.writer = save
     while context.number < 6:
         number.value += context.config["lr"]
         if context.number == config.get("fails_after") and resumed is None:

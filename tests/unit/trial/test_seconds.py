@@ -62,7 +62,7 @@ def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_pa
     one.begin()
     for _ in range(2):
         clock.now += 2.0
-        one.report({"loss": 1.0}, checkpoint=lambda path: Path(path).write_text("weights"))
+        one.context.report({"loss": 1.0}, checkpoint=lambda path: Path(path).write_text("weights"))
     assert [event.seconds for event in events] == [9.0, 11.0]
     assert [info.seconds for info in checkpoints.find(tmp_path)] == [9.0, 11.0]
 
@@ -73,12 +73,13 @@ def timed(config: dict[str, Any]) -> None:
     from pathlib import Path
 
     import tunelight as tl
+    from tunelight.session.session import get_session
 
-    context = tl.get_context()
-    context.writer = lambda path: Path(path).write_text("weights")
+    context, session = tl.get_context(), get_session()
+    session.boundary.writer = lambda path: Path(path).write_text("weights")
     while context.number < 6:
         time.sleep(0.1)
-        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=context.writer)
+        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=session.boundary.writer)
 
 
 Make = Callable[..., GangTrainable]

@@ -45,9 +45,10 @@ def saving(config: dict[str, Any]) -> None:
     from pathlib import Path
 
     import tunelight as tl
+    from tunelight.session.session import get_session
 
-    context = tl.get_context()
-    context.writer = lambda path: Path(path).write_text("weights")
+    context, session = tl.get_context(), get_session()
+    session.boundary.writer = lambda path: Path(path).write_text("weights")
     while context.number < 3:
         tl.report({"loss": 1.0 / (context.number + 1), "resumed": tl.get_checkpoint_path() or ""})
 
@@ -58,8 +59,9 @@ def background(config: dict[str, Any]) -> None:
     from pathlib import Path
 
     import tunelight as tl
+    from tunelight.session.session import get_session
 
-    context = tl.get_context()
+    context, session = tl.get_context(), get_session()
 
     def save(path: str) -> None:
         last = context.number == 3
@@ -68,9 +70,9 @@ def background(config: dict[str, Any]) -> None:
             time.sleep(0.2 * last)
             Path(path).write_text("weights")
 
-        context.writing.defer(write)
+        session.writing.defer(write)
 
-    context.writer = save
+    session.boundary.writer = save
     while context.number < 3:
         value = 1.0 / (context.number + 1)
         tl.report({"loss": value, "resumed": tl.get_checkpoint_path() or ""}, checkpoint=save)

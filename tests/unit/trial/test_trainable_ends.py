@@ -18,14 +18,15 @@ __all__ = ["heads", "make"]
 def leaving(config: dict[str, Any]) -> None:
     """Report 20 times; between reports 3 and 4, wait until the ranks are told to leave."""
     import tunelight as tl
+    from tunelight.session.session import get_session
 
-    context = tl.get_context()
-    context.writer = lambda path: Path(path).write_text("weights")
+    context, session = tl.get_context(), get_session()
+    session.boundary.writer = lambda path: Path(path).write_text("weights")
     while context.number < 20:
         if context.number == 3:
             Drained.between.append(context.number)
             deadline = time.monotonic() + 10
-            while not context._mailbox._queue and time.monotonic() < deadline:
+            while not session.boundary._mailbox._queue and time.monotonic() < deadline:
                 time.sleep(0.005)
         tl.report({"loss": 1.0 / (context.number + 1)})
 

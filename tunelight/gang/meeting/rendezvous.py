@@ -134,7 +134,7 @@ class Rendezvous:
 
 
 class StoreControl:
-    """Rank 0's word over the gang's store; see :class:`tunelight.session.session.Control`."""
+    """Rank 0's word over the gang's store; see :class:`tunelight.session.mailbox.RankChannel`."""
 
     def __init__(self, store: dist.TCPStore, name: str) -> None:
         self._store = store
@@ -149,12 +149,12 @@ class StoreControl:
         for key in self._said:
             self._store.delete_key(key)
 
-    def say(self, turn: int | str, word: str) -> None:
+    def broadcast(self, turn: int | str, word: str) -> None:
         """Publish rank 0's word for ``turn``."""
         self._said.append(self._key(turn))
         self._store.set(self._key(turn), word)
 
-    def hear(self, turn: int | str, timeout_s: float) -> str | None:
+    def receive(self, turn: int | str, timeout_s: float) -> str | None:
         """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
         import torch.distributed as dist
 

@@ -32,7 +32,7 @@ from tunelight.lightning.state import compiling
 from tunelight.lightning.state.changes import Changes, Parts
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
-from tunelight.session.session import get_context
+from tunelight.session.session import get_session
 
 _SEEDS = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
@@ -174,9 +174,9 @@ class Safeguard(Callback):
 
     @staticmethod
     def _boundary(trainer: pl.Trainer) -> None:
-        session = get_context()
-        session.writer = trainer.save_checkpoint
-        session.boundary(epoch=trainer.current_epoch, step=trainer.global_step)
+        session = get_session()
+        session.boundary.writer = trainer.save_checkpoint
+        session.boundary.reach(epoch=trainer.current_epoch, step=trainer.global_step)
 
 
 # --- on each rank: run --------------------------------------------------------------------------------------
@@ -189,16 +189,16 @@ def run_on_rank(config: dict[str, Any]) -> None:
     """Run the Trainer that a driver sent, as this rank. Runs on: worker."""
     global _optimizer_states, _schedulers  # noqa: PLW0603 - what the last job of this worker left, until the next
     _optimizer_states, _schedulers = None, []
-    session = get_context()
+    session = get_session()
     run = unpack(ray.get(config.pop("run")))
     trainer = run["trainer"]
     strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
     _arrive(trainer, strategy, run["strategy"])
-    added = [*guard_callbacks(), *([] if session.heard else [Safeguard()])]
+    added = [*guard_callbacks(), *([] if session.task.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
     compiling.compile_again(run["compiled"])
     parts: Parts = run["parts"]
-    if session.rank == 0:
+    if session.context.rank == 0:
         parts.watch(_references(trainer, brought))
     run["globals"].set()
     if "files" in config:
@@ -209,8 +209,8 @@ def run_on_rank(config: dict[str, Any]) -> None:
     weights = strategy.full_weights() if _changed(trainer) else None  # collective, where it is sharded
     known = _references(trainer, brought)
     left = _leave(trainer, strategy, result, parts, known)
-    if session.rank == 0 or left.predictions is not None:
-        packed = pack_state(weights) if weights is not None and session.rank == 0 else None
+    if session.context.rank == 0 or left.predictions is not None:
+        packed = pack_state(weights) if weights is not None and session.context.rank == 0 else None
         session.hand_in(ray.put(HandedIn(pack_state(left, parts.references(known)), packed)))
     del weights
     if trainer.state.fn == TrainerFn.FITTING:
@@ -220,16 +220,16 @@ def run_on_rank(config: dict[str, Any]) -> None:
 
 def hand_in_files(config: dict[str, Any]) -> None:
     """Send the driver the files that it lacks. Runs on: worker."""
-    if get_context().rank == 0:
-        get_context().hand_in(ray.put(files.read(config["paths"])))
+    if get_session().place.rank == 0:
+        get_session().hand_in(ray.put(files.read(config["paths"])))
 
 
 def hand_in_training_state(_config: dict[str, Any]) -> None:
     """Send the driver the optimizers' and schedulers' states of the last fit. Runs on: worker."""
     states = None if _optimizer_states is None else _optimizer_states()
-    if get_context().rank == 0:
+    if get_session().place.rank == 0:
         told = None if states is None else {"optimizer_states": states, "lr_schedulers": _schedulers}
-        get_context().hand_in(ray.put(pack(told)))
+        get_session().hand_in(ray.put(pack(told)))
 
 
 def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:

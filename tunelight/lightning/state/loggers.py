@@ -17,6 +17,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
+from tunelight.session.context import Context
 from tunelight.session.session import Session
 
 _NOTE = "loggers.json"
@@ -29,27 +30,28 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
 
     Names and groups that a logger was given stay. Runs on: worker, before a fit looks for its loggers' folders.
     """
-    note = Path(session.trial_dir, _NOTE)
+    context = session.context
+    note = Path(context.trial_dir, _NOTE)
     versions: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         versions = json.loads(note.read_text())
     before = dict(versions)
     for number, logger in enumerate(trainer.loggers):
-        key = f"{session.fit} {number} {type(logger).__name__}"
-        run = None if session.job else _named(logger, session, versions.get(key))
+        key = f"{session.progress.fit} {number} {type(logger).__name__}"
+        run = None if session.task.job else _named(logger, context, versions.get(key))
         if run is not None:
             versions[key] = run
         if not isinstance(logger, CSVLogger | TensorBoardLogger) or logger._experiment is not None:
             continue
         key = f"{key} {logger.name}"
         if logger._version is None:
-            logger._version = versions[key] if key in versions else _shared(logger, session)
-        if session.rank > 0:
+            logger._version = versions[key] if key in versions else _shared(logger, context, job=session.task.job)
+        if context.rank > 0:
             continue
         if key in versions:
             _keep(logger, scratch=session.checkpoint_for_fit() is None)
         versions.setdefault(key, logger.version)
-    if versions != before and session.rank == 0:
+    if versions != before and context.rank == 0:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(versions))
 
@@ -61,55 +63,55 @@ def configuration(trainer: pl.Trainer, pl_module: pl.LightningModule, session: S
     """
     data: Any = getattr(trainer, "datamodule", None)
     own = any(getattr(one, "_log_hyperparams", False) for one in (pl_module, data))
-    if session.config and not session.job and not own and trainer.is_global_zero:
+    if session.context.config and not session.task.job and not own and trainer.is_global_zero:
         for logger in trainer.loggers:
-            logger.log_hyperparams(dict(session.config))
+            logger.log_hyperparams(dict(session.context.config))
 
 
-def _sweep(session: Session) -> str:
-    return Path(session.trial_dir).parent.name
+def _sweep(context: Context) -> str:
+    return Path(context.trial_dir).parent.name
 
 
-def _shared(logger: CSVLogger | TensorBoardLogger, session: Session) -> str | None:
+def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: bool) -> str | None:
     """Return a version of the trial's own for a folder that trials share; None for one inside the trial's folder.
 
     Of a shared one, trials that start at once would take the same next number.
     """
     folder = Path(logger.save_dir or ".").absolute()
-    if session.job or folder.is_relative_to(Path(session.trial_dir).absolute()):
+    if job or folder.is_relative_to(Path(context.trial_dir).absolute()):
         return None
-    return f"{_sweep(session)}-{session.trial_id}"
+    return f"{_sweep(context)}-{context.trial_id}"
 
 
-def _named(logger: Any, session: Session, run: str | None) -> str | None:
+def _named(logger: Any, context: Context, run: str | None) -> str | None:
     """Give a logger that keeps its runs elsewhere a run of the trial's own; return its id, None for other loggers."""
     if isinstance(logger, WandbLogger):
-        return _name_wandb(logger, session, run)
-    return _name_mlflow(logger, session, run) if isinstance(logger, MLFlowLogger) else None
+        return _name_wandb(logger, context, run)
+    return _name_mlflow(logger, context, run) if isinstance(logger, MLFlowLogger) else None
 
 
-def _name_wandb(logger: WandbLogger, session: Session, run: str | None) -> str | None:
+def _name_wandb(logger: WandbLogger, context: Context, run: str | None) -> str | None:
     """Name and group a run of Weights & Biases that has not begun, and let it go on with ``run``; return its id."""
     init = logger._wandb_init
     if logger._experiment is not None or getattr(logger, "_attach_id", None) is not None:
         return None
-    sweep = _sweep(session)
-    init["name"] = logger._name = init.get("name") or f"{sweep}-{session.trial_id}"
+    sweep = _sweep(context)
+    init["name"] = logger._name = init.get("name") or f"{sweep}-{context.trial_id}"
     init["group"] = init.get("group") or sweep
     # An id holds within a project, where a sweep of the same name may have been before.
-    init["id"] = logger._id = init.get("id") or run or f"{sweep}-{session.trial_id}-{secrets.token_hex(4)}"
+    init["id"] = logger._id = init.get("id") or run or f"{sweep}-{context.trial_id}-{secrets.token_hex(4)}"
     return str(init["id"])
 
 
-def _name_mlflow(logger: MLFlowLogger, session: Session, run: str | None) -> str | None:
+def _name_mlflow(logger: MLFlowLogger, context: Context, run: str | None) -> str | None:
     """Name a run of MLflow that has not begun, in an experiment of the sweep, or go on with ``run``; return its id."""
-    if logger._initialized or session.rank > 0:
+    if logger._initialized or context.rank > 0:
         return None
-    sweep = _sweep(session)
+    sweep = _sweep(context)
     if logger._experiment_name == _LIGHTNINGS_NAME:
         logger._experiment_name = sweep
-    logger._run_name = logger._run_name or f"{sweep}-{session.trial_id}"
-    logger.tags = {"tunelight.sweep": sweep, "tunelight.trial": session.trial_id, **(logger.tags or {})}
+    logger._run_name = logger._run_name or f"{sweep}-{context.trial_id}"
+    logger.tags = {"tunelight.sweep": sweep, "tunelight.trial": context.trial_id, **(logger.tags or {})}
     logger._run_id = logger._run_id or run
     return logger.run_id  # made now, for it is noted before anything can fail
 

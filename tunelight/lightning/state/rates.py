@@ -32,8 +32,9 @@ class LearningRates:
     def __init__(self, session: Session | None) -> None:
         self._target, self._warmup = 1.0, 0
         if session is not None:
-            self._target = factor_for(session.on_resize.keep, session.world_size, session.wanted)
-            self._warmup = session.on_resize.warmup_steps
+            context, on_resize = session.context, session.task.on_resize
+            self._target = factor_for(on_resize.keep, context.world_size, context.wanted)
+            self._warmup = on_resize.warmup_steps
         self._from, self._at, self._factor = self._target, 0, 1.0
         self._over = False
 

@@ -86,7 +86,7 @@ class Recovery(Callback):
         """Put the trial's own values back, where its checkpoint is of others, and scale rates to the gang's size."""
         written = None if self._loaded is None else self._loaded.get("config")
         if written is not None and self._session is not None:
-            put_values(trainer, written, plain_values(self._session.config))
+            put_values(trainer, written, plain_values(self._session.context.config))
         self.rates.begin(trainer, None if self._loaded is None else self._loaded.get("rates"))
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -119,7 +119,7 @@ class Recovery(Callback):
             "gradients": [rank["gradients"] for rank in ranks],
             "rates": self.rates.state(),
             "rows": logs.rows(trainer),
-            "config": plain_values(self._session.config) if self._session is not None else None,
+            "config": plain_values(self._session.context.config) if self._session is not None else None,
         }
 
     def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:

@@ -197,16 +197,16 @@ class GangStrategy(ParallelStrategy):
         if session is None:
             self.workers = wanted()
             return GangEnvironment(Place(0, self.workers.number, 0, 1, 0, "127.0.0.1"))
-        name = type(self).__name__
-        if session.backend != self.backend:
+        name, context = type(self).__name__, session.context
+        if context.backend != self.backend:
             raise StrategyError(
-                f"{name} trains on gangs with backend={self.backend!r}, and this one has {session.backend!r}. Pass "
-                f"backend={self.backend!r} to the sweep, or use the strategy for {session.backend!r}."
+                f"{name} trains on gangs with backend={self.backend!r}, and this one has {context.backend!r}. Pass "
+                f"backend={self.backend!r} to the sweep, or use the strategy for {context.backend!r}."
             )
         number = num_workers[-1] if isinstance(num_workers, tuple | list) else num_workers
-        if number is not None and number != session.wanted:
+        if number is not None and number != context.wanted:
             raise StrategyError(
-                f"{name}(num_workers={num_workers}) runs in a gang of {session.wanted}: leave "
+                f"{name}(num_workers={num_workers}) runs in a gang of {context.wanted}: leave "
                 "num_workers out, or make it equal to workers= of the sweep."
             )
         self._session = session
@@ -226,7 +226,7 @@ class GangStrategy(ParallelStrategy):
     @property
     def num_workers(self) -> int:
         """Return the gang's size; of an elastic gang, the size that it is meant to have."""
-        return self.workers.number if self._session is None else self._session.wanted
+        return self.workers.number if self._session is None else self._session.context.wanted
 
     @property
     def num_cpus_per_worker(self) -> float:
@@ -241,7 +241,7 @@ class GangStrategy(ParallelStrategy):
     @property
     def use_gpu(self) -> bool:
         """Tell whether workers train on GPUs."""
-        return self.workers.gpus > 0 if self._session is None else self._session.gpu is not None
+        return self.workers.gpus > 0 if self._session is None else self._session.context.gpu is not None
 
     # Lightning takes a strategy's accelerator, precision and checkpoint_io for the user's own choice, and refuses or
     # overrules what the next Trainer asks for. Those that a Trainer sets are kept apart, until the next Trainer's come.
@@ -291,7 +291,7 @@ class GangStrategy(ParallelStrategy):
         """Take over what the driver's strategy had for its ranks (`for_ranks`). Runs on: worker."""
         assert self._session is not None  # it was unpickled on a rank
         vars(self).update(sent)
-        self._of_trainer["accelerator"] = CPUAccelerator() if self._session.gpu is None else CUDAAccelerator()
+        self._of_trainer["accelerator"] = CPUAccelerator() if self._session.context.gpu is None else CUDAAccelerator()
         self._launcher = GangLauncher(self._session)
 
     def setup_environment(self) -> None:
@@ -393,9 +393,9 @@ class GangStrategy(ParallelStrategy):
     @property
     def root_device(self) -> torch.device:
         """Return this rank's device: its own GPU among all those of its node's ranks, else the CPU."""
-        if self._session is None or self._session.gpu is None:
+        if self._session is None or self._session.context.gpu is None:
             return torch.device("cpu")
-        return torch.device("cuda", self._session.gpu)
+        return torch.device("cuda", self._session.context.gpu)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:

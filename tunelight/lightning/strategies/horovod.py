@@ -176,7 +176,7 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
             if self._scale_lr:
-                scale(trainer, self._session.wanted if self._session is not None else self.world_size)
+                scale(trainer, self._session.context.wanted if self._session is not None else self.world_size)
             self.count_turns()
             self._passes = trainer.accumulate_grad_batches * self.turns
             self.optimizers = [self._distributed(optimizer) for optimizer in self.optimizers]

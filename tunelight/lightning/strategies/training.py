@@ -47,9 +47,9 @@ class SameTraining(ExactEvaluation, GangStrategy):
         """Return which parts of a full gang's data this rank plays."""
         workers, worker = self._shards()
         session = self._session
-        if session is None or session.on_resize.keep != "batch":
+        if session is None or session.task.on_resize.keep != "batch":
             return Parts(workers, workers, worker)
-        return Parts(max(workers, session.wanted * workers // self.world_size), workers, worker)
+        return Parts(max(workers, session.context.wanted * workers // self.world_size), workers, worker)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
                 "the global batch keeps its size, but holds other samples"
             )
         assert self._session is not None  # asked on a rank
-        size = f"{self._session.world_size} of {self._session.wanted} workers"
+        size = f"{self._session.context.world_size} of {self._session.context.wanted} workers"
         self._session.note(f"With {size}, training differs from the full gang's in one thing: {what}.")
 
     def _start(self, batches: TrainingBatches, recovery: Recovery, done: int) -> int:

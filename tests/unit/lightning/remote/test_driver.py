@@ -31,12 +31,12 @@ def saves(config: dict[str, Any]) -> None:
     """Come to boundaries, as a fit on a driver does, and write a checkpoint at each."""
     from pathlib import Path
 
-    import tunelight as tl
+    from tunelight.session.session import get_session
 
-    context = tl.get_context()
-    context.writer = lambda path: Path(path).write_text("weights")
+    session = get_session()
+    session.boundary.writer = lambda path: Path(path).write_text("weights")
     for number in range(1, 9):
-        context.boundary(epoch=number, step=number)
+        session.boundary.reach(epoch=number, step=number)
 
 
 @pytest.fixture

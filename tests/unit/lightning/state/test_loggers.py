@@ -23,7 +23,7 @@ def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int =
     told = Task(trial, str(folder), task.pop("config", {}), b"", 1, ".", resume=info, **task)
     nothing: Any = None
     session = Session(told, Place(rank, 2, rank, 2, 0, "x"), nothing, nothing, Mailbox())
-    session.fit = 0
+    session.progress.fit = 0
     return session
 
 
@@ -89,7 +89,7 @@ def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path)
 
 
 def take(logger: Any, session: Session) -> Any:
-    trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=session.rank == 0)
+    trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=session.context.rank == 0)
     logs.go_on(trainer, session)
     return logger
 

@@ -13,7 +13,8 @@ from tunelight.lightning.state.rates import LearningRates, factor_for
 
 def session(workers: int, keep: str = "linear", warmup: int = 0, wanted: int = 4) -> Any:
     resize = SimpleNamespace(keep=keep, warmup_steps=warmup)
-    return SimpleNamespace(world_size=workers, wanted=wanted, on_resize=resize)
+    context = SimpleNamespace(world_size=workers, wanted=wanted)
+    return SimpleNamespace(context=context, task=SimpleNamespace(on_resize=resize))
 
 
 def trainer(step: int = 0, lr: float = 0.4) -> Any:

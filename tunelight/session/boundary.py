@@ -1,0 +1,272 @@
+"""Boundary: what happens when training reports, and where it may be saved, exchanged, stopped or continued."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.writer import CheckpointWriter, Writer
+from tunelight.errors import TrialStopped
+from tunelight.messages import (
+    Adopt,
+    CheckpointInfo,
+    Continue,
+    Decision,
+    Event,
+    Offer,
+    Place,
+    Report,
+    Save,
+    Saved,
+    Stop,
+    Wrote,
+)
+from tunelight.session.agreement import ANSWER_LIMIT_S, Agreement
+from tunelight.session.exchange import Exchange
+from tunelight.session.mailbox import Mailbox, RankChannel
+from tunelight.session.metrics import check_metric, plain_metrics
+from tunelight.session.task import Task
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one start of a trial has come on this rank."""
+
+    number: int = 0
+    """Reports made, including those before a restart."""
+    reports: int = 0
+    """Reports of this start alone."""
+    batches: int = 0
+    """Batches of any kind, and ends of epochs and validations, in this start."""
+    begun: bool = False
+    """True once a Trainer of this start has reached its set-up."""
+    fit: int = -1
+    """Which fit of the trial is running; the first is 0."""
+
+    @property
+    def done(self) -> int:
+        """Batches and reports so far; 0 before the first batch: reports alone may be hours apart."""
+        return self.batches + self.reports if self.batches else 0
+
+
+class Stopwatch:
+    """Seconds of training, including those of earlier starts and without waits for decisions."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock, self._since = clock, clock()
+
+    def start(self) -> None:
+        """Count from now on."""
+        self._since = self._clock()
+
+    def lap(self) -> None:
+        """Add the time since the last lap to ``seconds``."""
+        now = self._clock()
+        self.seconds, self._since = self.seconds + now - self._since, now
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time that the block takes."""
+        began = self._clock()
+        yield
+        self._since += self._clock() - began
+
+
+class Notes:
+    """Warnings for the person who runs the sweep, each at most once a trial; rank 0's are sent with its reports."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._known: set[str] = set()
+
+    def add(self, text: str) -> None:
+        """Send a warning with the next report, unless it was sent before."""
+        if text not in self._known:
+            self._known.add(text)
+            self._texts.append(text)
+
+    def take(self) -> tuple[str, ...]:
+        """Return the warnings added since the last call."""
+        texts, self._texts = tuple(self._texts), []
+        return texts
+
+
+class Boundary:
+    """One rank's reports, and what the gang decides at each of them. Runs on: worker.
+
+    Args:
+        task, place: the trial, and this rank's place in its gang.
+        channel: carries rank 0's messages to the other ranks.
+        mailbox: the head's decisions.
+        post: sends events to the head.
+        writing: writes checkpoints. exchange: exchanges states with other trials.
+        notes: warnings that are sent with reports.
+        stopwatch: seconds that the trial has trained.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        place: Place,
+        channel: RankChannel,
+        mailbox: Mailbox,
+        post: Callable[[Event], None],
+        *,
+        writing: CheckpointWriter,
+        exchange: Exchange,
+        notes: Notes,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self.progress = Progress(task.number)
+        self.writer: Writer | None = None
+        """Writes a checkpoint on demand; set by training code that can."""
+        self._task, self._lead = task, place.rank == 0
+        self._agreement = Agreement(place, channel, mailbox)
+        self._mailbox, self._post = mailbox, post
+        self._writing, self._exchange, self._notes, self._stopwatch = writing, exchange, notes, stopwatch
+        self._stopped: Stop | None = None
+        self._leaving: Stop | None = None
+        """The stop that follows once the checkpoint that it asks for is written (rank 0)."""
+        self._adopted_at = 0
+        """The last report at which this training adopted another trial's state."""
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: str | os.PathLike[str] | Writer | None = None,
+        *,
+        epoch: int | None = None,
+        step: int | None = None,
+        filename: str | None = None,
+    ) -> None:
+        """Report metrics and obey the gang's decision; see :meth:`tunelight.session.context.Context.report`."""
+        if not self._task.heard:
+            return
+        if self._stopped is not None:
+            raise TrialStopped(self._stopped.reason)
+        plain = plain_metrics(metrics, self._notes.add)
+        self.progress.reports += 1
+        self._arrive()
+        if epoch is None and isinstance(plain.get("epoch"), int):
+            epoch = plain["epoch"]
+        if self.progress.reports == 1:
+            check_metric(self._task.metric, plain)
+        info = None
+        if checkpoint is not None and (not callable(checkpoint) or self._writes_now()):
+            info = self._write(checkpoint, plain, epoch, step, filename)
+        if self._lead:
+            number, seconds, notes = self.progress.number, self._stopwatch.seconds, self._notes.take()
+            self._post(Report(number, plain, epoch=epoch, step=step, checkpoint=info, notes=notes, seconds=seconds))
+        self._obey(plain, epoch, step)
+
+    def reach(self, *, epoch: int, step: int) -> None:
+        """Reach a boundary without a report: write a checkpoint if one is due, and obey the gang's decision.
+
+        Call it on every rank. Raises: TrialStopped when the job ends here.
+        """
+        self._arrive()
+        if self.writer is not None and self._writes_now():
+            info = self._write(self.writer, {}, epoch, step)
+            if self._lead and info is not None:
+                self._post(Wrote(info))
+        self._obey({}, epoch, step)
+
+    def end(self) -> None:
+        """End the trial's reports: a rank that reports once more fails in place of waiting for rank 0."""
+        self._agreement.end(self.progress.number)
+
+    def _arrive(self) -> None:
+        self.progress.number += 1
+        self._stopwatch.lap()
+
+    def _obey(self, metrics: Mapping[str, Any], epoch: int | None, step: int | None) -> None:
+        """Act on the gang's decisions, the same on every rank, until one lets training continue or stops it."""
+        with self._stopwatch.paused():
+            while not isinstance(
+                decision := self._agreement.decide(self.progress.number, self._next_decision), Continue
+            ):
+                if isinstance(decision, Stop):
+                    self._stopped = decision
+                    raise TrialStopped(decision.reason)
+                if isinstance(decision, Save):
+                    self._save(decision, metrics, epoch, step)
+                elif isinstance(decision, Offer):
+                    self._answer(self._exchange.offer(decision, lead=self._lead))
+                else:
+                    assert isinstance(decision, Adopt)
+                    metrics = self._adopt(decision, metrics)
+
+    def _next_decision(self) -> Decision:
+        """Return rank 0's next decision; a stop that asks for a checkpoint becomes a save, and a stop after it."""
+        if self._leaving is not None:
+            leaving, self._leaving = self._leaving, None
+            return leaving
+        number = self.progress.number
+        while True:
+            decision = self._mailbox.take(number, ANSWER_LIMIT_S)
+            if not isinstance(decision, Save | Stop) or (isinstance(decision, Stop) and not decision.save):
+                return decision
+            leave = Stop(decision.reason) if isinstance(decision, Stop) else None
+            info = None if self._adopted_at == number else self._writing.written(number)
+            if info is None:  # or it was written before the adopted state replaced the training's own
+                self._leaving = leave
+                return Save(decision.serial)
+            self._post(Saved(info, decision.serial))  # this report's own checkpoint: there is no need for another
+            if leave is not None:
+                return leave
+
+    def _save(self, save: Save, metrics: Mapping[str, Any], epoch: int | None, step: int | None) -> None:
+        info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
+        if info is None:
+            self._leaving = None
+        self._answer(Saved(info, save.serial, info is None and self.writer is not None))
+
+    def _adopt(self, adopt: Adopt, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Adopt another trial's state; return the metrics that hold for this training afterwards."""
+        adopted = self._exchange.adopt(adopt, self._task.config)
+        if adopted.why is None:
+            self._adopted_at, metrics = self.progress.number, {}
+            self._mailbox.put(Continue(adopt.until))  # if nothing was adopted, the head decides next
+        self._answer(adopted)
+        return metrics
+
+    def _answer(self, event: Event) -> None:
+        if self._lead:
+            self._post(event)
+
+    def _writes_now(self) -> bool:
+        """Return whether this report writes a checkpoint, the same on every rank."""
+        number = self.progress.number
+        return number % self._task.checkpoints.every == 0 and self._agreement.writes(number, self._writing.admit)
+
+    def _write(
+        self,
+        checkpoint: str | os.PathLike[str] | Writer,
+        metrics: Mapping[str, Any],
+        epoch: int | None,
+        step: int | None,
+        filename: str | None = None,
+        *,
+        wait: bool = False,
+    ) -> CheckpointInfo | None:
+        """Write this report's checkpoint into the trial's folder; return it if it is complete already (rank 0)."""
+        number, metric = self.progress.number, self._task.metric
+        value = metrics.get(metric) if metric else None
+        info = CheckpointInfo(
+            path=str(Path(self._task.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number))),
+            number=number,
+            epoch=epoch,
+            step=step,
+            fit=max(self.progress.fit, 0),
+            value=float(value) if isinstance(value, int | float) else None,
+            name=filename,
+            seconds=self._stopwatch.seconds,
+        )
+        return self._writing.write(info, checkpoint, wait=wait)

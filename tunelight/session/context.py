@@ -1,0 +1,77 @@
+"""Context: what training code may know of its trial and of its place in the gang."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunelight.checkpoints.writer import Writer
+from tunelight.messages import CheckpointInfo
+from tunelight.session.boundary import Boundary
+
+
+@dataclass(frozen=True)
+class Context:
+    """The trial that this worker trains. Runs on: worker. Get it with ``tunelight.get_context()``.
+
+    Attributes:
+        rank, world_size, local_rank, local_world_size, node_rank: this worker's place in its gang.
+        gpu: the index of this worker's GPU among those that its process sees; None without one.
+        trial_id, trial_dir: the trial's id and its folder (str).
+        config: the trial's configuration, as the search space drew it.
+        seed: the trial's seed; it is set on every rank before the train function starts.
+        metric: the metric that the sweep judges trials by.
+        backend: how the gang communicates: ``ddp``, ``sharded`` or ``horovod``.
+        wanted: the gang's intended number of workers; an elastic gang may have fewer for a while.
+        resume: the checkpoint that this start continues from; None if it starts from scratch.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    gpu: int | None
+    trial_id: str
+    trial_dir: str
+    config: dict[str, Any]
+    seed: int | None
+    metric: str | None
+    backend: str
+    wanted: int
+    resume: CheckpointInfo | None
+    _boundary: Boundary = field(repr=False, compare=False)
+
+    @property
+    def number(self) -> int:
+        """Number of reports made so far, including those before a restart."""
+        return self._boundary.progress.number
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: str | os.PathLike[str] | Writer | None = None,
+        *,
+        epoch: int | None = None,
+        step: int | None = None,
+        filename: str | None = None,
+    ) -> None:
+        """Report metrics at a boundary of training; the trial may end here. Call it on every rank.
+
+        Args:
+            metrics: numbers by name; those of rank 0 are used. Tensors of one element become numbers, other
+                tensors tuples of numbers. Text, arrays, and lists and dicts of all these are kept; anything else
+                is recorded as its ``repr``, with a warning.
+            checkpoint: a file or folder that rank 0 wrote (it is moved into the trial's folder), or a function
+                that writes one to the path it is given. The function is called on every rank, at those reports
+                that write a checkpoint (``checkpoints=`` of the sweep); if it raises an OSError, the sweep warns
+                and training continues without that checkpoint.
+            epoch, step: progress of training, for the record.
+            filename: the file's name in plain Tune's ``Result.checkpoint``.
+
+        Raises: TrialStopped (on every rank, at the same report) when the trial ends here; MetricError when the
+            sweep's metric is missing from the first report.
+        """
+        self._boundary.report(metrics, checkpoint, epoch=epoch, step=step, filename=filename)
