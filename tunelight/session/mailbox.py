@@ -102,7 +102,7 @@ _WORDS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", A
 _DECISIONS: dict[str, Decision] = {"continue": Continue(), "save": Save(), "offer": Offer()}
 
 
-def encode(decision: Decision) -> str:
+def to_message(decision: Decision) -> str:
     """Return a decision as rank 0's word."""
     if isinstance(decision, Stop):
         return f"stop {decision.reason}"
@@ -110,7 +110,7 @@ def encode(decision: Decision) -> str:
     return f"{word} {decision.serial}" if isinstance(decision, Adopt) else word
 
 
-def decode(word: str) -> Decision:
+def from_message(word: str) -> Decision:
     """Return the decision that a word stands for; of one to adopt, the serial alone: the rest is in the mailbox."""
     verb, _, rest = word.partition(" ")
     if verb == "adopt":
