@@ -181,7 +181,7 @@ class Refill(Callback):  # type: ignore[misc,unused-ignore]
 
 def head_pid() -> int:
     """Return the process id of the running trial's head."""
-    from ray._private.state import actors
+    from tunelight.compat.ray import actors
 
     (head,) = [one for one in actors().values() if one["State"] == "ALIVE" and one["ActorClassName"] != "GangWorker"]
     return int(head["Pid"])

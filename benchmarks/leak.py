@@ -298,8 +298,9 @@ def settle(before: set[int]) -> list[str]:
 
 def left_in_ray() -> list[str]:
     """Return actors and placement groups that are still there."""
-    from ray._private.state import actors  # the state API would need Ray's dashboard
     from ray.util import placement_group_table
+
+    from tunelight.compat.ray import actors
 
     alive = [actor for actor in actors().values() if actor["State"] != "DEAD"]
     groups = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]

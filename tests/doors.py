@@ -23,7 +23,7 @@ class Room:
     """A folder or a loose file of the package.
 
     ``rule`` says in one line what belongs there; ``rooms`` are those that it may import. An entry with a colon, such
-    as "cluster:lightning.remote", is open to that part of the room alone.
+    as "stores:lightning.remote cluster:lightning.remote", is open to that part of the room alone.
     """
 
     rule: str
@@ -55,23 +55,23 @@ ROOMS: dict[str, Room] = {
     "machine": Room("this process and this machine", names("messages errors")),
     "stores": Room("what a path stands for: a file, or an object in a store", names("errors")),
     "digits": Room("a first model and its data, as a user would write them", names("errors")),
-    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors policies stores")),
+    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors compat stores")),
     "settings": Room(
         "what a sweep can be told, value by value", names("messages errors compat policies stores checkpoints")
     ),
     "zoo": Room("models and data of the search spaces that come along", names("errors digits")),
-    "session": Room("a worker's own context and its reports", names("messages errors compat policies checkpoints")),
-    "space": Room("what is searched, and settings checked against it", names("messages errors compat settings stores")),
-    "resources": Room("workers to one reservation", names("messages errors compat settings")),
+    "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
+    "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
+    "resources": Room("workers to one reservation", names("errors compat settings")),
     "record": Room(
         "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
     ),
     "gang": Room(
         "workers that train as one, without Tune or Lightning",
-        names("messages errors compat policies machine stores checkpoints settings session resources"),
+        names("messages errors compat policies machine stores checkpoints session resources"),
     ),
     "schedulers": Room(
-        "decide when a trial stops, pauses or changes its size", names("messages errors compat settings space")
+        "decide when a trial stops, pauses or changes its size", names("messages errors compat stores settings space")
     ),
     "searchers": Room(
         "suggest configurations",
@@ -79,7 +79,7 @@ ROOMS: dict[str, Room] = {
     ),
     "results": Room(
         "best, table and export, from the record alone",
-        names("messages errors stores checkpoints settings space record resources"),
+        names("errors stores checkpoints settings space record resources"),
     ),
     "trial": Room(
         "one trial of Tune as one gang",
@@ -89,7 +89,7 @@ ROOMS: dict[str, Room] = {
         "find, start, ask and watch a Ray",
         names("messages errors compat machine stores settings resources gang"),
     ),
-    "reporting": Room("shows what the record says", names("messages errors machine settings record results")),
+    "reporting": Room("shows what the record says", names("errors machine settings record results")),
     "simulation": Room(
         "the same schedulers on virtual time",
         names("messages errors compat policies settings space resources record schedulers searchers"),
@@ -98,7 +98,7 @@ ROOMS: dict[str, Room] = {
         "all that overrides Lightning",
         names(
             "messages errors compat policies machine checkpoints settings session resources gang",
-            "cluster:lightning.remote",
+            "stores:lightning.remote cluster:lightning.remote",
         ),
     ),
     "data": Room(
@@ -108,14 +108,14 @@ ROOMS: dict[str, Room] = {
     "sweep": Room(
         "run, resume, reproduce, check: wires the rooms",
         names(
-            "messages errors compat policies machine stores checkpoints settings space record resources",
+            "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning data",
         ),
     ),
     "cli": Room(
         "parses and calls",
         names(
-            "messages errors compat machine stores settings space record results simulation reporting",
+            "errors compat stores settings space record results simulation reporting",
             "cluster sweep",
         ),
     ),
@@ -123,7 +123,7 @@ ROOMS: dict[str, Room] = {
     "": Room(
         "the front door: every public name",
         names(
-            "errors compat policies settings session space resources schedulers searchers simulation results trial",
+            "errors policies settings session space resources schedulers searchers simulation results trial",
             "lightning data sweep",
         ),
     ),
@@ -135,9 +135,9 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 
 # The longest name that fits a module is its entry: a part of a room may have one of its own.
 LIBRARIES: dict[str, Libraries] = {
-    "compat": Libraries(late=names(TUNE, LIGHTNING), why="what it names is imported when it is asked for"),
+    "compat": Libraries(late=names(TUNE, "ray.data", LIGHTNING), why="what it names is imported when it is asked for"),
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
-    "stores": Libraries(late=names("fsspec"), why="every process reads paths, and few of them one in a store"),
+    "stores": Libraries(late=names("fsspec filelock"), why="every process reads paths, and few of them one in a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("cloudpickle yaml")),
     "space": Libraries(names("numpy pydantic yaml", TUNE)),

@@ -9,8 +9,8 @@ from html import escape
 from tests.doors import PACKAGE, ROOMS, floors
 
 PICTURE = PACKAGE.parent / "docs" / "images" / "rooms.svg"
-_WIDTH, _HEIGHT, _GAP, _MARGIN, _COLUMNS = 172, 74, 8, 16, 5
-_LETTERS, _LINES = 30, 3
+_WIDTH, _HEIGHT, _GAP, _MARGIN, _COLUMNS = 180, 76, 8, 16, 5
+_LETTERS, _LINES = 28, 3
 _STYLE = (
     "<style>text{font:11px system-ui,sans-serif;fill:#37474f}.name{font:600 13px ui-monospace,monospace;fill:#00695c}"
     ".floor{font:600 12px system-ui,sans-serif;fill:#90a4ae}</style>"

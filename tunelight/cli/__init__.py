@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tunelight.cli import best, doctor, figures, inspect, planning, sweeps
 from tunelight.cli.app import app, main
+
+# The order of these imports is that of the commands in `tunelight --help`.
+# isort: off
+from tunelight.cli import sweeps
+from tunelight.cli import inspect
+from tunelight.cli import best
+from tunelight.cli import figures
+from tunelight.cli import planning
+from tunelight.cli import doctor
+# isort: on
 
 __all__ = ["app", "main"]

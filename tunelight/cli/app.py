@@ -13,10 +13,11 @@ import os
 import sys
 import traceback
 import warnings
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tunelight.errors import GangError, HeadLostError, TunelightError, WorkerFailedError
 
@@ -26,12 +27,8 @@ BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 _FAILURES: Final = (GangError, HeadLostError, WorkerFailedError)
 """Errors of what ran; all others say that something was asked for that cannot be done."""
-_ORDER: Final = (
-    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
-    "dashboard", "simulate", "plan", "doctor",
-)  # fmt: skip
-_RUNS_CODE: Final = frozenset({"check", "run", "resume", "extend", "reproduce", "plan"})
-"""Commands that import what a space's file or a sweep names; all others only read."""
+_RUNS_CODE: Final[set[str]] = set()
+"""Commands that import the code which a space's file or a sweep names; the others only read."""
 _USAGE: Final[Any] = typer.BadParameter.__base__
 """What a wrong flag or a missing argument raises; typer brings a click of its own, and does not name it."""
 _AS_JSON: Final = "tunelight.json"
@@ -42,8 +39,8 @@ class Commands(TyperGroup):
     """The commands; an error of tunelight's becomes its message and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands in the order in which a person needs them."""
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
+        """Return the commands in the order of their definition."""
+        return list(self.commands)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take --debug wherever it stands, and note whether the answer is to be JSON."""
@@ -84,6 +81,18 @@ class Commands(TyperGroup):
                 tell_json(error, message)
 
 
+class TakesSettings(TyperCommand):
+    """A command with ``--set``, whose help ends in a list of the settings."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the list before the example."""
+        from tunelight.settings import SETTINGS  # takes a moment to import
+
+        with formatter.section("Settings for --set NAME=VALUE"):
+            formatter.write_dl([(name, setting.help) for name, setting in SETTINGS.items()])
+        super().format_epilog(ctx, formatter)
+
+
 def _instead(option: str | None) -> str:
     """Return what is said of an unknown option that is a setting, or another program's word for one."""
     from tunelight.compat.arguments import WORDS, replacement  # settings take a moment to import
@@ -121,6 +130,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def command(example: str, *, runs_code: bool = False, takes_settings: bool = False) -> Callable[[F], F]:
+    """Make a function a command of ``tunelight``, named like it; ``--help`` shows commands in the order of definition.
+
+    Args:
+        example: its help ends with it.
+        runs_code: it imports a user's code, also from the working directory.
+        takes_settings: it has ``--set``, and its help lists the settings.
+    """
+
+    def register(function: F) -> F:
+        if runs_code:
+            _RUNS_CODE.add(function.__name__)
+        kind = TakesSettings if takes_settings else TyperCommand
+        return app.command(cls=kind, epilog=f"Example: tunelight {example}")(function)
+
+    return register
 
 
 def _version(wanted: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunelight.cli.app import FAILED, INTERRUPTED, app
+from tunelight.cli.app import FAILED, INTERRUPTED, command
 from tunelight.cli.inspect import load
 from tunelight.cli.options import STORAGE, Checkpoint, Format, Json, Storage, Sweep, Trial, given
 from tunelight.cli.printing import about_trial, print_json, short, words
@@ -23,7 +23,7 @@ _HINTS = {
 }
 
 
-@app.command(epilog="Example: tunelight best last --export best.yaml --checkpoint")
+@command("best last --export best.yaml --checkpoint")
 def best(
     sweep: Sweep,
     export: Annotated[Path | None, typer.Option("--export", help="Write it to this file, too.")] = None,
@@ -49,7 +49,7 @@ def best(
         _tell(export, written)
 
 
-@app.command(epilog="Example: tunelight export last best.yaml --format lightning-cli --checkpoint")
+@command("export last best.yaml --format lightning-cli --checkpoint")
 def export(
     sweep: Sweep,
     file: Annotated[Path, typer.Argument(help="The file to write.")],
@@ -84,7 +84,7 @@ def _tell(path: Path, format: str | None) -> None:
         typer.echo(_HINTS[format].format(path=path, stem=path.stem))
 
 
-@app.command(epilog="Example: tunelight reproduce last best --ignore seconds_per_epoch")
+@command("reproduce last best --ignore seconds_per_epoch", runs_code=True)
 def reproduce(
     sweep: Sweep,
     trial: Trial,

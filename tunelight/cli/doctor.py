@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunelight.cli.app import FAILED, app
+from tunelight.cli.app import FAILED, command
 from tunelight.cli.options import Json
 from tunelight.cli.printing import print_json, print_table
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "ok  ", "note": "note", "wrong": "FIX "}
 
 
-@app.command(epilog="Example: tunelight doctor --cluster --address 10.0.0.1:6379")
+@command("doctor --cluster --address 10.0.0.1:6379")
 def doctor(
     json: Json = False,
     cluster: Annotated[

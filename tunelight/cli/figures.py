@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tunelight.cli.app import app
+from tunelight.cli.app import command
 from tunelight.cli.inspect import load
 from tunelight.cli.options import STORAGE, Json, Storage, Sweep
 from tunelight.cli.printing import print_json
@@ -19,30 +19,7 @@ _FORMATS = ("html", "json", "png", "svg", "pdf")
 Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 
 
-@app.command(epilog="Example: tunelight report last --out report.html --open")
-def report(
-    sweep: Sweep,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The file (report.html in the sweep's folder).")
-    ] = None,
-    open: Open = False,
-    storage: Storage = STORAGE,
-    json: Json = False,
-) -> None:
-    """Write a report of a sweep: one HTML file with all figures and a table of the trials, which works offline."""
-    results = load(sweep, storage)
-    from tunelight import reporting
-
-    path = reporting.report(results, out or results.folder / "report.html")
-    if json:
-        print_json({"report": path})
-    else:
-        typer.echo(f"Wrote {path}")
-    if open:
-        webbrowser.open(Path(path).absolute().as_uri())
-
-
-@app.command(epilog="Example: tunelight plot last history importances --out plots --format png")
+@command("plot last history importances --out plots --format png")
 def plot(
     sweep: Sweep,
     figures: Annotated[list[str] | None, typer.Argument(help="Names of figures; all without one.")] = None,
@@ -89,7 +66,30 @@ def _write(figure: Any, path: Path) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
 
 
-@app.command(epilog="Example: tunelight dashboard last --optuna-port 8081")
+@command("report last --out report.html --open")
+def report(
+    sweep: Sweep,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file (report.html in the sweep's folder).")
+    ] = None,
+    open: Open = False,
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Write a report of a sweep: one HTML file with all figures and a table of the trials, which works offline."""
+    results = load(sweep, storage)
+    from tunelight import reporting
+
+    path = reporting.report(results, out or results.folder / "report.html")
+    if json:
+        print_json({"report": path})
+    else:
+        typer.echo(f"Wrote {path}")
+    if open:
+        webbrowser.open(Path(path).absolute().as_uri())
+
+
+@command("dashboard last --optuna-port 8081")
 def dashboard(
     sweep: Sweep,
     optuna_port: Annotated[int, typer.Option("--optuna-port", help="Of optuna-dashboard.", min=1, max=65535)] = 8080,

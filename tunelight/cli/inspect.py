@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunelight.cli.app import app
+from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Json, Storage, Sweep
 from tunelight.cli.printing import about_sweep, about_trial, age, print_json, print_table, shown_path, words
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LAST_REPORTS = 10
 
 
-@app.command(epilog="Example: tunelight ls runs")
+@command("ls runs")
 def ls(
     storage: Annotated[str, typer.Argument(help="The folder that sweeps lie in, or its URL.")] = STORAGE,
     json: Json = False,
@@ -52,7 +52,7 @@ def _line(row: dict[str, Any]) -> list[Any]:
     return [row["sweep"], row["trials"], state, row["metric"], best, age(row["written"])]
 
 
-@app.command(epilog="Example: tunelight show last --top 10      tunelight show last 5")
+@command("show last --top 10      tunelight show last 5")
 def show(
     sweep: Sweep,
     trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
@@ -112,7 +112,7 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
         typer.echo(f"\n{trial.error}")
 
 
-@app.command(epilog="Example: tunelight watch last")
+@command("watch last")
 def watch(sweep: Sweep, storage: Storage = STORAGE) -> None:
     """Watch a sweep that another process runs, live, until it ends. Only its folder is read."""
     from tunelight.record import find_sweep

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tunelight.cli.app import FAILED, app
+from tunelight.cli.app import FAILED, command
 from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Workers, given, workers_of
 from tunelight.cli.overrides import read_sets, told
 from tunelight.cli.printing import print_json, short
@@ -20,48 +20,7 @@ Scheduler = Annotated[
 ]
 
 
-@app.command(epilog="Example: tunelight plan space.yaml --cluster 16x8 --seconds-per-epoch 30 --deadline 8h")
-def plan(
-    file: File,
-    seconds_per_epoch: Annotated[float, typer.Option("--seconds-per-epoch", help="Of one trial, on its gang.")],
-    cluster: Cluster,
-    num_samples: Samples = None,
-    workers: Workers = None,
-    max_epochs: Epochs = None,
-    scheduler: Scheduler = None,
-    price: Annotated[float | None, typer.Option("--price-per-gpu-hour", help="What a slot costs an hour.")] = None,
-    deadline: Annotated[str | None, typer.Option("--deadline", help="8h, 90m: other sizes are tried as well.")] = None,
-    sets: Sets = [],
-    json: Json = False,
-) -> None:
-    """Say what a sweep would take and cost on a cluster, by simulating it. Exit code 1: not in time, or not at all."""
-    space, settings = told(
-        file, sets, given(num_samples=num_samples, workers=workers_of(workers), max_epochs=max_epochs)
-    )
-    takes = ("num_samples", "workers", "max_epochs", "scheduler")
-    for name in settings:
-        if name not in takes:
-            raise SettingsError(f"A plan does not depend on {name!r}.{guess(name, takes)} It takes {', '.join(takes)}.")
-    options = {**settings, **_scheduler(scheduler)}
-    from tunelight.simulation import plan as make
-
-    made = make(
-        space,
-        seconds_per_epoch=seconds_per_epoch,
-        cluster=cluster,
-        price_per_gpu_hour=price,
-        deadline=deadline,
-        **options,
-    )
-    if json:
-        print_json(made.asdict())
-    else:
-        typer.echo(str(made))
-    if not made.feasible:
-        raise typer.Exit(FAILED)
-
-
-@app.command(epilog="Example: tunelight simulate digits --scheduler elastic_asha --workers 1,4 --cluster 2x8")
+@command("simulate digits --scheduler elastic_asha --workers 1,4 --cluster 2x8")
 def simulate(
     curves: Annotated[str, typer.Argument(help="A recorded task, or a sweep: its folder, its name, or 'last'.")],
     num_samples: Annotated[int, typer.Option("--num-samples", "-n", help="Trials in all.")] = 100,
@@ -105,6 +64,47 @@ def simulate(
     )
     for note in found["notes"]:
         typer.echo(f"- {note}")
+
+
+@command("plan space.yaml --cluster 16x8 --seconds-per-epoch 30 --deadline 8h", runs_code=True)
+def plan(
+    file: File,
+    seconds_per_epoch: Annotated[float, typer.Option("--seconds-per-epoch", help="Of one trial, on its gang.")],
+    cluster: Cluster,
+    num_samples: Samples = None,
+    workers: Workers = None,
+    max_epochs: Epochs = None,
+    scheduler: Scheduler = None,
+    price: Annotated[float | None, typer.Option("--price-per-gpu-hour", help="What a slot costs an hour.")] = None,
+    deadline: Annotated[str | None, typer.Option("--deadline", help="8h, 90m: other sizes are tried as well.")] = None,
+    sets: Sets = [],
+    json: Json = False,
+) -> None:
+    """Say what a sweep would take and cost on a cluster, by simulating it. Exit code 1: not in time, or not at all."""
+    space, settings = told(
+        file, sets, given(num_samples=num_samples, workers=workers_of(workers), max_epochs=max_epochs)
+    )
+    takes = ("num_samples", "workers", "max_epochs", "scheduler")
+    for name in settings:
+        if name not in takes:
+            raise SettingsError(f"A plan does not depend on {name!r}.{guess(name, takes)} It takes {', '.join(takes)}.")
+    options = {**settings, **_scheduler(scheduler)}
+    from tunelight.simulation import plan as make
+
+    made = make(
+        space,
+        seconds_per_epoch=seconds_per_epoch,
+        cluster=cluster,
+        price_per_gpu_hour=price,
+        deadline=deadline,
+        **options,
+    )
+    if json:
+        print_json(made.asdict())
+    else:
+        typer.echo(str(made))
+    if not made.feasible:
+        raise typer.Exit(FAILED)
 
 
 def _scheduler(text: str | None) -> dict[str, object]:

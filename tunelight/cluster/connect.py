@@ -16,6 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.cluster.runtime_env import for_job, refuse_local
+from tunelight.compat.ray import (
+    LOCAL_RAY,
+    PLUGINS_VARIABLE,
+    TUNE_ENVIRONMENT,
+    autoscaler_status,
+    is_client,
+    local_cpus,
+    runtime_env_fields,
+)
 from tunelight.errors import ResourceError, SettingsError, guess
 from tunelight.resources import Reservation, fitted, trials_at_once
 
@@ -23,10 +32,6 @@ if TYPE_CHECKING:
     from tunelight.cluster.gcs_watch import GcsWatch
     from tunelight.machine.signals import StopSignals
     from tunelight.settings import Settings
-
-_LOCAL_RAY = {"prestart_worker_first_driver": False}
-"""A Ray of our own starts no idle task workers: a sweep has actors only, which cannot use them."""
-
 
 _REACH_S = 5.0
 """How long a cluster's head that refuses connections may take: it may be starting."""
@@ -111,9 +116,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _refuse_client() -> None:
-    import ray
-
-    if ray.util.client.ray.is_connected():
+    if is_client():
         raise SettingsError(
             "This process is connected by Ray Client (ray://...), where a sweep cannot run yet: its record is written "
             "by the driver. Submit the script to the cluster: ray job submit -- python your_script.py"
@@ -150,8 +153,7 @@ def _init_ray(
             ray.init(
                 address="local",
                 include_dashboard=False,
-                _node_ip_address="127.0.0.1",
-                _system_config=_LOCAL_RAY,
+                **LOCAL_RAY,
                 **common,
             )
 
@@ -180,7 +182,7 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
-        return "this machine", [{"CPU": float(_cpus_here()), "GPU": float(_gpus_here())}]
+        return "this machine", [{"CPU": float(local_cpus()), "GPU": float(_gpus_here())}]
     with attached(address) as known:
         import ray
 
@@ -209,9 +211,10 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
     """Raise SettingsError where Ray would not take ``runtime_env``, or leave a part of it out with a warning."""
     from ray.runtime_env import RuntimeEnv  # half a second
 
-    valid = sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_"))
-    for name in given if "RAY_RUNTIME_ENV_PLUGINS" not in os.environ else ():
-        if name not in RuntimeEnv.known_fields:
+    fields = runtime_env_fields()
+    valid = sorted(name for name in fields if not name.startswith("_"))
+    for name in given if PLUGINS_VARIABLE not in os.environ else ():
+        if name not in fields:
             raise SettingsError(f"runtime_env has no {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
     for name, value in variables.items() if isinstance(variables := given.get("env_vars"), Mapping) else ():
         if not isinstance(value, str):  # Ray's own error would show the value
@@ -220,13 +223,6 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
         RuntimeEnv(**given)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"Ray does not take this runtime_env: {error}. See Ray's RuntimeEnv.") from error
-
-
-def _cpus_here() -> int:
-    """Return how many CPUs a Ray that is started here has: in a container, its share of the machine's."""
-    from ray._private.utils import get_num_cpus  # half a second
-
-    return int(get_num_cpus(override_docker_cpu_warning=True))
 
 
 def _gpus_here() -> int:
@@ -273,12 +269,8 @@ def at_once(reservation: Reservation, settings: Settings) -> int | None:
 
 def _may_grow() -> bool:
     """Tell whether an autoscaler looks after this cluster: it then reports its node types to Ray."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
     try:
-        import json
-
-        status = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
+        status = autoscaler_status()
     except Exception:  # noqa: BLE001 - no answer means that nobody looks after it
         return False
     types = (status.get("autoscaler_report") or {}).get("active_nodes") or {}
@@ -309,15 +301,8 @@ def quiet(verbose: int) -> Iterator[None]:
 @contextlib.contextmanager
 def tune_environment(verbose: int) -> Iterator[None]:
     """Set what Tune only takes from the environment, and put everything back afterwards."""
-    wanted = {
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # tunelight keeps its own record
-        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial's last word holds no metric
-        "TUNE_GLOBAL_CHECKPOINT_S": "600",  # Tune's own snapshot is not what a sweep is resumed from
-        "TUNE_DISABLE_SIGINT_HANDLER": "1",  # StopSignals says at once that a sweep stops
-        "RAY_AIR_NEW_OUTPUT": "0",
-    }
-    before = {key: os.environ.get(key) for key in wanted}
-    os.environ.update({key: value for key, value in wanted.items() if before[key] is None})
+    before = {key: os.environ.get(key) for key in TUNE_ENVIRONMENT}
+    os.environ.update({key: value for key, value in TUNE_ENVIRONMENT.items() if before[key] is None})
     try:
         with quiet(verbose):
             yield

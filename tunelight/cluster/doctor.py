@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from tunelight.cluster.connect import nodes_of
 from tunelight.errors import HOW_TO_GET_HOROVOD
-from tunelight.reporting.dashboards import OPTUNA_PORT, TENSORBOARD_PORT, is_free
+from tunelight.machine.network import OPTUNA_PORT, TENSORBOARD_PORT, is_free
 
 _GIB: Final = 1 << 30
 _FULL: Final = 0.95

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight.compat.ray import JOB_VARIABLE
 from tunelight.errors import SettingsError
 
 _FOLDERS: Final = ("working_dir", "py_modules")
-_OF_A_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Set by `ray job submit`, which sends a folder itself."""
 
 
 def for_job(
@@ -27,7 +26,7 @@ def for_job(
     wanted = dict(runtime_env or {})
     host = address.rpartition(":")[0].strip("[]") if ":" in address else ""
     away = bool(host) and host != "localhost" and not any(host in held for held in here.values())
-    if not away or "working_dir" in wanted or _OF_A_JOB in os.environ:
+    if not away or "working_dir" in wanted or JOB_VARIABLE in os.environ:
         return wanted
     cwd, kept = Path.cwd(), storage.expanduser().absolute()
     excludes = list(wanted.get("excludes") or ())

@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 from tunelight.cluster.connect import attached
 from tunelight.cluster.doctor import Finding
 from tunelight.cluster.nodes import REACH_LIMIT_S, REDUCE_LIMIT_S, Here, Probe, on_node
+from tunelight.compat.ray import free_resources
 from tunelight.machine.versions import ADVICE, MUST_AGREE, differences, node_name
 
 VERSIONS: Final = MUST_AGREE
@@ -72,7 +73,7 @@ def survey(address: str | None = None) -> Survey:
     Takes seconds, and no CPUs from trials. Raises: ResourceError where the cluster does not answer.
     """
     with attached(address or "auto") as known:
-        free = ray._private.state.available_resources_per_node()
+        free = free_resources()
         found = Survey(
             known,
             [

@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 import torch
 
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.lightning import pl
 from tunelight.data.server import task_errors
 from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_shard, open_whole
 from tunelight.errors import DataError, SettingsError, guess

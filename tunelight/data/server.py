@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunelight.compat.ray import is_materialized
 from tunelight.errors import HOW_TO_GET_DATA, DataError
 from tunelight.messages import DatasetHandle
 
@@ -242,21 +243,14 @@ def _exists(path: str) -> bool:
 
 def _rows(name: str, dataset: Dataset, source: Any) -> int | None:
     """Return how many rows a dataset has, where that can be known without reading it."""
-    if is_cached(dataset):
+    if is_materialized(dataset):
         return int(dataset.count())
     return _rows_of(name, source) if isinstance(source, Mapping) else None
 
 
-def is_cached(dataset: Any) -> bool:
-    """Tell whether a dataset lies in Ray's object store, block by block."""
-    from ray.data.dataset import MaterializedDataset  # seconds, and an extra
-
-    return isinstance(dataset, MaterializedDataset)
-
-
 def materialized(dataset: Any, verbose: int = 0) -> Any:
     """Return a dataset as blocks in Ray's object store, in its own order, read and preprocessed once."""
-    if is_cached(dataset):
+    if is_materialized(dataset):
         return dataset
     dataset.context.enable_progress_bars = verbose > 1
     dataset.context.execution_options.preserve_order = True

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tunelight.data.server import check_rows, is_cached, materialized, ray_data, task_errors
+from tunelight.compat.ray import is_materialized, set_execution_index, split_coordinator
+from tunelight.data.server import check_rows, materialized, ray_data, task_errors
 from tunelight.errors import DataError, guess
 from tunelight.session.session import Session, current
 
@@ -56,7 +57,7 @@ def open_shard(
 
     def make() -> tuple[list[Any], int | None]:
         dataset = _found(source, session)
-        rows = int(dataset.count()) if is_cached(dataset) and preprocess is None else None
+        rows = int(dataset.count()) if is_materialized(dataset) and preprocess is None else None
         check_rows(_called(source), rows, ranks)
         iterators = _split(_shuffled(dataset, _seed(seed, session)), preprocess, ranks, epoch)
         if session is not None and session.shared is not None:
@@ -74,7 +75,7 @@ def close_shard(shard: Any) -> None:
     """End the actor behind the shards of all ranks; without it they are at their end. Runs on: rank 0."""
     import ray  # half a second that only those wait for who have datasets
 
-    ray.kill(shard._coord_actor)
+    ray.kill(split_coordinator(shard))
 
 
 def open_whole(source: str | Dataset, *, preprocess: Preprocess | None = None) -> Any:
@@ -113,7 +114,7 @@ def _found(source: Any, session: Session | None) -> Any:
     """Return a dataset of the sweep, or one that was given itself, once there is a CPU to read it on."""
     if isinstance(source, str):
         return _borrowed(source, session)
-    if not is_cached(source):
+    if not is_materialized(source):
         _wait_for_room()
     return source
 
@@ -148,7 +149,7 @@ def _shuffled(dataset: Any, seed: int) -> Any:
     """Return a dataset whose blocks come in another order each epoch, if they are all there to choose from."""
     from ray.data import RandomSeedConfig  # seconds, and an extra
 
-    if not is_cached(dataset):  # it would be read to its end before its first block came
+    if not is_materialized(dataset):  # it would be read to its end before its first block came
         return dataset
     return dataset.randomize_block_order(seed=RandomSeedConfig(seed, reseed_after_execution=True))
 
@@ -158,7 +159,7 @@ def _split(dataset: Any, preprocess: Preprocess | None, ranks: int, epoch: int) 
     made = _preprocessed(dataset, preprocess)
     context = made.context
     context.execution_options.preserve_order = True
-    context._execution_idx = epoch  # what Ray Data counts epochs by, and mixes into its seeds
+    set_execution_index(context, epoch)
     return list(made.streaming_split(ranks, equal=True))
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import ray
-from ray._private.state import state
 from ray.exceptions import RayActorError
 
+from tunelight.compat.ray import draining_nodes
 from tunelight.gang.protocol import LocatedGang
 from tunelight.messages import WorkerError
 
@@ -18,12 +18,6 @@ DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
 LOOK_S: Final = 2.0
 """How often a head asks for drain notices: a preemptible node has at least half a minute from its notice on."""
-
-
-def draining_nodes() -> Mapping[str, int]:
-    """Return the ids of nodes that are drained, with their deadlines (ms since the epoch; 0: none)."""
-    nodes: dict[str, int] = state.get_draining_nodes()
-    return nodes
 
 
 class DrainWatch:

@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 import ray
-from ray._private.state import actors
 from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import (
     PlacementGroup,
@@ -22,6 +21,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from tunelight.compat.ray import is_dead
 from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import CONCURRENCY, GangWorker
@@ -137,7 +137,7 @@ def sweep_seats() -> None:
     """Release what dead heads had reserved for seats of their own, which Ray keeps until the job ends."""
     for group in placement_group_table().values():
         name = str(group["name"])
-        if name.startswith(_PREFIX) and group["state"] != "REMOVED" and _dead(name.split("-")[2]):
+        if name.startswith(_PREFIX) and group["state"] != "REMOVED" and _ended(name.split("-")[2]):
             with contextlib.suppress(ValueError):  # released by another head
                 remove_placement_group(get_placement_group(name))
 
@@ -147,8 +147,8 @@ def _owner() -> str:
     return ray.get_runtime_context().get_actor_id() or "driver"
 
 
-def _dead(owner: str) -> bool:
-    return owner != "driver" and actors(owner).get("State") == "DEAD"
+def _ended(owner: str) -> bool:
+    return owner != "driver" and is_dead(owner)
 
 
 def _end_process(location: Location, *, only_here: bool) -> None:

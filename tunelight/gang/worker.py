@@ -21,6 +21,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from tunelight.checkpoints.writer import CheckpointWriter
+from tunelight.compat.ray import session_folder
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.gpus import VISIBLE, fixed_gpus
@@ -115,8 +116,7 @@ class GangWorker:
         _add_paths(paths)
         with contextlib.suppress(OSError):
             os.chdir(cwd)
-        node: Any = ray._private.worker._global_node
-        os.environ[CACHE_VARIABLE] = str(Path(node.get_session_dir_path(), "tunelight-cache"))  # this node's
+        os.environ[CACHE_VARIABLE] = str(Path(session_folder(), "tunelight-cache"))  # this node's
         warm_imports()
         self._rendezvous = Rendezvous()
         self._clean = CleanState()

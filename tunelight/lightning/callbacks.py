@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
-
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.lightning import Callback, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
 from tunelight.session.session import Session, get_session
 

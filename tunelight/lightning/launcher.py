@@ -12,13 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.strategies.launchers.launcher import _Launcher
-from pytorch_lightning.trainer import call
-from pytorch_lightning.trainer.states import TrainerFn
-from pytorch_lightning.utilities.exceptions import _TunerExitException
-
+from tunelight.compat.lightning import TensorBoardLogger, TrainerFn, _Launcher, _TunerExitException, call, pl
 from tunelight.errors import TrialStopped
 from tunelight.lightning.state.recovery import recovery_of
 from tunelight.session.session import Session

@@ -24,8 +24,7 @@ class Recipe:
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Train one configuration; everything that Lightning logs is reported after each validation."""
-        import pytorch_lightning as pl  # only workers import Lightning
-
+        from tunelight.compat.lightning import pl  # only workers import Lightning
         from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
         from tunelight.lightning.strategies import BY_BACKEND
         from tunelight.session.session import get_context
@@ -68,7 +67,7 @@ def payload(settings: Settings) -> bytes:
 
 def _made(logger: Any) -> Any:
     """Return loggers as given; one that was given as a class or as a function is made here, anew for each trial."""
-    from pytorch_lightning.loggers import Logger
+    from tunelight.compat.lightning import Logger
 
     if isinstance(logger, list | tuple):
         return [_made(one) for one in logger]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tunelight.compat.lightning import flavour, flavour_of
 from tunelight.errors import StrategyError
 from tunelight.session.context import Context
 from tunelight.session.session import Session, current
 
 if TYPE_CHECKING:
-    from pytorch_lightning.callbacks import Callback
+    from tunelight.compat.lightning import Callback
 
 
 STRATEGIES = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
@@ -63,7 +64,7 @@ def check_strategy(trainer: Any, context: Context) -> None:
     if context.wanted == 1:
         return
     alone = f"each of the gang's {context.world_size} workers would train a model of its own"
-    if is_other(trainer):
+    if flavour_of(type(trainer)) not in (None, flavour()):
         raise StrategyError(
             f"This Trainer is of the package {_OTHER}, and tunelight's strategies are of pytorch_lightning, another "
             f"copy of the same code, so that {alone}. Write `import pytorch_lightning as pl` in place of `import "
@@ -77,8 +78,3 @@ def check_strategy(trainer: Any, context: Context) -> None:
         f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy=tunelight."
         f"{STRATEGIES[context.backend]}() to the Trainer."
     )
-
-
-def is_other(trainer: Any) -> bool:
-    """Tell whether a Trainer is of the package ``lightning``, by itself or by a class that it derives from."""
-    return any(base.__module__.partition(".")[0] == _OTHER for base in type(trainer).__mro__)

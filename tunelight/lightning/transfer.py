@@ -14,7 +14,6 @@ import io
 import itertools
 import pickle
 import re
-import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from tunelight.settings.code import _parts
+from tunelight.settings import pickling
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -37,8 +36,6 @@ _SMALL = 1024
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _MOST_NAMED = 5
 """How many keys a warning names."""
-_MOST_PARTS = 1000
-"""How many parts of one object are looked at for one that cannot be pickled."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 """What always can be."""
 _HOLDERS = frozenset({"_modules", "_parameters", "_buffers", "class"})
@@ -348,31 +345,8 @@ def find_unpicklable(
 
     Runs on: driver.
     """
-    end = time.monotonic() + limit_s
-    path = [name]
-    seen = {id(value): value}  # kept, so that no later object gets the id of one that was seen
-    looking = True
-    while looking:
-        looking = False
-        for label, part in itertools.islice(_parts_sent(value), _MOST_PARTS):
-            if time.monotonic() > end:
-                break
-            if id(part) in seen or isinstance(part, _PLAIN) or (word := _word(label)) in _NEVER_SENT:
-                continue
-            seen[id(part)] = part
-            if not _packs(part, references):
-                path += [] if word in _HOLDERS else [word]
-                value, looking = part, True
-                break
-    return ".".join(path)
-
-
-def _packs(value: object, references: Mapping[str, object]) -> bool:
-    try:
-        pack(value, references)
-    except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled, it cannot be
-        return False
-    return True
+    labels, _, _ = pickling.find_unpicklable(value, lambda part: pack(part, references), _parts_sent, limit_s)
+    return ".".join([name, *(word for word in map(_word, labels) if word not in _HOLDERS)])
 
 
 def _parts_sent(value: Any) -> Iterator[tuple[str, Any]]:
@@ -382,10 +356,12 @@ def _parts_sent(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, type) and getattr(kind, "__getstate__", None) is not object.__getstate__:
         with contextlib.suppress(Exception):  # then what is in it must do
             state = value.__getstate__()
-    yield from _parts(value) if state is None else _parts(state)
+    for label, part in pickling.parts_of(value if state is None else state):
+        if not isinstance(part, _PLAIN) and _word(label) not in _NEVER_SENT:
+            yield label, part
     yield from (("class", base) for base in (value if isinstance(value, type) else kind).__mro__)
 
 
 def _word(label: str) -> str:
-    """Return a part's own name: "lock" for the label "attribute 'lock'" of `_parts`."""
+    """Return a part's own name: "lock" for the label "attribute 'lock'" of `parts_of`."""
     return re.sub(r"^[a-z ]+ (?=\S)", "", label).strip("'")

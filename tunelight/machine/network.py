@@ -1,4 +1,4 @@
-"""What a node's network is like to a gang: its interfaces and addresses, and whether another node can be reached."""
+"""This machine's network: interfaces and addresses, free ports, and whether another node can be reached."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import psutil
 
 from tunelight.errors import GangError
 
+HOST = "127.0.0.1"
+"""Where optuna-dashboard and TensorBoard listen."""
+OPTUNA_PORT = 8080
+TENSORBOARD_PORT = 6006
 REACH_LIMIT_S = 10.0
 """How long a rank tries to reach another before it says that it cannot."""
 
@@ -60,6 +64,24 @@ def listening(address: str) -> socket.socket:
             raise GangError(no_such_address(address), "exception") from error
         raise
     return listener
+
+
+def is_free(port: int) -> bool:
+    """Tell whether nothing listens on a port of this machine."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def unreachable(who: str, whom: str, host: str, port: int, why: str) -> str:

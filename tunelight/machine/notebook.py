@@ -68,7 +68,7 @@ class Cell:
 
     def __init__(self, display: Callable[..., Any] | None = None) -> None:
         self._display = display or importlib.import_module("IPython.display").display
-        self._screen = Screen()
+        self._terminal = NotebookTerminal()
         self._handle: Any = None
         self._drawn = 0.0
 
@@ -78,25 +78,25 @@ class Cell:
             if line := text.text.lstrip("\n"):
                 _write(Text(line, text.error))
             return
-        self._screen.write(text.text)
-        if len(self._screen.lines) > _MOST_LINES:
-            rest = self._screen.split(_LIVE_LINES)
+        self._terminal.write(text.text)
+        if len(self._terminal.lines) > _MOST_LINES:
+            rest = self._terminal.split(_LIVE_LINES)
             self.draw()
-            self._screen, self._handle = rest, None
+            self._terminal, self._handle = rest, None
         if time.monotonic() - self._drawn >= _REDRAW_S:
             self.draw()
 
     def draw(self) -> None:
         """Show the screen as it is now."""
         self._drawn = time.monotonic()
-        shown = {"text/plain": str(self._screen)}
+        shown = {"text/plain": str(self._terminal)}
         if self._handle is not None:
             self._handle.update(shown, raw=True)
         elif shown["text/plain"]:
             self._handle = self._display(shown, raw=True, display_id=True)
 
 
-class Screen:
+class NotebookTerminal:
     """The lines that a terminal of endless height would show; colours are kept as they came."""
 
     def __init__(self, lines: list[str] | None = None, row: int = 0) -> None:
@@ -132,9 +132,9 @@ class Screen:
         if control[0] in ("\r", "\n"):
             self._returned = True
 
-    def split(self, last: int) -> Screen:
+    def split(self, last: int) -> NotebookTerminal:
         """Keep all but the last lines; return a screen with those, and with the cursor."""
-        rest = Screen(self.lines[-last:], max(0, self._row - len(self.lines) + last))
+        rest = NotebookTerminal(self.lines[-last:], max(0, self._row - len(self.lines) + last))
         rest._returned = self._returned
         del self.lines[-last:]
         return rest

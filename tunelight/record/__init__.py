@@ -1,8 +1,8 @@
-"""What happened, on disk: one append-only record a sweep, written as it happens and replayed by its readers.
+"""The record of a sweep on disk: an append-only file, written while the sweep runs and replayed by its readers.
 
-A sweep's folder holds ``sweep.yaml`` (what the sweep was told), ``record.jsonl`` (all that happened since)
-and one folder a trial. Writer and reader share one mechanism, :func:`apply`: the writer applies every line
-that it appends to its own :class:`SweepState`, the reader replays the lines into an empty one.
+A sweep's folder holds ``sweep.yaml`` (its settings), ``record.jsonl`` (all events since) and one folder for each trial.
+Writer and reader share :func:`apply`: the writer applies every line that it appends to its own :class:`SweepState`, the
+reader applies the lines to an empty one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tunelight.record.folder import (
     sweep_folder,
     to_yaml,
     versions,
-    write_atomically,
     write_sweep_file,
+    write_text,
 )
-from tunelight.record.follow import Follower
+from tunelight.record.follow import RecordFollower
 from tunelight.record.lock import Driver, driver_of, locked
 from tunelight.record.names import LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE
 from tunelight.record.outcomes import (

@@ -1,4 +1,4 @@
-"""Find sweeps on disk: by path, by name, or all of those in a folder."""
+"""Find sweeps on disk: by path, by name, or all in a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunelight.record.names import RECORD_FILE
 from tunelight.record.remote import reaching, refresh
 
 DEFAULT_STORAGE: Final = "tunelight_runs"
-"""Where sweeps lie unless ``storage=`` says otherwise."""
+"""The folder of sweeps unless ``storage=`` names another."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Found:
 
 
 def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found]:
-    """Return the sweeps in a storage folder, the last written one first; none where the folder is missing."""
+    """Return the sweeps in a storage folder, the last written first; none if there is no such folder."""
     found = []
     folder = stores.working(storage).absolute()
     with reaching(folder):
@@ -40,11 +40,11 @@ def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found
 
 
 def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> Path:
-    """Return the folder of a sweep by its path, its name in ``storage``, or as "last".
+    """Return the folder of a sweep, given its path, its name in ``storage``, or "last".
 
-    The last is the last written one there, but for those that reproduce a trial of another: they are asked for by name.
+    "last" is the last written sweep there that does not reproduce a trial of another.
 
-    Raises: StorageError for one that there is not, with those that there are.
+    Raises: StorageError if there is no such sweep; the message lists those that there are.
     """
     path, storage = stores.working(given), stores.working(storage)
     for folder in (path, storage / path):
@@ -82,7 +82,7 @@ def _reproduces(folder: Path) -> bool:
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a path leads to a folder, or a URL to one in a store."""
+    """Tell whether a path or URL is that of a folder."""
     folder = stores.working(path)
     return stores.holds_any(folder) if stores.inside(folder) else os.path.isdir(folder)  # noqa: PTH112 - as above
 

@@ -1,4 +1,4 @@
-"""A sweep's folder: made and claimed, with ``sweep.yaml`` in it; and whatever becomes plain data on disk."""
+"""A sweep's folder, with ``sweep.yaml`` in it; and objects as plain data for JSON and YAML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -29,7 +28,7 @@ _DEPTH: Final = 20
 
 
 def _default(value: Any) -> Any:
-    """Turn what JSON has no word for into what it has: arrays and tensors by ``tolist``, paths as text."""
+    """Return an object that JSON has no type for as one that it has: arrays and tensors as lists, paths as text."""
     if isinstance(value, type) or inspect.isroutine(value):
         return f"{value.__module__}:{value.__qualname__}"
     if isinstance(value, PurePath):
@@ -52,7 +51,7 @@ _encoder = json.JSONEncoder(default=_default, separators=(",", ":"))
 
 
 def encode(value: Any) -> str:
-    """Return ``value`` as one line of JSON; never raises."""
+    """Return ``value`` as a line of JSON; never raises."""
     try:
         return _encoder.encode(value)
     except Exception:  # noqa: BLE001 - odd keys, cycles, objects that refuse: recording must not raise
@@ -75,19 +74,12 @@ def plain(value: Any) -> Any:
     return json.loads(encode(value))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or none of it. Raises: StorageError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write_text(path: Path, text: str) -> None:
+    """Write a file to the disk, atomically, and make its folder if need be. Raises: StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        stores.write_atomically(path, text, sync=True)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise StorageError(f"Could not write {path}: {why(error)}. Choose a path that can be written.") from error
 
 
@@ -108,7 +100,7 @@ def to_yaml(data: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of what a sweep stands on (None: not installed), without importing any of it."""
+    """Return the versions of the packages that matter to a sweep (None: not installed), without importing them."""
     return versions_of(("python", "torch", "pytorch-lightning", "ray", "tunelight", "numpy", "optuna", "horovod"))
 
 
@@ -122,10 +114,10 @@ def create_sweep_folder(
     """Create and claim the folder ``storage/name`` of a new sweep. Runs on: driver.
 
     Args:
-        storage: a folder, or the URL of one in an object store; it is made if need be.
-        name: the sweep's name; None makes a free one of ``default`` (the train function's or model's name)
-            and the time, ``<default>-YYYYmmdd-HHMMSS``.
-        overwrite: delete a sweep of that name first (never a folder that is no sweep).
+        storage: a folder, or the URL of one in an object store; it is created if missing.
+        name: the sweep's name (None: ``<default>-YYYYmmdd-HHMMSS``, where ``default`` is the name of the train
+            function or model).
+        overwrite: delete a sweep of that name first (never a folder that holds no sweep).
 
     Raises: SettingsError for a name or storage that can be no folder; StorageError where a sweep of that name
         exists, or the folder cannot be written.
@@ -154,7 +146,7 @@ def create_sweep_folder(
 
 
 def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
-    """Return the folder of the sweep ``name``. Raises: SettingsError where that can be none."""
+    """Return the folder of the sweep ``name``. Raises: SettingsError for an invalid name."""
     if name in ("", ".", "..") or name != Path(name).name or "\\" in name:
         raise SettingsError(
             f"A sweep's name must be one folder name, but it is {name!r}. Put the folders before it into storage=."
@@ -168,7 +160,7 @@ def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
 
 
 def _claim(folder: Path, overwrite: bool) -> bool:
-    """Make ``folder`` this sweep's by creating its record; False where it holds something already."""
+    """Make ``folder`` this sweep's by creating its record; False if it is not empty."""
     if overwrite and (stores.exists(folder / RECORD_FILE) or stores.exists(folder / SWEEP_FILE)):
         stores.drop(folder)
     if stores.inside(folder):
@@ -193,19 +185,19 @@ def _free_name(parent: Path, name: str) -> str:
 
 
 def write_sweep_file(folder: str | os.PathLike[str], sweep: Mapping[str, Any]) -> Path:
-    """Write ``sweep.yaml``: what the sweep was told, the space's description, versions; secrets are masked.
+    """Write ``sweep.yaml``: the sweep's settings, its space, versions; secrets are masked.
 
     Raises: StorageError.
     """
     path = Path(folder, SWEEP_FILE)
-    write_atomically(path, to_yaml(masked_settings(sweep)))
+    write_text(path, to_yaml(masked_settings(sweep)))
     return path
 
 
 def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read ``sweep.yaml``; {} where there is none. Secrets that an earlier version wrote into it are masked.
+    """Read ``sweep.yaml``; {} if there is none. Secrets that an earlier version wrote into it are masked.
 
-    Raises: StorageError where it is no YAML mapping.
+    Raises: StorageError if it is no YAML mapping.
     """
     path = Path(folder, SWEEP_FILE)
     try:

@@ -1,4 +1,4 @@
-"""A record that another process writes: read as it grows."""
+"""Follow a record that another process writes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, apply
 
 
-class Follower:
-    """Keeps the live view of a sweep that another process runs; reads only what is new.
+class RecordFollower:
+    """Keeps the live view of a sweep that another process runs; reads only the new lines.
 
     Raises: StorageError where ``folder`` is no sweep, or its record cannot be read.
     """
@@ -30,14 +30,14 @@ class Follower:
             read_lines(self.folder)  # brings it here from a store, or says what is wrong
 
     def look(self) -> list[dict[str, Any]]:
-        """Take in the lines that were written since the last look, and return them. Raises: StorageError."""
+        """Apply the lines that were written since the last call, and return them. Raises: StorageError."""
         try:
-            with suppress(OSError):  # a store that does not answer just now: the next look may do
+            with suppress(OSError):  # a store that does not answer now may do so at the next call
                 refresh(self._path)
             with self._path.open("rb") as stream:
                 found = os.fstat(stream.fileno())
                 if found.st_size < self._read or self._file not in (None, found.st_ino):
-                    self._read, self.state = 0, SweepState()  # it was repaired, or is another sweep's by now
+                    self._read, self.state = 0, SweepState()  # it was repaired, or replaced by another sweep's
                 self._file = found.st_ino
                 stream.seek(self._read)
                 chunks = stream.read().split(b"\n")
@@ -50,7 +50,7 @@ class Follower:
         return lines
 
     def _take(self, chunk: bytes) -> dict[str, Any]:
-        """Take in one line; one that is corrupt, or that a later tunelight wrote, raises StorageError."""
+        """Apply and return one line. Raises: StorageError if it is corrupt, or a later tunelight wrote it."""
         line = parse(chunk)
         try:
             if line is None:

@@ -1,9 +1,9 @@
-"""One driver a sweep: a lock that ends with its process, and says who holds it.
+"""The lock of a sweep, which one driver at a time holds, and which names its holder.
 
-The kernel's lock (``flock``) is what counts on one machine: it ends with the process that holds it, however
-that ended, so a killed driver leaves none. Where the folder is shared between machines, a file system may
-keep such locks to one machine. So the holder also writes its host into the file and touches it every 10 s:
-a lock of another host counts until it has not been touched for 60 s (give or take the clocks' difference).
+On one machine the kernel's lock (``flock``) decides: it ends with the process that holds it, however that ends, so a
+killed driver leaves none. On a file system that machines share, such locks may be local to each machine. So the holder
+also writes its host into the file and touches it every 10 s: the lock of another host is valid until it has not been
+touched for 60 s (give or take the difference of the clocks).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tunelight.record.remote import pull_lock, push_lock
 BEAT_S: Final = 10.0
 """How often a holder touches its lock."""
 STALE_S: Final = 60.0
-"""After how long without a touch another host's lock counts no more."""
+"""How long after its last touch another host's lock is valid."""
 
 
 @contextlib.contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold the sweep in ``folder``, so that no other driver runs it. Runs on: driver.
+    """Hold the lock of the sweep in ``folder``, so that no other driver runs it. Runs on: driver.
 
     Raises: StorageError naming the host and process that hold it, or where the folder cannot be written.
     """
@@ -57,7 +57,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
             over.set()
             beat.join(BEAT_S)
             with contextlib.suppress(OSError):
-                os.ftruncate(file, 0)  # let go: another host need not wait
+                os.ftruncate(file, 0)  # released: another host need not wait
             push_lock(path.parent)
     finally:
         os.close(file)
@@ -65,7 +65,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Driver:
-    """Who holds a sweep, as its lock says, and whether that process is still there."""
+    """The holder of a sweep's lock, and whether that process still runs."""
 
     host: str
     pid: int
@@ -76,10 +76,10 @@ class Driver:
 
 
 def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
-    """Return who runs the sweep in ``folder``; None where nobody does. Looks only: no driver is kept from starting.
+    """Return the driver that runs the sweep in ``folder``; None if there is none. Takes no lock.
 
-    A driver that let go left no name. One that died left its name: it is not alive where its process is gone (on this
-    host), or where it has not touched its lock for ``STALE_S``.
+    A driver that ended properly left no name. One that was killed did; it is not alive if its process is gone (on this
+    host), or if it has not touched its lock for ``STALE_S``.
     """
     path = Path(folder, LOCK_FILE)
     try:
@@ -102,7 +102,7 @@ def _claim(file: int, path: Path) -> None:
         _lock(file)
     except BlockingIOError:
         raise _held(path, _holder(file)) from None
-    except OSError:  # a file system without locks: what is written in the file has to do
+    except OSError:  # a file system without locks: the contents of the file decide
         pass
     holder = _holder(file)
     age = time.time() - os.fstat(file).st_mtime
@@ -117,7 +117,7 @@ def _claim(file: int, path: Path) -> None:
 
 
 def _lock(file: int) -> None:
-    """Take the kernel's lock. Whoever only looks may hold it for a moment. Raises: BlockingIOError."""
+    """Take the kernel's lock, which readers may hold for a moment. Raises: BlockingIOError."""
     for left in reversed(range(10)):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,7 +148,7 @@ def _host() -> str:
 
 
 def _beat(file: int, folder: Path, over: threading.Event) -> None:
-    """Touch the lock until it is let go."""
+    """Touch the lock until it is released."""
     while not over.wait(BEAT_S):
         with contextlib.suppress(OSError):
             os.utime(file)

@@ -1,4 +1,4 @@
-"""What the files of a sweep are called, and what is said where one cannot be had."""
+"""The names of a sweep's files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ METRICS_FILE: Final = "metrics.jsonl"
 LOCK_FILE: Final = "driver.lock"
 STUDY_FILE: Final = "study.journal"
 EVENTS_END: Final = ".tunelight"
-"""How the driver's own TensorBoard files end, in trials' folders, where trials may write some too."""
+"""The suffix of the driver's own TensorBoard files in trials' folders, where trials may write others."""
 
 
 def why(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep was run with: versions, command line, and the state of the code. Nothing of the environment is kept."""
+"""How a sweep was run: versions, command line, and the commit of the code. No environment variables are kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tunelight.record.folder import versions
 from tunelight.stores.masking import masked_command
 
 _GIT_S: Final = 5.0
-"""How long git may take: a sweep does not wait for a slow file system."""
+"""How long git may take, so that no sweep waits for a slow file system."""
 
 
 def provenance(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """Return ``versions``, and as ``run``: command, cwd, git, and the space's ``file``; for sweep.yaml and the record.
 
-    ``git`` is that of the working directory: ``commit`` and whether it was ``dirty`` (files that are tracked had
-    changed, or others lay there untracked); None outside of a repository, or where git does not answer.
+    ``git`` is the state of the working directory: ``commit``, and whether it was ``dirty`` (changed or untracked
+    files); None outside of a repository, or where git does not answer.
     """
     run = {
         "command": masked_command(sys.orig_argv),
@@ -31,7 +31,7 @@ def provenance(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return the commit that ``folder`` stands at, and whether files differ from it; None outside of a repository."""
+    """Return the commit that is checked out in ``folder``, and whether files differ from it; None if there is none."""
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return None

@@ -27,7 +27,7 @@ from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, apply
 
 FORMAT: Final = 1
-"""Of the record, and of the folder that it lies in. A later one is refused, not guessed at."""
+"""The version of the record and of its folder's layout. Records with a later one are refused."""
 _SYNC_S: Final = 1.0
 
 _HOW_TO_FORCE: Final = (
@@ -38,7 +38,7 @@ _log = logging.getLogger("tunelight")
 
 
 class Lines:
-    """An append-only file of lines. What cannot be written is kept and retried; no OSError is raised."""
+    """An append-only text file. Lines that cannot be written are kept and retried; no OSError is raised."""
 
     def __init__(self, path: Path, warn: Callable[[OSError], None]) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class Lines:
         return len(self._pending)
 
     def write(self, text: str = "") -> None:
-        """Append a line (none: only retry what is pending) with one system call."""
+        """Append a line with one system call; without text, only retry the pending ones."""
         if text:
             self._pending += text.encode("ascii") + b"\n"
         try:
@@ -65,7 +65,7 @@ class Lines:
             self._warn(error)
 
     def sync(self) -> None:
-        """Bring what was written to the disk itself."""
+        """Sync the file to the disk."""
         if self._file is not None:
             with suppress(OSError):  # not every file system can
                 os.fsync(self._file)
@@ -84,9 +84,9 @@ class Lines:
 
 
 class Record:
-    """The writer of ``record.jsonl``; lines reach the operating system at once, the disk at a trial's end.
+    """The writer of ``record.jsonl``. It hands lines to the operating system at once, and syncs at a trial's end.
 
-    A write that fails (disk full) is said once in the log, kept, and retried with the next line.
+    A line that cannot be written (disk full) is kept and retried with the next one; the first failure is logged.
     """
 
     def __init__(self, folder: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:
@@ -115,7 +115,7 @@ class Record:
         return record
 
     def append(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append one line; return it as its reader will see it."""
+        """Append one line; return it as a reader gets it."""
         now = self._clock()
         body = encode({"kind": kind, "time": now, **fields})
         self._lines.write(f'{body[:-1]},"crc":"{zlib.crc32(body.encode("ascii")):08x}"}}')
@@ -126,7 +126,7 @@ class Record:
         return line
 
     def complain(self, error: OSError) -> None:
-        """Say once that the sweep's folder cannot be written."""
+        """Log, once, that the sweep's folder cannot be written."""
         if self.failed is None:
             self.failed = error
             _log.warning(
@@ -137,7 +137,7 @@ class Record:
             )
 
     def close(self) -> None:
-        """Write what is pending, bring it to disk, close the file. Callable more than once."""
+        """Write what is pending, sync it to disk, and close the file. May be called more than once."""
         self._lines.write()
         self._lines.sync()
         self._lines.close()
@@ -146,7 +146,7 @@ class Record:
 
 
 def parse(chunk: bytes) -> dict[str, Any] | None:
-    """Return one line of a record, its checksum left out; None where that does not fit."""
+    """Return one line of a record without its checksum; None if the checksum is wrong."""
     head, found, tail = chunk.rpartition(b',"crc":"')
     body = head + b"}"
     if not found or tail != b'%08x"}' % zlib.crc32(body):
@@ -156,7 +156,7 @@ def parse(chunk: bytes) -> dict[str, Any] | None:
 
 
 def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the lines of a record and how many bytes they take; what is torn at the end is left out.
+    """Return the lines of a record and their size in bytes, without an incomplete last line.
 
     Raises: StorageError naming the first corrupt line that is not the last; OSError.
     """
@@ -180,17 +180,17 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 def check_format(line: Mapping[str, Any], path: Path) -> None:
     """Raise StorageError where a later tunelight wrote the record."""
-    told = line.get("sweep")
-    found = told.get("format", FORMAT) if isinstance(told, Mapping) else FORMAT
-    if found != FORMAT:
+    sweep = line.get("sweep")
+    version = sweep.get("format", FORMAT) if isinstance(sweep, Mapping) else FORMAT
+    if version != FORMAT:
         raise StorageError(
-            f"{path} has the format {found!r}, and this tunelight reads format {FORMAT}: a later version wrote "
+            f"{path} has the format {version!r}, and this tunelight reads format {FORMAT}: a later version wrote "
             "it. Upgrade tunelight to read it or to go on with the sweep."
         )
 
 
 def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the lines of a sweep's record. A torn last line (the driver died in mid-write) is dropped.
+    """Return the lines of a sweep's record, without an incomplete last one (the driver died while writing it).
 
     Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
         version of tunelight wrote it.

@@ -1,4 +1,4 @@
-"""RecordCallback: what Tune tells its callbacks becomes the record of a sweep."""
+"""RecordCallback: writes the record of a sweep from Ray Tune's callbacks."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _OWN_KEYS: Final = frozenset(
     "timesteps_this_iter episodes_total episodes_this_iter checkpoint_dir_name should_checkpoint "
     f"experiment_tag trainable_name __duplicate__ {RESULT_KEY}".split()
 )
-"""What Tune and tunelight add to a result: no metrics of the user."""
+"""Keys that Tune and tunelight add to a result; the others are the user's metrics."""
 
 
 class RecordCallback(Callback):
     """Write the record of a sweep from Tune's callbacks, and keep its live view. Runs on: driver.
 
-    ``state`` is what the record says, as it is written: whoever shows progress reads it, and copies a
-    container before walking it. A write error never ends the sweep (see :class:`Record`).
+    ``state`` is the live view of the record. Whoever reads it in another thread copies a container before iterating
+    over it. A write error never ends the sweep (see :class:`Record`).
 
     Args:
         folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
         seed_of: a trial's seed by its id, for the record; by default it holds none.
         is_baseline: whether a trial, by its id, was a baseline and not suggested.
-        again: ids of recorded trials that go on now, and whether they are paused yet; the sweep's last run ended
-            when its record did.
-        scheduler: whose rungs are to be in the record, if it has any.
-        budget_s: the sweep's time budget in seconds, from now on: how it ended is told by it.
+        again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
+            last line of its record.
+        scheduler: its rungs are recorded, if it has any.
+        budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
         clock: seconds since the epoch.
-        sweep: what readers of the record need to know of the sweep: ``metric`` and ``mode`` at least.
+        sweep: facts of the sweep for readers of the record: ``metric`` and ``mode`` at least.
 
     Raises: StorageError when the record cannot be opened.
     """
@@ -64,7 +64,7 @@ class RecordCallback(Callback):
         self.record = Record.open(self.folder, clock)
         self.state = read_record(self.folder)
         self.ends: str | None = None
-        """Why the sweep ends, for whoever ends it before its time to say."""
+        """Why the sweep ends, set by whoever ends it early."""
         self._budget_end = None if budget_s is None else clock() + budget_s
         self._clock = clock
         self._seed_of = seed_of
@@ -74,11 +74,11 @@ class RecordCallback(Callback):
         self._metrics: dict[str, Lines] = {}
         self._closed = False
         self._take_up(again or {})
-        told = {**sweep, **_rungs(scheduler), "ends": self._budget_end}
-        self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **told})
+        facts = {**sweep, **_rungs(scheduler), "ends": self._budget_end}
+        self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **facts})
 
     def _take_up(self, again: Mapping[str, bool]) -> None:
-        """End what a dead driver left running, and let trials go on; both before the run that needs it is told of."""
+        """End the trials that a dead driver left running, and put those that go on into their state."""
         ended = self.state.updated  # nobody ran since, so nobody's seconds count
         for trial in self.state.trials.values():
             if trial.id not in again and trial.state not in TERMINAL:
@@ -96,9 +96,9 @@ class RecordCallback(Callback):
     def change(
         self, trial: str, number: int, config: Mapping[str, Any], parent: str | None, parent_number: int | None
     ) -> None:
-        """Record that a trial goes on with another configuration after its report ``number``, and whose that was.
+        """Record that after its report ``number`` a trial goes on with a configuration taken over from ``parent``.
 
-        Without a parent: that the change told of last could not be made.
+        Without a parent: that the last recorded change could not be made.
         """
         self._write(
             "config",
@@ -110,7 +110,7 @@ class RecordCallback(Callback):
         )
 
     def _meet(self, trials: Sequence[Any]) -> None:
-        """Record the trials that are new; Tune only ever appends to its list."""
+        """Record the new trials; Tune only ever appends to its list."""
         while self._met < len(trials):
             trial = trials[self._met]
             self._met += 1
@@ -146,7 +146,7 @@ class RecordCallback(Callback):
         self._meet(trials)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Record new trials, and those that were paused: Tune has no callback for it."""
+        """Record new trials, and those that were paused, for which Tune has no callback."""
         self._meet(trials)
         for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
             self._set(paused, PAUSED)
@@ -160,7 +160,7 @@ class RecordCallback(Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Record a report, the scheduler's word on it, its checkpoint and notes; or the trial's failure."""
+        """Record a report, the scheduler's decision on it, its checkpoint and notes; or the trial's failure."""
         self._meet(trials)
         own = result.get(RESULT_KEY) or {}
         for text in (*(own.get("log") or ()), *(own.get("notes") or ())):
@@ -169,7 +169,7 @@ class RecordCallback(Callback):
             self._write("gang", trial=trial.trial_id, **own["gang"])
         when = {key: result.get(key) for key in ("training_iteration", "epoch", "timestamp")}
         metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
-        # It may have gone back to a checkpoint, and make a report again that is recorded, and judged, already.
+        # A trial that went back to a checkpoint reports again what is recorded, and judged, already.
         repeated = self._repeats(trial.trial_id, when["training_iteration"])
         if not repeated and (
             metrics or not result.get("done")
@@ -249,18 +249,18 @@ class RecordCallback(Callback):
             self.record.complain(error)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record a failure that Tune saw itself: the head of the trial died, say."""
+        """Record a failure that Tune saw itself, as when the trial's head died."""
         self._meet(trials)
         if self.state.trials[trial.trial_id].state not in TERMINAL:
             self._set(trial.trial_id, ERROR, error=_head_error(trial))
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """Record the end of the sweep; what is unfinished was interrupted."""
+        """Record the end of the sweep; unfinished trials were interrupted."""
         self._meet(trials)
         self.close()
 
     def close(self, reason: str | None = None) -> None:
-        """End the record, also where Tune died before it said so. Callable more than once."""
+        """End the record, also where Tune failed before it could. May be called more than once."""
         if self._closed:
             return
         self._closed = True
@@ -268,13 +268,13 @@ class RecordCallback(Callback):
         for trial in cut:
             self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED)
         over = self._budget_end is not None and self._clock() >= self._budget_end
-        told = reason or self.ends
-        self._write("end", reason=told or ("finished" if not cut else "time budget" if over else "interrupted"))
+        reason = reason or self.ends or ("finished" if not cut else "time budget" if over else "interrupted")
+        self._write("end", reason=reason)
         self.record.close()
 
 
 def _rungs(scheduler: Any) -> dict[str, Any]:
-    """Return where a scheduler's rungs lie, and by which reported name they are counted, if it says so."""
+    """Return the scheduler's rungs and the reported name that counts them, if it has any."""
     milestones = getattr(scheduler, "milestones", None)
     if not callable(milestones):
         return {}
@@ -287,7 +287,7 @@ def _head_error(trial: Any) -> dict[str, Any]:
         text = str(trial.get_error() or "")
         if not text and (file := getattr(trial, "error_file", None)):
             text = Path(file).read_text()
-    except Exception as error:  # noqa: BLE001 - Tune reads files here; no reason is worth the sweep
+    except Exception as error:  # noqa: BLE001 - Tune reads files here; the sweep must not end for it
         text = f"(its error cannot be read: {error})"
     lines = [line for line in text.splitlines() if line.strip()]
     return {"type_name": "TuneError", "message": lines[-1].strip() if lines else "unknown", "traceback": text}

@@ -1,7 +1,7 @@
-"""A sweep in an object store, on the driver's side: its record is written here as in any folder, and mirrored there.
+"""The driver's side of a sweep in an object store: its record is written to a local folder, and copied to the store.
 
-Workers bring checkpoints and what else trials leave by themselves (:mod:`tunelight.stores`). The driver's files are
-small or grow by lines, and object stores cannot append: a thread brings them there every few seconds, whole.
+Workers push checkpoints and other files of trials themselves (:mod:`tunelight.stores`). The driver's files are small or
+grow by lines, and object stores cannot append, so a thread uploads them again every few seconds.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from tunelight.errors import StorageError
 from tunelight.record.names import EVENTS_END, LOCK_FILE, METRICS_FILE, RECORD_FILE, STUDY_FILE, SWEEP_FILE, why
 
 EVERY_S: Final = 5.0
-"""How often what has changed is brought to the store; less often where that takes more than ``_SHARE`` of the time."""
+"""How often changed files are uploaded; less often if that takes more than ``_SHARE`` of the time."""
 _SHARE: Final = 0.1
 _FAMILIES: Final = (f"*/{METRICS_FILE}", f"*/events.out.tfevents*{EVENTS_END}")
-"""What the driver writes into trials' folders."""
+"""The files that the driver writes into trials' folders."""
 
 _log = logging.getLogger("tunelight")
 
 
 def refresh(path: Path) -> None:
-    """Have the store's version of one of the driver's files here, unless a driver of this machine writes it just now.
+    """Download one of the driver's files if the store's is newer, unless a driver on this machine writes it now.
 
-    Nothing happens for paths in no store. A record here that goes on where the store's ends stays: its driver was
-    killed before it could bring the rest there. Raises: OSError.
+    Does nothing for paths in no store. A local record that continues the store's is kept: its driver was killed before
+    it could upload the rest. Raises: OSError.
     """
     if stores.inside(path) and not _driven_here(path.parent):
         with stores.alone(path):
             if not _driven_here(path.parent):
-                _bring_here(path)
+                _download(path)
 
 
-def _bring_here(path: Path) -> None:
+def _download(path: Path) -> None:
     there = stores.stat(path)
     if there is None:
         return
@@ -49,24 +49,22 @@ def _bring_here(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_mtime >= modified and path.stat().st_size >= size:
             return
-    held = stores.read(path)
+    stored = stores.read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = path.read_bytes() if path.exists() else b""
-    if path.name == RECORD_FILE and known.startswith(held):
+    local = path.read_bytes() if path.exists() else b""
+    if path.name == RECORD_FILE and local.startswith(stored):
         return
-    if known and held.startswith(known):
+    if local and stored.startswith(local):
         with path.open("ab") as stream:  # whoever follows it reads on
-            stream.write(held[len(known) :])
+            stream.write(stored[len(local) :])
     else:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(held)
-        temporary.replace(path)
+        stores.write_atomically(path, stored)
     os.utime(path, (modified, modified))
 
 
 @contextlib.contextmanager
 def reaching(path: Path) -> Iterator[None]:
-    """Raise StorageError where a store, or a folder, does not answer."""
+    """Raise StorageError if a store, or a folder, cannot be read."""
     try:
         yield
     except OSError as error:
@@ -74,20 +72,20 @@ def reaching(path: Path) -> Iterator[None]:
 
 
 def pull(folder: Path) -> None:
-    """Have here what a driver needs to go on with a sweep, which it holds. Raises: OSError."""
+    """Download what a driver needs to resume a sweep whose lock it holds. Raises: OSError."""
     if not stores.inside(folder):
         return
     for name in (SWEEP_FILE, RECORD_FILE, STUDY_FILE):
         with stores.alone(folder / name):
-            _bring_here(folder / name)
-    for path, held in stores.texts(folder, f"*/{METRICS_FILE}").items():
-        if not path.exists() or path.stat().st_size < len(held):
+            _download(folder / name)
+    for path, stored in stores.texts(folder, f"*/{METRICS_FILE}").items():
+        if not path.exists() or path.stat().st_size < len(stored):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(held)
+            path.write_bytes(stored)
 
 
 def pull_views(folder: Path) -> bool:
-    """Have here what other programs show of a sweep in a store: its study, TensorBoard's files. False for a folder.
+    """Download the files of a sweep that other programs show: its study, TensorBoard's. False for a sweep in no store.
 
     Raises: OSError.
     """
@@ -100,17 +98,17 @@ def pull_views(folder: Path) -> bool:
 
 
 def pull_lock(folder: Path) -> None:
-    """Have the store's word here of who runs a sweep, with its time, if it is of another machine."""
+    """Download the lock of a sweep, with its time, unless this machine holds it."""
     path = folder / LOCK_FILE
     if stores.inside(path) and not _driven_here(folder) and (there := stores.stat(path)) is not None:
-        held = stores.read(path)
+        stored = stores.read(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a driver that has come meanwhile knows better
-            if os.pread(file, len(held) + 1, 0) != held:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # taken meanwhile: its holder's file is newer
+            if os.pread(file, len(stored) + 1, 0) != stored:
                 os.ftruncate(file, 0)
-                os.pwrite(file, held, 0)
+                os.pwrite(file, stored, 0)
             os.utime(file, (there[1], there[1]))
         except BlockingIOError:
             return
@@ -119,13 +117,13 @@ def pull_lock(folder: Path) -> None:
 
 
 def push_lock(folder: Path) -> None:
-    """Tell the store who runs a sweep; it is told again and again, so that one failure does not matter."""
+    """Upload the lock of a sweep. This is repeated at each touch, so that one failure does not matter."""
     with contextlib.suppress(OSError):
         stores.push(folder / LOCK_FILE)
 
 
 def _driven_here(folder: Path) -> bool:
-    """Tell whether a process of this machine holds a sweep."""
+    """Tell whether a process on this machine holds the lock of a sweep."""
     try:
         file = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -139,27 +137,27 @@ def _driven_here(folder: Path) -> bool:
     return False
 
 
-class Mirror:
-    """Brings what the driver writes into a sweep's folder to its store. Runs on: driver."""
+class StoreMirror:
+    """Uploads what the driver writes into a sweep's folder to its store. Runs on: driver."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._brought: dict[Path, tuple[int, float]] = {}
+        self._uploaded: dict[Path, tuple[int, float]] = {}
         self.failed: OSError | None = None
-        """Why the store does not take it just now."""
+        """Why the last upload failed; None if it did not."""
 
-    def bring(self) -> bool:
-        """Bring what has changed; False where the store did not take all of it, which is said once."""
+    def upload(self) -> bool:
+        """Upload the files that have changed; False if the store did not take all of them, which is logged once."""
         try:
             for path in self._files():
                 found = path.stat()
-                if self._brought.get(path) == (found.st_size, found.st_mtime):
+                if self._uploaded.get(path) == (found.st_size, found.st_mtime):
                     continue
-                held = path.read_bytes()
+                stored = path.read_bytes()
                 if path.name in (RECORD_FILE, METRICS_FILE):
-                    held = held[: held.rfind(b"\n") + 1]
-                stores.write(path, held)
-                self._brought[path] = found.st_size, found.st_mtime
+                    stored = stored[: stored.rfind(b"\n") + 1]
+                stores.write(path, stored)
+                self._uploaded[path] = found.st_size, found.st_mtime
         except OSError as error:
             if self.failed is None:
                 _log.warning(
@@ -182,16 +180,16 @@ class Mirror:
 
 @contextlib.contextmanager
 def mirrored(folder: Path) -> Iterator[None]:
-    """Keep a sweep's store up with its folder meanwhile, and bring the rest at the end; nothing without a store.
+    """Upload the driver's files while the context lasts, and the rest at its end; does nothing without a store.
 
-    What could not be brought stays in the folder, with which a sweep that is resumed on this machine begins.
-    Raises: StorageError where the store takes nothing at the beginning.
+    What could not be uploaded stays in the folder, and a sweep that is resumed on this machine starts with it.
+    Raises: StorageError if the store takes nothing at the beginning.
     """
     if not stores.inside(folder):
         yield
         return
-    mirror, over = Mirror(folder), threading.Event()
-    if not mirror.bring():
+    mirror, over = StoreMirror(folder), threading.Event()
+    if not mirror.upload():
         raise StorageError(
             f"{stores.shown(folder)} cannot be written: {mirror.failed}. Give it what it needs, or choose another "
             "storage=."
@@ -203,13 +201,13 @@ def mirrored(folder: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join(60.0)
-        if folder.exists() and not mirror.bring():
+        if folder.exists() and not mirror.upload():
             _log.error("%s lacks the end of the record, which is in %s only.", stores.shown(folder), folder)
 
 
-def _follow(mirror: Mirror, over: threading.Event) -> None:
+def _follow(mirror: StoreMirror, over: threading.Event) -> None:
     pause = 0.0
     while not over.wait(pause):
         began = time.monotonic()
-        mirror.bring()
+        mirror.upload()
         pause = max(EVERY_S, (time.monotonic() - began) / _SHARE)

@@ -1,4 +1,4 @@
-"""Save what can be saved of a damaged record: all its lines that are whole and fit each other."""
+"""Repair a damaged record: keep all its lines that are intact and fit each other."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.errors import StorageError
-from tunelight.record.folder import write_atomically
+from tunelight.record.folder import write_text
 from tunelight.record.names import RECORD_FILE, why
 from tunelight.record.record import parse
 from tunelight.record.state import SweepState, apply
 
 
 def repair(folder: str | os.PathLike[str]) -> str | None:
-    """Keep the whole lines of a sweep's record; say what was done (None: nothing is damaged).
+    """Keep the intact lines of a sweep's record; return what was done (None: nothing is damaged).
 
     The damaged file stays beside the new one, as ``record.jsonl.bad-1`` (2, 3, ...). What needs a lost line
     (the reports of a trial whose creation is lost) is left out as well. Raises: StorageError.
     """
     path = Path(folder, RECORD_FILE)
     try:
-        chunks = path.read_bytes().split(b"\n")[:-1]  # behind the last line break: torn, as ever
+        chunks = path.read_bytes().split(b"\n")[:-1]  # what follows the last line break is incomplete
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {why(error)}.") from error
     whole, lost = _sift(chunks)
@@ -29,13 +29,13 @@ def repair(folder: str | os.PathLike[str]) -> str | None:
         return None
     bad = _free(path)
     os.link(path, bad)
-    write_atomically(path, "".join(chunk.decode("ascii") + "\n" for chunk in whole))
+    write_text(path, "".join(chunk.decode("ascii") + "\n" for chunk in whole))
     shown = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
     return f"{len(lost)} of {len(chunks)} lines of {RECORD_FILE} are damaged and left out ({shown}): see {bad.name}"
 
 
 def _sift(chunks: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """Return the lines that are whole and fit those before them, and the numbers of the others."""
+    """Return the intact lines that fit those before them, and the numbers of the others."""
     state, whole, lost = SweepState(), [], []
     for number, chunk in enumerate(chunks, start=1):
         line: dict[str, Any] | None = parse(chunk)

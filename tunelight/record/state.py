@@ -18,12 +18,12 @@ _MOST_EVENTS: Final = 50
 
 @dataclass
 class TrialState:
-    """What is known of one trial. ``history`` holds the reports in order, as the user reads them."""
+    """One trial. ``history`` holds the reports in order, as the user reads them."""
 
     id: str
     index: int
     config: dict[str, Any] = field(default_factory=dict)
-    """The one that holds now; see ``changes``."""
+    """The current one; see ``changes``."""
     seed: int | None = None
     folder: str = ""
     """The trial's folder, relative to the sweep's where it lies inside."""
@@ -35,11 +35,11 @@ class TrialState:
     value: float | None = None
     """The sweep's metric in the best report."""
     decision: str = "CONTINUE"
-    """The scheduler's word on the last report."""
+    """The scheduler's decision on the last report."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
-    """How it became another trial, in order: after which report (``training_iteration``), from which ``parent`` and
-    which report of that, ``before`` and ``config``."""
+    """How it took over other trials, in order: after which report (``training_iteration``), from which ``parent`` and
+    which report of that, and its configuration ``before`` and after (``config``)."""
     error: dict[str, Any] | None = None
     workers: int | None = None
     seconds: float = 0.0
@@ -49,12 +49,12 @@ class TrialState:
     trained: float = 0.0
     """How long it had trained at its last report; in a record that does not say so, how long it had been RUNNING."""
     moves: list[tuple[float, str]] = field(default_factory=list)
-    """(time, state), each time it came to another one."""
+    """(time, state) of each change of its state."""
     gangs: list[dict[str, Any]] = field(default_factory=list)
-    """Whom it was trained on, each time that changed: ``gang`` (an id), ``nodes`` (one of each worker), ``warm``, and
-    from when to when the workers met, ``began`` and ``ready`` (by the clock of the gang's head)."""
+    """The gangs that trained it, in order: ``gang`` (an id), ``nodes`` (the node of each worker), ``warm``, and when
+    the workers began to meet and had met, ``began`` and ``ready`` (by the clock of the gang's head)."""
     notes: list[tuple[float, str]] = field(default_factory=list)
-    """(time, text) of what the person who runs the sweep was told of it."""
+    """(time, text) of the remarks on it for the person who runs the sweep."""
     runs: list[int] = field(default_factory=list)
     """In which of the sweep's runs it trained."""
 
@@ -86,15 +86,15 @@ class Best:
 
 @dataclass
 class SweepState:
-    """What is known of a sweep: the live view of a running one, or a replayed record.
+    """A sweep: the live view of a running one, or a replayed record.
 
-    Another thread may read it while the sweep runs if it copies a container before it walks it
+    Another thread may read it while the sweep runs if it copies a container before it iterates over it
     (``list(state.live.values())``).
     """
 
     sweep: dict[str, Any] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
-    """What each run of the driver was: command, cwd, git, versions; empty where a record says nothing of it."""
+    """Each run of the driver: command, cwd, git, versions; empty in records that lack it."""
     trials: dict[str, TrialState] = field(default_factory=dict)
     live: dict[str, TrialState] = field(default_factory=dict)
     """The trials that are RUNNING or PAUSED."""
@@ -102,11 +102,11 @@ class SweepState:
     best: Best | None = None
     """Of the trials that did not fail; of equal values, that of the trial with the lower index."""
     best_failed: Best | None = None
-    """The same of the trials that failed."""
+    """The same for the trials that failed."""
     notes: list[tuple[str | None, str]] = field(default_factory=list)
     """(trial id or None, text), in order."""
     events: deque[tuple[float, str | None, str, str]] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
-    """The last of what happened, reports left out: (time, trial id or None, kind of line, state or parent or text)."""
+    """The latest events other than reports: (time, trial id or None, kind of line, state or parent or text)."""
     started: float | None = None
     """When its last run began."""
     updated: float | None = None
@@ -123,17 +123,17 @@ class SweepState:
 
     @property
     def further(self) -> list[str]:
-        """The metrics beside the one that trials are judged by, where a sweep has several."""
+        """The metrics after the first one, by which trials are compared, where a sweep has several."""
         return [str(metric) for metric, _ in self.sweep.get("further") or ()]
 
     @property
     def mode(self) -> str:
-        """Which values of the metric are better: "min" or "max"."""
+        """Whether less ("min") or more ("max") is better."""
         return str(self.sweep.get("mode") or "min")
 
 
 def apply(state: SweepState, line: Mapping[str, Any]) -> None:
-    """Bring ``state`` up to date with one line of the record; kinds it does not know change nothing."""
+    """Apply one line of the record to ``state``; lines of an unknown kind change nothing."""
     if state.started is None:
         state.started = line["time"]
     state.updated = line["time"]
@@ -143,9 +143,9 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
-    told = dict(line["sweep"])
-    state.runs.append(masked_run(told.pop("run", None) or {}))
-    state.sweep.update(told)
+    sweep = dict(line["sweep"])
+    state.runs.append(masked_run(sweep.pop("run", None) or {}))
+    state.sweep.update(sweep)
     state.started, state.ended = line["time"], None
 
 
@@ -196,7 +196,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _judge(state: SweepState, trial: TrialState) -> None:
-    """Make a trial's best report that of its sweep, among trials that failed or those that did not, if it is."""
+    """Make a trial's best report the sweep's, if it is, among the trials that failed or among those that did not."""
     if trial.best is None or trial.value is None:
         return
     name = "best_failed" if trial.failed else "best"
@@ -204,12 +204,11 @@ def _judge(state: SweepState, trial: TrialState) -> None:
     equal = best is not None and trial.value == best.value and trial.index < best.index
     if best is None or equal or is_better(trial.value, best.value, state.mode):
         report = trial.history[trial.best]
-        found = Best(trial.value, trial.id, trial.index, report["training_iteration"], report["epoch"])
-        setattr(state, name, found)
+        setattr(state, name, Best(trial.value, trial.id, trial.index, report["training_iteration"], report["epoch"]))
 
 
 def _judge_again(state: SweepState, trial: TrialState) -> None:
-    """Judge a trial that now counts as failed, or does so no more."""
+    """Judge a trial again that now counts as failed, or no longer does."""
     name = "best" if trial.failed else "best_failed"
     before: Best | None = getattr(state, name)
     _judge(state, trial)

@@ -18,12 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight.errors import SettingsError, StorageError
+from tunelight.machine.network import HOST, free_port, is_free
+from tunelight.record.names import STUDY_FILE
 
-HOST: Final = "127.0.0.1"
-OPTUNA_PORT: Final = 8080
-TENSORBOARD_PORT: Final = 6006
-STUDY_FILE: Final = "study.journal"
-"""The Optuna study of a sweep with one of Optuna's samplers, in the sweep's folder."""
 _START_S: Final = 60.0
 _END_S: Final = 5.0
 _LOOK_S: Final = 0.2
@@ -98,24 +95,6 @@ def serve(wanted: Sequence[Server], say: Callable[[str], Any]) -> None:
                 time.sleep(_LOOK_S)
         except KeyboardInterrupt:
             return
-
-
-def is_free(port: int) -> bool:
-    """Tell whether nothing listens on a port of this machine."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def free_port() -> int:
-    """Return a port on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _program(name: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from tunelight.record import INTERRUPTED, SweepState
-from tunelight.reporting.screen import MOST_EVENTS, Screen, rows_of, title
+from tunelight.reporting.screen import MOST_EVENTS, SweepView, rows_of, title
 from tunelight.reporting.views import MAX_ROWS, View, choose_view
 from tunelight.reporting.words import (
     STYLES,
@@ -138,9 +138,9 @@ class Display:
         self._said_at = self._clock()
         self.view.say(text, style)
 
-    def _screen(self, room: int) -> Screen:
+    def _screen(self, room: int) -> SweepView:
         """Return what is to be drawn where a table of ``room`` rows fits: with the last events, if they fit too."""
         state = self._get()
         events = max(0, min(MOST_EVENTS, room - MAX_ROWS // 2 - _EXTRA_LINES))
         rows = max(1, min(MAX_ROWS, room - events - (_EXTRA_LINES if events else 0)))
-        return Screen(state, rows_of(state, reversed(self._recent), rows), self._clock(), self.total, events)
+        return SweepView(state, rows_of(state, reversed(self._recent), rows), self._clock(), self.total, events)

@@ -14,9 +14,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.record import OUTCOMES, metric_value, read_sweep_file, write_atomically
-from tunelight.reporting.figures.data import flat, judged_by, progress
+from tunelight.record import OUTCOMES, metric_value, read_sweep_file, write_text
+from tunelight.reporting.figures.data import judged_by, progress
 from tunelight.reporting.words import compact, elapsed
+from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
@@ -66,7 +67,7 @@ def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
     target = Path(path).expanduser()
     if target.is_dir():
         target = target / FILE
-    write_atomically(target.absolute(), page(results))
+    write_text(target.absolute(), page(results))
     return target.absolute()
 
 
@@ -149,7 +150,8 @@ def _overview(results: SweepResults) -> Iterator[str]:
         yield f"<h3>Best: trial {best.index}, with the {word} {_safe(metric)} of {whose}</h3>"
         yield f'<p class="best">{_safe(compact(best.value))}</p>'
         rows = [(key, value) for key, value in best.metrics.items() if key != "timestamp"]
-        yield f'<div class="pair">{_pairs("configuration", flat(best.config))}{_pairs("its report", rows)}</div>'
+        config = flatten(best.config).items()
+        yield f'<div class="pair">{_pairs("configuration", config)}{_pairs("its report", rows)}</div>'
     if state.best is not None and len(results.objectives) > 1:
         names = " and ".join(f"{name} ({mode})" for name, mode in results.objectives)
         front = [str(trial.index) for trial in results.pareto()]
@@ -178,7 +180,7 @@ def _pairs(title: str, rows: Any) -> str:
 def _table(results: SweepResults) -> Iterator[str]:
     """Yield the table of trials; each cell says by what it sorts where that is a number."""
     metric, _ = judged_by(results)
-    configs = [dict(flat(trial.config)) for trial in results.trials]
+    configs = [flatten(trial.config) for trial in results.trials]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     further = [f"{name} at best" for name, _ in results.objectives[1:]]
     names = [

@@ -37,7 +37,7 @@ _CURVE: Final = 40
 MOST_EVENTS: Final = 4
 
 
-class Screen(JupyterMixin):
+class SweepView(JupyterMixin):
     """A sweep at one moment: a line on all trials, rungs, the table, the best trial with its curve, the last events.
 
     Args:

@@ -29,6 +29,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tunelight.record import FAILED, FINISHED, PAUSED, STOPPED, SweepState, TrialState
 from tunelight.record.names import EVENTS_END
 from tunelight.reporting.guard import guarded
+from tunelight.settings.dotted import flatten
 
 _WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 """What a report in a trial's history holds beside the user's metrics."""
@@ -227,7 +228,9 @@ def _session_start(trial: TrialState, now: float) -> Any:
     trials, also where they differ from trial to trial or sweeps lie side by side.
     """
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=now)
-    for name, value in _flat(trial.config):
+    for name, value in flatten(trial.config).items():
+        if "._" in f".{name}":  # private
+            continue
         known = start.hparams[name]
         if isinstance(value, bool):
             known.bool_value = value
@@ -255,18 +258,6 @@ def _hparams(tag: str, data: Any) -> Any:
     """Wrap the hparams plugin's data as it wants to find it: in the metadata of an empty value."""
     made = metadata.create_summary_metadata(data)
     return Summary(value=[Summary.Value(tag=tag, metadata=made, tensor=metadata.NULL_TENSOR)])
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a configuration's leaves by dotted name; private keys are left out."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if str(key).startswith("_"):
-            continue
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{name}.")
-        else:
-            yield name, value
 
 
 def _is_plain_number(value: float | int) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tunelight.record import RUNNING, TERMINAL, Driver, Follower, SweepState, driver_of
+from tunelight.record import RUNNING, TERMINAL, Driver, RecordFollower, SweepState, driver_of
 from tunelight.reporting.display import Display
 from tunelight.reporting.words import elapsed
 
@@ -38,7 +38,7 @@ def watch(
     Raises: StorageError where it is no sweep, or its record is damaged; KeyboardInterrupt after Ctrl-C, with the
         terminal as it was. Runs on: any process that sees the folder.
     """
-    follower = Follower(folder)
+    follower = RecordFollower(folder)
     follower.look()
     display = Display(lambda: follower.state, console=console, clock=clock)
     display.total = follower.state.sweep.get("num_samples")
@@ -61,7 +61,7 @@ def watch(
     return follower.state
 
 
-def _take(follower: Follower, display: Display) -> None:
+def _take(follower: RecordFollower, display: Display) -> None:
     """Take in what is new, and say what a person should hear at once."""
     for line in follower.look():
         display.touch()
@@ -74,7 +74,7 @@ def _take(follower: Follower, display: Display) -> None:
     display.say_notes()
 
 
-def _left(follower: Follower, driver: Driver | None, now: float) -> str:
+def _left(follower: RecordFollower, driver: Driver | None, now: float) -> str:
     """Say that nobody runs a sweep that has not ended."""
     who = f"Its driver ({driver}) is gone" if driver is not None else "No driver runs it"
     since = follower.state.updated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tunelight.record import (
@@ -15,6 +15,7 @@ from tunelight.record import (
     TrialState,
     metric_value,
 )
+from tunelight.settings.dotted import flatten
 
 _MESSAGE_CHARS: Final = 300
 STYLES: Final = {name: outcome.style for name, outcome in OUTCOMES.items()}
@@ -43,7 +44,7 @@ def best_line(state: SweepState) -> str:
     if best is None:
         return f"no trial that did not fail has reported {metric_of(state)}: {failed}" if failed else ""
     when = f"epoch {best.epoch + 1}" if best.epoch is not None else f"report {best.training_iteration}"
-    leaves = _leaves(state.trials[best.trial].config_at(best.training_iteration))
+    leaves = flatten(state.trials[best.trial].config_at(best.training_iteration)).items()
     config = ", ".join(f"{key}={None if value is None else compact(value)}" for key, value in leaves)
     trial = state.trials[best.trial]
     report = trial.history[trial.best] if trial.best is not None else {}
@@ -187,11 +188,3 @@ def _after(trial: TrialState) -> str:
     found = epochs(trial.history[-1])
     count, unit = (len(trial.history), "report") if found is None else (found, "epoch")
     return f"after {count} {unit}{'' if count == 1 else 's'}"
-
-
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -42,7 +42,7 @@ def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, ch
     else:
         write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python}[chosen]
         text = write(storage.plain(facts), settings, path.name)
-    storage.write_atomically(path, text)
+    storage.write_text(path, text)
 
 
 def format_of(path: Path, asked: str | None) -> str:

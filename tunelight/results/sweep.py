@@ -17,6 +17,7 @@ from tunelight.errors import NoResultError, SettingsError, guess
 from tunelight.record import SweepState
 from tunelight.results.pareto import Fronted
 from tunelight.results.trial import TrialResult
+from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,7 +221,7 @@ class SweepResults(Fronted[TrialResult]):
         row["epochs"] = None if epoch is None else epoch + 1
         row["reports"] = len(trial.history)
         row["seconds"] = trial.seconds
-        return row | _flat(trial.config, "config")
+        return row | flatten(trial.config, "config.")
 
     def export_best(
         self,
@@ -291,14 +292,6 @@ class SweepResults(Fronted[TrialResult]):
         best = self._state.best
         found = "nothing reported" if best is None else f"best {self.metric}={_short(best.value)}"
         return f"SweepResults({stores.shown(self.folder)!r}: {self._states()}, {found})"
-
-
-def _flat(config: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}.{key}"
-        flat.update(_flat(value, name) if isinstance(value, Mapping) else {name: value})
-    return flat
 
 
 def _short(value: Any) -> str:

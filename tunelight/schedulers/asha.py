@@ -24,8 +24,8 @@ from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
     WORST,
+    ByMetric,
     End,
-    Judged,
     agreed,
     check_judged,
     check_mode,
@@ -49,7 +49,7 @@ _MAX_T: Final = 100
 _SECONDS: Final = f"{RESULT_KEY}/seconds"
 
 
-class ASHA(Judged, FIFOScheduler):
+class ASHA(ByMetric, FIFOScheduler):
     """Stop trials that are not among the best at their rung (Ray Tune ``TrialScheduler``).
 
     Rungs lie at ``grace_period * reduction_factor ** (k + s)`` below ``max_t``, for bracket ``s``, in ``unit``. The

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.arguments import replacement
+from tunelight.compat.ray import schedulers_by_name
 from tunelight.errors import SettingsError, unknown
 from tunelight.messages import Continue
 
@@ -71,17 +72,18 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
 
 
 def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
-    from ray.tune.schedulers import SCHEDULER_IMPORT, FIFOScheduler, create_scheduler
+    from ray.tune.schedulers import FIFOScheduler, create_scheduler
 
+    tunes = schedulers_by_name()
     if name in _OURS:
         return _ours(name, options, settings)
     if name == "fifo":
         make: Callable[..., TrialScheduler] = FIFOScheduler
-    elif name in SCHEDULER_IMPORT:
+    elif name in tunes:
         make = partial(create_scheduler, name)
         _check_options(name, options)
     else:
-        valid = [*_SCHEDULERS, *(key for key in SCHEDULER_IMPORT if key not in _SCHEDULERS)]
+        valid = [*_SCHEDULERS, *(key for key in tunes if key not in _SCHEDULERS)]
         known = _ELSEWHERE.get(name.lower())
         more = f"; {_OURS_FOR[known]}" if known in _OURS_FOR else ""
         near = f" Here that is {known!r}{more}." if known else ""
@@ -102,9 +104,7 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
     """Refuse options that one of Ray's schedulers does not have: Ray drops them without a word."""
-    from ray.tune.schedulers import SCHEDULER_IMPORT
-
-    kind: Any = SCHEDULER_IMPORT[name]
+    kind: Any = schedulers_by_name()[name]
     try:
         valid = list(inspect.signature(kind() if inspect.isfunction(kind) else kind).parameters)
     except ImportError as error:

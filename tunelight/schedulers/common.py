@@ -6,11 +6,10 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ray.tune.result import DEFAULT_METRIC
-
+from tunelight import stores
+from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION, trial_actor
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Adopt, Continue, Resize, Stop
 
@@ -20,12 +19,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODES: Final = ("min", "max")
-TRAINING_ITERATION: Final = "training_iteration"
 WORST: Final = math.inf
 """How NaN and both infinities are filed: they count in a rung, behind everything else."""
 
 
-class Judged:
+class ByMetric:
     """What compares trials by a metric that Tune may be the one to name: a part of a scheduler."""
 
     _metric: str | None
@@ -52,21 +50,19 @@ class Judged:
 
 
 def write_state(path: str, state: Mapping[str, Any]) -> None:
-    """Write a scheduler's state as JSON, whole or not at all."""
-    part = Path(f"{path}.part")
-    part.write_text(json.dumps(state), encoding="utf-8")
-    part.replace(path)
+    """Write a scheduler's state as JSON, atomically."""
+    stores.write_atomically(path, json.dumps(state))
 
 
 def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
     """Send a decision to the trial's actor; it arrives before the trial's next ``step()``."""
-    reach(trial, "decide", decision)
+    call_actor(trial, "decide", decision)
 
 
-def reach(trial: Trial, door: str, *told: Any) -> Any:
+def call_actor(trial: Trial, door: str, *told: Any) -> Any:
     """Call a door of the trial's actor and return a reference to its answer; None where it has none; never raise."""
     try:
-        method = getattr(trial.temporary_state.ray_actor, door, None)
+        method = getattr(trial_actor(trial), door, None)
         return None if method is None else method.remote(*told)
     except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
         logger.debug("trial %s was not reached for %s: %s", trial.trial_id, door, error)
@@ -118,7 +114,7 @@ class End:
         return math.floor(self._max_t) + 1 if math.isfinite(self._max_t) and at <= self._max_t else None
 
 
-def places(n: int, eta: float) -> int:
+def top_count(n: int, eta: float) -> int:
     """Return how many of ``n`` trials are the best 1/eta: floor(n / eta)."""
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10
 

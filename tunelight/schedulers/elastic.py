@@ -24,8 +24,8 @@ from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
+    ByMetric,
     End,
-    Judged,
     agreed,
     check_judged,
     check_mode,
@@ -37,7 +37,7 @@ from tunelight.schedulers.common import (
     write_state,
 )
 from tunelight.schedulers.growth import Growth
-from tunelight.schedulers.ledger import Need
+from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.promotion import Promotion, Verdict
 from tunelight.schedulers.rungs import Rung
@@ -49,7 +49,7 @@ _MAX_T: Final = 81
 """Below which rungs lie where nobody says how long trials are."""
 
 
-class ElasticASHA(Judged, TrialScheduler):
+class ElasticASHA(ByMetric, TrialScheduler):
     """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
 
     Rungs lie at ``grace_period * reduction_factor ** k`` below ``max_t``. A trial that comes to a rung among the best
@@ -123,7 +123,7 @@ class ElasticASHA(Judged, TrialScheduler):
         self._promotion = Promotion(self._members, eta, grace_period, end, self._worth)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
-        self._some_need: Need | None = None
+        self._resources: TrialResources | None = None
         self._ending = 1
 
     # -- what tunelight asks ------------------------------------------------------------------------
@@ -131,11 +131,11 @@ class ElasticASHA(Judged, TrialScheduler):
     @property
     def max_workers(self) -> int | None:
         """How far a gang may grow; None: not at all."""
-        return self._growth.most
+        return self._growth.max_workers
 
     @max_workers.setter
-    def max_workers(self, most: int | None) -> None:
-        self._growth.most = most
+    def max_workers(self, workers: int | None) -> None:
+        self._growth.max_workers = workers
 
     def keep_free(self, cpus: float) -> None:
         """Leave so many CPUs of the cluster to others, whatever trials could do with them."""
@@ -161,7 +161,7 @@ class ElasticASHA(Judged, TrialScheduler):
         if self._started_at is None:
             self._started_at = self.clock()
         member = self._members.know(trial.trial_id)
-        member.trial, member.need = trial, Need.of(trial)
+        member.trial, member.resources = trial, TrialResources.of(trial)
         if trial.status in (Trial.TERMINATED, Trial.ERROR):  # Tune adds those too when it restores a sweep
             self._end(member)
             return
@@ -170,7 +170,7 @@ class ElasticASHA(Judged, TrialScheduler):
         if member.state is State.PAUSED:
             member.again = True
             self._promotion.leave(member)
-        self._some_need = member.need
+        self._resources = member.resources
         member.told = self._bound(0, 0)
         self._members.move(member, State.WAITING)
         self._ending = 1
@@ -215,18 +215,18 @@ class ElasticASHA(Judged, TrialScheduler):
         self._members.settle(self._growth.started, lambda member: self._adjust(tune_controller, member), self._paused)
         while (member := self._promotion.promotable()) is not None:
             self._growth.ledger.look(tune_controller)
-            if not self._growth.ledger.fits(member.need) and self._members.going:
-                self._growth.make_room(member.need)
+            if not self._growth.ledger.fits(member.resources) and self._members.going:
+                self._growth.make_room(member.resources)
                 return None
             if self._promotion.promote(member):
                 return self._start_again(member)
         if self._members.waiting:
             self._growth.ledger.look(tune_controller)
-            self._growth.make_room(self._members.waiting[0].need)
+            self._growth.make_room(self._members.waiting[0].resources)
             return None
         if not self._members.busy:
             return self._wind_up(tune_controller)
-        for member in self._members.some_going() if self._growth.may_grow(self._some_need) else ():
+        for member in self._members.some_going() if self._growth.may_grow(self._resources) else ():
             self._adjust(tune_controller, member)
         return None
 
@@ -314,7 +314,7 @@ class ElasticASHA(Judged, TrialScheduler):
         if self._deadline_s is None or self._started_at is None:
             return True
         left = self._deadline_s - (self.clock() - self._started_at)
-        each = self._growth.speed.each(self._some_need.workers if self._some_need else 1)
+        each = self._growth.speed.each(self._resources.workers if self._resources else 1)
         return left > 0 and not progress * each + self._growth.speed.start_s > left
 
     def _worth(self, member: Member) -> bool:
@@ -345,7 +345,7 @@ class ElasticASHA(Judged, TrialScheduler):
             "mode": self._mode,
             "reduction_factor": self._promotion.eta,
             "grace_period": self._grace,
-            "max_t": "auto" if self._promotion.cap else self._promotion.max_t,
+            "max_t": "auto" if self._promotion.pasha else self._promotion.max_t,
         }
 
 

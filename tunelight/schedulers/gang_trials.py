@@ -6,12 +6,13 @@ from typing import Any
 
 from ray.actor import ActorHandle
 
+from tunelight.compat.ray import trial_actor
 from tunelight.errors import SettingsError
 
 
-def check_door(trial: Any) -> None:
+def check_is_gang(trial: Any) -> None:
     """Raise SettingsError for a trial that runs without a gang: nothing there would carry a decision out."""
-    actor = getattr(trial.temporary_state, "ray_actor", None)
+    actor = trial_actor(trial)
     if isinstance(actor, ActorHandle) and not hasattr(actor, "decide"):
         raise SettingsError(
             f"GangPBT hands weights from gang to gang, and trial {trial.trial_id} is no gang. Wrap the train function: "

@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tunelight.compat.ray import end_cached_actors
 from tunelight.messages import RESULT_KEY, Resize
 from tunelight.schedulers.common import number, tell
-from tunelight.schedulers.ledger import Ledger, Need
+from tunelight.schedulers.ledger import Ledger, TrialResources
 from tunelight.schedulers.members import Member, Members
 from tunelight.schedulers.speed import Speed, sizes
 
@@ -33,8 +34,8 @@ class Growth:
     share of the cluster as large as its share of the work that is expected to be left, in one worker's seconds.
     """
 
-    def __init__(self, members: Members, most: int | None, cooldown: int) -> None:
-        self.most = most
+    def __init__(self, members: Members, max_workers: int | None, cooldown: int) -> None:
+        self.max_workers = max_workers
         self.speed = Speed()
         self.ledger = Ledger()
         self._members = members
@@ -48,7 +49,7 @@ class Growth:
 
     def started(self, member: Member) -> None:
         """Note that a trial's gang has started, with its least."""
-        self.ledger.hold(member.trial_id, member.need)
+        self.ledger.hold(member.trial_id, member.resources)
         self.speed.restarted(member.pace)
         self._forget(member)
 
@@ -58,9 +59,9 @@ class Growth:
         self._expect(member.trial_id, 0.0)
         self._forget(member)
 
-    def may_grow(self, need: Need | None) -> bool:
-        """Tell whether any trial of this need could grow now."""
-        return need is not None and (self.most or 0) > need.workers and self.ledger.free(need) > 0
+    def may_grow(self, resources: TrialResources | None) -> bool:
+        """Tell whether any trial that reserves this could grow now."""
+        return resources is not None and (self.max_workers or 0) > resources.workers and self.ledger.free(resources) > 0
 
     def promoted(self, member: Member) -> None:
         """Let a trial that was just promoted change its size at once: it has another stretch before it."""
@@ -70,7 +71,7 @@ class Growth:
     def heard(self, member: Member, result: Mapping[str, Any]) -> None:
         """Learn from a report how many workers its trial has, and how fast they are."""
         said = number(result.get(_WORKERS))
-        workers = int(said) if said and math.isfinite(said) else member.asked
+        workers = int(said) if said and math.isfinite(said) else member.target_workers
         second = number(result.get("time_total_s"))
         if second is not None:
             self.speed.heard(member.pace, member.progress, second, workers)
@@ -79,10 +80,10 @@ class Growth:
         member.since += 1
         waited = member.pace.second - member.asked_at
         patience_s = max(2 * self.speed.longest_start_s, _PATIENCE_S)
-        if workers < member.asked and member.since >= self._cooldown and waited > patience_s:
+        if workers < member.target_workers and member.since >= self._cooldown and waited > patience_s:
             member.refused += 1  # what was free is taken: ask for less, and less often from now on
             self._ask(member, workers)
-        elif member.trial_id in self._grown and workers >= member.asked:
+        elif member.trial_id in self._grown and workers >= member.target_workers:
             member.refused = 0
         self._note(member, workers)
 
@@ -91,52 +92,52 @@ class Growth:
 
         Where growing was measured to gain nothing, it gives back what it got.
         """
-        need = member.need
-        if need is None or self.most is None or self.most <= need.workers:
+        resources = member.resources
+        if resources is None or self.max_workers is None or self.max_workers <= resources.workers:
             return
         patience = self._cooldown * (1 + member.refused)
-        have = max(member.pace.workers, need.workers)
+        have = max(member.pace.workers, resources.workers)
         each = member.pace.each.get(have) or self.speed.each(have)
         self._expect(
             member.trial_id, expected * each * self.speed.factor(have, 1) if not math.isnan(each) else expected
         )
         if left <= 0:
             return
-        if member.since is not None and (member.since < patience or member.pace.workers != member.asked):
+        if member.since is not None and (member.since < patience or member.pace.workers != member.target_workers):
             return
-        if have > need.workers and self.speed.gain(have) < _NO_GAIN:
-            self._ask(member, need.workers)
+        if have > resources.workers and self.speed.gain(have) < _NO_GAIN:
+            self._ask(member, resources.workers)
             return
-        limit = min(have + self.ledger.free(need), self._share(member, need)) if alone else have
+        limit = min(have + self.ledger.free(resources), self._share(member, resources)) if alone else have
         limit = max(limit // 2**member.refused, min(limit, 2 * have))  # what was not to be had may be, of half the size
-        for size in reversed(sizes(need.workers, self.most)):
+        for size in reversed(sizes(resources.workers, self.max_workers)):
             if have < size <= limit and self._saves(have, size, left):
                 _release_idle(tune_controller)
                 self._ask(member, size)
                 return
 
-    def make_room(self, need: Need | None) -> None:
+    def make_room(self, resources: TrialResources | None) -> None:
         """Let the least promising of those that grew give back what a trial that waits needs."""
-        if need is None or not self._grown:
+        if resources is None or not self._grown:
             return
-        missing = need.workers - self.ledger.free(need) - sum(self._giving.values())
+        missing = resources.workers - self.ledger.free(resources) - sum(self._giving.values())
         if missing <= 0:
             return
         for member in sorted(self._grown.values(), key=lambda one: (one.target, -one.loss)):
-            least = member.need.workers if member.need else 1
-            fitting = [size for size in sizes(least, member.asked) if size <= member.asked - missing]
-            size = max(fitting, default=least)
-            if size < member.asked:
-                missing -= member.asked - size
+            min_workers = member.resources.workers if member.resources else 1
+            ladder = sizes(min_workers, member.target_workers)
+            size = max((size for size in ladder if size <= member.target_workers - missing), default=min_workers)
+            if size < member.target_workers:
+                missing -= member.target_workers - size
                 self._ask(member, size)
             if missing <= 0:
                 return
 
-    def _share(self, member: Member, need: Need) -> int:
+    def _share(self, member: Member, resources: TrialResources) -> int:
         """Return how many workers a trial may have: its share of the work that is left, rounded in the logarithm."""
-        share = self.ledger.total(need) * self._work[member.trial_id] / self._all_work
-        ladder = sizes(need.workers, self.most or need.workers)
-        return max((size for size in ladder if size <= share * _ROUND), default=need.workers)
+        share = self.ledger.total(resources) * self._work[member.trial_id] / self._all_work
+        ladder = sizes(resources.workers, self.max_workers or resources.workers)
+        return max((size for size in ladder if size <= share * _ROUND), default=resources.workers)
 
     def _expect(self, trial_id: str, work: float) -> None:
         self._all_work += work - self._work.pop(trial_id, 0.0)
@@ -151,8 +152,8 @@ class Growth:
         return saved > max(_WORTH * self.speed.resize_s, 0.0)
 
     def _ask(self, member: Member, size: int) -> None:
-        member.asked, member.since, member.asked_at = size, 0, member.pace.second
-        if member.need is not None and size > member.need.workers:
+        member.target_workers, member.since, member.asked_at = size, 0, member.pace.second
+        if member.resources is not None and size > member.resources.workers:
             self._grown[member.trial_id] = member
         else:
             self._grown.pop(member.trial_id, None)
@@ -161,14 +162,14 @@ class Growth:
 
     def _note(self, member: Member, workers: int) -> None:
         """Count what a trial holds: what it has, and what it may get."""
-        self.ledger.hold(member.trial_id, member.need, max(workers, member.asked))
-        if workers > member.asked:
-            self._giving[member.trial_id] = workers - member.asked
+        self.ledger.hold(member.trial_id, member.resources, max(workers, member.target_workers))
+        if workers > member.target_workers:
+            self._giving[member.trial_id] = workers - member.target_workers
         else:
             self._giving.pop(member.trial_id, None)
 
     def _forget(self, member: Member) -> None:
-        member.asked = member.need.workers if member.need is not None else 1
+        member.target_workers = member.resources.workers if member.resources is not None else 1
         member.since, member.refused = None, 0
         self._grown.pop(member.trial_id, None)
         self._giving.pop(member.trial_id, None)
@@ -176,11 +177,7 @@ class Growth:
 
 def _release_idle(tune_controller: Any) -> None:
     """Let go of gangs that Tune keeps warm for a next trial: there is none, and they hold what could be used."""
-    inner = getattr(tune_controller, "_tune_controller", tune_controller)
-    release = getattr(inner, "_cleanup_cached_actors", None)
-    if release is None:
-        return
     try:
-        release(force_all=True)
+        end_cached_actors(tune_controller)
     except Exception as error:  # noqa: BLE001 - a part of Tune that is not public; idle gangs are no reason to end
         logger.debug("idle gangs were not released: %s", error)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ray.tune.experiment import Trial
 from sortedcontainers import SortedList
 
-from tunelight.schedulers.ledger import Need
+from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.speed import Pace
 
 _LOOKS: Final = 8
@@ -38,7 +38,7 @@ class Member:
 
     trial_id: str
     trial: Any = None
-    need: Need | None = None
+    resources: TrialResources | None = None
     state: State = State.ENDED
     target: int = 0
     """The number of the rung that it comes to next."""
@@ -49,7 +49,7 @@ class Member:
     told: int | None = None
     """Up to which report its gang need not ask."""
     pace: Pace = field(default_factory=Pace)
-    asked: int = 0
+    target_workers: int = 0
     """How many workers it is to have."""
     since: int | None = None
     """Reports since its gang was last asked to change its size; None: not since it started."""

@@ -16,6 +16,7 @@ from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer, Quantized
 
 from tunelight.errors import SettingsError, guess
+from tunelight.settings.dotted import holder_of
 from tunelight.space import SearchSpace
 from tunelight.space.domains import ARGUMENTS, MODIFIERS, whole_bounds
 from tunelight.space.more_domains import Fixed
@@ -185,12 +186,3 @@ def _values(domain: Any) -> list[Any]:
     if isinstance(domain, Mapping):
         return list(domain["grid_search"])
     return list(domain.categories) if isinstance(domain, Categorical) else []
-
-
-def holder_of(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Return the part of a configuration that a dotted key lies in, and its name there."""
-    if key in config or "." not in key:
-        return config, key
-    first, _, rest = key.partition(".")
-    inner = config.get(first)
-    return holder_of(inner, rest) if isinstance(inner, dict) else (config, key)

@@ -13,7 +13,7 @@ from typing import Final
 
 from sortedcontainers import SortedList
 
-from tunelight.schedulers.common import places
+from tunelight.schedulers.common import top_count
 from tunelight.schedulers.rungs import Rung
 
 _RECENT: Final = 512
@@ -26,7 +26,7 @@ _DOUBT: Final = 1.645 * math.sqrt(2)
 """By how many standard deviations of one value two equal ones differ at most, nine times of ten."""
 
 
-class Cap:
+class Pasha:
     """Tells when the order of trials at the top rung contradicts that at the rung below; O(log n) a report.
 
     Noise is measured by third differences of a trial's reports between the two rungs, in which a learning curve
@@ -65,11 +65,11 @@ class Cap:
         own, rank = below.filed[trial_id][0], top.rank(trial_id)
         before = self._below.bisect_left(own)
         self._below.add(own)
-        if min(rank, before) >= max(1, places(len(self._below), eta)):
+        if min(rank, before) >= max(1, top_count(len(self._below), eta)):
             return False
         return abs(float(self._below[min(rank, len(self._below) - 1)]) - own) > self.epsilon
 
-    def raised(self) -> None:
+    def rung_added(self) -> None:
         """Forget what was learned between rungs that are the highest no longer."""
         for known in (self._last, self._recent, self._sorted, self._below):
             known.clear()

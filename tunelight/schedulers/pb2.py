@@ -20,7 +20,8 @@ import numpy as np
 
 from tunelight.errors import SettingsError
 from tunelight.schedulers.common import is_number
-from tunelight.schedulers.mutation import holder_of, stepped
+from tunelight.schedulers.mutation import stepped
+from tunelight.settings.dotted import holder_of
 from tunelight.space.domains import spell
 
 _KINDS: Final = ("uniform", "quniform", "loguniform", "qloguniform")

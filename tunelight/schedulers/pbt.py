@@ -27,19 +27,19 @@ from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
-    Judged,
+    ByMetric,
     agreed,
+    call_actor,
     check_judged,
     check_mode,
     is_number,
-    reach,
     tell,
     write_state,
 )
-from tunelight.schedulers.gang_trials import check_door, folder_of
+from tunelight.schedulers.gang_trials import check_is_gang, folder_of
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of, put
 from tunelight.schedulers.pb2 import Gains, Interval, check_installed
-from tunelight.schedulers.time_sharing import next_in_turn, others_wait
+from tunelight.schedulers.time_sharing import next_trial, should_yield
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -69,7 +69,7 @@ class _Member:
     ended: bool = False
 
 
-class GangPBT(Judged, FIFOScheduler):
+class GangPBT(ByMetric, FIFOScheduler):
     """Train a population: the worst take over the best ones' weights and a mutation of their settings.
 
     Every member is asked at each ``perturbation_interval``-th report. Among the best quarter it offers its state: one
@@ -200,7 +200,7 @@ class GangPBT(Judged, FIFOScheduler):
             return self._go_on(trial, member, None)
         if not due and not leaves:
             return self._go_on(trial, member, member.due)
-        pause = self._ahead(member) or others_wait(tune_controller, trial, self._reports)
+        pause = self._ahead(member) or should_yield(tune_controller, trial, self._reports)
         judged = due and loss is not None and not (pause and leaves)
         # Who is paused at once could not say whether it adopted: it pauses at its next report, which does.
         if judged and self._judge(trial, member, number + 1 if pause else member.due):
@@ -225,7 +225,7 @@ class GangPBT(Judged, FIFOScheduler):
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
         """Return the waiting member with the fewest reports."""
-        chosen: Trial | None = next_in_turn(tune_controller, self._reports)
+        chosen: Trial | None = next_trial(tune_controller, self._reports)
         member = None if chosen is None else self._members.get(chosen.trial_id)
         return None if member is not None and self._ahead(member) else chosen
 
@@ -265,7 +265,7 @@ class GangPBT(Judged, FIFOScheduler):
     def _go_on(self, trial: Trial, member: _Member, until: int | None) -> str:
         """Tell a member's gang up to which report it need not ask, unless it knows."""
         if not member.told:
-            check_door(trial)
+            check_is_gang(trial)
             tell(trial, Continue(until))
         member.told = True
         return str(TrialScheduler.CONTINUE)
@@ -281,7 +281,7 @@ class GangPBT(Judged, FIFOScheduler):
                 return True
         elif trial.trial_id in best:
             member.offered, member.worth = member.reports, member.loss if member.loss is not None else math.inf
-            self._offers[trial.trial_id] = reach(trial, "offer")
+            self._offers[trial.trial_id] = call_actor(trial, "offer")
         return False
 
     def _exploit(self, trial: Trial, member: _Member, parent_id: str, until: int) -> None:

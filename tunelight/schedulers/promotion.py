@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tunelight.schedulers.common import WORST
 from tunelight.schedulers.members import Member, Members, State
-from tunelight.schedulers.pasha import Cap
+from tunelight.schedulers.pasha import Pasha
 from tunelight.schedulers.rungs import Rung
 
 Verdict = Literal["go on", "pause", "stop"]
@@ -34,9 +34,9 @@ class Promotion:
         self.eta = eta
         self.max_t = math.inf if max_t is None else max_t
         self.rungs: list[Rung] = []
-        self.cap = Cap() if max_t is None else None
+        self.pasha = Pasha() if max_t is None else None
         milestone = grace
-        while milestone < self.max_t and (self.cap is None or len(self.rungs) < 2):
+        while milestone < self.max_t and (self.pasha is None or len(self.rungs) < 2):
             self.rungs.append(Rung(milestone))
             milestone *= eta
         self._nobody = False
@@ -53,7 +53,7 @@ class Promotion:
     def expected(self, member: Member) -> float:
         """Return how much progress a trial is expected to make from here: 1/eta of it past each rung."""
         total, share, at = 0.0, 1.0, member.progress
-        for number in range(member.target, len(self.rungs) + (self.cap is None)):
+        for number in range(member.target, len(self.rungs) + (self.pasha is None)):
             total += share * (self.end_of(number) - at)
             share, at = share / self.eta, self.end_of(number)
         return total
@@ -69,8 +69,8 @@ class Promotion:
         """
         at, first = member.progress, member.target
         member.loss = loss
-        if self.cap is not None and at >= self.rungs[-2].milestone:
-            self.cap.heard(member.trial_id, loss)
+        if self.pasha is not None and at >= self.rungs[-2].milestone:
+            self.pasha.heard(member.trial_id, loss)
         self._file(member, at, loss)
         if ended or not self.rungs or at >= self.max_t:
             return "go on"
@@ -121,7 +121,7 @@ class Promotion:
     def load(self, state: Iterable[Mapping[str, Any]]) -> None:
         """Take up what ``state`` returned; trials that trained then are taken to come again."""
         saved = list(state)
-        while self.cap is not None and len(self.rungs) < len(saved):
+        while self.pasha is not None and len(self.rungs) < len(saved):
             self.rungs.append(Rung(self.rungs[-1].milestone * self.eta))
         for number, (rung, filed) in enumerate(zip(self.rungs, saved, strict=True)):
             rung.load(filed)
@@ -137,7 +137,7 @@ class Promotion:
     @property
     def _passable(self) -> int:
         """How many rungs a trial may go past."""
-        return len(self.rungs) - (self.cap is not None)
+        return len(self.rungs) - (self.pasha is not None)
 
     def _file(self, member: Member, at: float, loss: float) -> None:
         target = member.target
@@ -145,17 +145,17 @@ class Promotion:
             self.rungs[target].file(member.trial_id, loss)
             target += 1
             if target == len(self.rungs):
-                self._raise_cap(member.trial_id)
+                self._add_rung(member.trial_id)
         if target != member.target:
             self._members.move(member, member.state, target)
             self.changed()
 
-    def _raise_cap(self, trial_id: str) -> None:
+    def _add_rung(self, trial_id: str) -> None:
         """Add a rung if a trial that has come to the top one is out of order there."""
         top = self.rungs[-1]
-        if self.cap is not None and self.cap.contradicts(top, self.rungs[-2], trial_id, self.eta):
+        if self.pasha is not None and self.pasha.contradicts(top, self.rungs[-2], trial_id, self.eta):
             self.rungs.append(Rung(top.milestone * self.eta))
-            self.cap.raised()
+            self.pasha.rung_added()
 
     def _passes(self, member: Member, numbers: range, sure: int = 0) -> bool:
         """Promote a trial past these rungs while it is among their best; the first ``sure`` ones it is."""

@@ -120,9 +120,9 @@ class Speed:
         pace.each[workers] = each
 
 
-def sizes(least: int, most: int) -> list[int]:
+def sizes(min_workers: int, max_workers: int) -> list[int]:
     """Return the sizes that a gang may have: ``least``, its doubles, and ``most``."""
-    found = [least]
-    while found[-1] * 2 <= most:
+    found = [min_workers]
+    while found[-1] * 2 <= max_workers:
         found.append(found[-1] * 2)
-    return found if found[-1] >= most else [*found, most]
+    return found if found[-1] >= max_workers else [*found, max_workers]

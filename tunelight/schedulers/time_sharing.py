@@ -8,11 +8,13 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
+from tunelight.compat.ray import cluster_size
+
 Order = Callable[[Any], tuple[int, int]]
 """How much a trial has had: whoever has had less comes first."""
 
 
-def next_in_turn(controller: Any, order: Order) -> Any:
+def next_trial(controller: Any, order: Order) -> Any:
     """Return the trial to run next: the first in order of those that Tune has promised a gang, else of those that wait.
 
     Only one that waits is promised a gang at a time, so that who comes back later with less may still come first.
@@ -25,22 +27,24 @@ def next_in_turn(controller: Any, order: Order) -> Any:
     return None
 
 
-def others_wait(controller: Any, trial: Any, order: Order) -> bool:
+def should_yield(controller: Any, trial: Any, order: Order) -> bool:
     """Tell whether a trial is to let another have its gang: one waits that has had no more, and there is no room."""
     try:
         live = [one for one in controller.get_live_trials() if not one.is_finished()]
         waiting = [one for one in live if one is not trial and one.status in (Trial.PENDING, Trial.PAUSED)]
-        return len(live) > slots(controller, trial) and any(order(one)[0] <= order(trial)[0] for one in waiting)
+        return len(live) > max_gangs(controller, trial) and any(order(one)[0] <= order(trial)[0] for one in waiting)
     except AttributeError:  # a controller that only stands in for Tune's
         return False
 
 
-def slots(controller: Any, trial: Any) -> float:
+def max_gangs(controller: Any, trial: Any) -> float:
     """Return how many gangs like this trial's the cluster can hold, by its CPUs and GPUs; infinity if nobody says."""
-    updater, factory = controller._resource_updater, trial.placement_group_factory
+    size = cluster_size(controller)
+    if size is None:
+        return math.inf
     most = math.inf
-    for name, total in (("CPU", updater.get_num_cpus()), ("GPU", updater.get_num_gpus())):
-        needed = sum(bundle.get(name, 0) for bundle in factory.bundles)
+    for name, total in zip(("CPU", "GPU"), size, strict=True):
+        needed = sum(bundle.get(name, 0) for bundle in trial.placement_group_factory.bundles)
         if needed:
             most = min(most, math.floor(total / needed + 1e-9))
     return most

@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.random import RandomSearcher
-from tunelight.searchers.sweep import Again, Follower, Start, SweepSearch, teach
+from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, TrackingSearcher, teach
 
 if TYPE_CHECKING:
     from tunelight.searchers.optuna import OptunaSearcher
 
-__all__ = ["Again", "Follower", "GridSearcher", "OptunaSearcher", "RandomSearcher", "Start", "SweepSearch", "teach"]
+__all__ = [
+    "ResumedTrial",
+    "TrackingSearcher",
+    "GridSearcher",
+    "OptunaSearcher",
+    "RandomSearcher",
+    "ResumeState",
+    "SweepSearch",
+    "teach",
+]
 
 
 def __getattr__(name: str) -> Any:

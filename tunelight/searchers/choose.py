@@ -33,10 +33,10 @@ def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
     """Return the searcher that the settings name. Raises: SettingsError for an unknown one."""
     from ray.tune.search import Searcher
 
-    from tunelight.searchers.sweep import Follower
+    from tunelight.searchers.sweep import TrackingSearcher
 
     given: Any = settings.searcher
-    if isinstance(given, Searcher) and not isinstance(given, Follower):
+    if isinstance(given, Searcher) and not isinstance(given, TrackingSearcher):
         if space.when or space.require:
             raise SettingsError(
                 f"The searcher {type(given).__name__} knows neither conditions nor constraints, and the search space "

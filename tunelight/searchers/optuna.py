@@ -22,8 +22,8 @@ from tunelight.record.names import STUDY_FILE
 from tunelight.searchers.distributions import Parameter, parameter_of
 from tunelight.searchers.earlier import Earlier
 from tunelight.searchers.samplers import generator, keeps_nothing, make_sampler, quiet, reseed
-from tunelight.searchers.study_copy import Mirror, storage_opener
-from tunelight.searchers.sweep import Follower
+from tunelight.searchers.study_copy import StudyCopy, storage_opener
+from tunelight.searchers.sweep import TrackingSearcher
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
 from tunelight.space.plain import plain
@@ -49,7 +49,7 @@ class _Live:
     steps: set[Any] = field(default_factory=set)
 
 
-class OptunaSearcher(Follower):
+class OptunaSearcher(TrackingSearcher):
     """Suggest what an Optuna sampler makes of the trials so far.
 
     The study is in memory. A copy of it, for optuna-dashboard and Optuna's own plots, is written by a thread of its
@@ -95,7 +95,7 @@ class OptunaSearcher(Follower):
         self._study: optuna.Study | None = None
         self._live: dict[str, _Live] = {}
         self._met = 0
-        self._mirror: Mirror | None = None
+        self._study_copy: StudyCopy | None = None
         self._warned: set[str] = set()
         if sampler is not None or self._objectives:  # a wrong one is refused here, as soon as it is known
             make_sampler(self._named, options, seed or 0, len(self._objectives))
@@ -163,19 +163,19 @@ class OptunaSearcher(Follower):
     def mirror_to(self, folder: Path) -> None:
         """Write a copy of the study from now on: to ``study_storage``, or to the journal in a sweep's folder."""
         where = self.address or str(folder / STUDY_FILE)
-        self._mirror = Mirror(self.study, self._storage, storage_opener(where), where, folder)
-        self._mirror.start()
+        self._study_copy = StudyCopy(self.study, self._storage, storage_opener(where), where, folder)
+        self._study_copy.start()
 
     def close(self, states: Mapping[str, str]) -> None:
         """Tell the study of trials that were cut off with the sweep, by their recorded states, and end the copy."""
         for trial_id in list(self._live):
             self.end(trial_id, states.get(trial_id, INTERRUPTED))
-        if self._mirror is not None:
-            self._mirror.close()
+        if self._study_copy is not None:
+            self._study_copy.close()
 
     def _changed(self) -> None:
-        if self._mirror is not None:
-            self._mirror.changed()
+        if self._study_copy is not None:
+            self._study_copy.changed()
 
     # -- trials that begin
 

@@ -109,7 +109,7 @@ def _journal(path: Path) -> BaseStorage:
     return JournalStorage(JournalFileBackend(str(path)))
 
 
-class Mirror:
+class StudyCopy:
     """Writes a study in memory to a storage, from a thread of its own, whenever it has changed.
 
     What the storage holds of the study is brought up to date, and written anew where it contradicts it. A write that

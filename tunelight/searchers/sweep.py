@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ray import ObjectRef
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search import SearchAlgorithm, Searcher
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_last_result
 from tunelight.errors import TunelightError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import ERROR, FINISHED, STOPPED
@@ -26,7 +25,7 @@ _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"
 
 
-class Follower(Searcher):
+class TrackingSearcher(Searcher):
     """A Searcher that hears of every trial, also of those that it did not suggest, and how each of them ended.
 
     ``notes``: what the person who runs the sweep should know.
@@ -50,7 +49,7 @@ class Follower(Searcher):
 
 
 @dataclass(frozen=True)
-class Again:
+class ResumedTrial:
     """A trial of the sweep's last run that goes on in this one."""
 
     trial_id: str
@@ -65,12 +64,12 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Start:
+class ResumeState:
     """Where a sweep that goes on starts from: nothing yet, by default."""
 
     created: int = 0
     """How many trials there are already."""
-    again: tuple[Again, ...] = ()
+    resumed: tuple[ResumedTrial, ...] = ()
     told: frozenset[str] = frozenset()
     """The trials that the searcher knows as its own suggestions, and is to hear of again."""
     points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -97,7 +96,7 @@ class SweepTrial(_Trial):  # type: ignore[misc]
         """Keep the last result, without statistics of the earlier ones."""
         if self.experiment_tag:
             result.update(experiment_tag=self.experiment_tag)
-        self.run_metadata.last_result = result
+        set_last_result(self, result)
         self.run_metadata.last_result_time = time.time()
 
     def get_json_state(self) -> tuple[str, str]:
@@ -125,7 +124,7 @@ class SweepSearch(SearchAlgorithm):
         *,
         reservation: PlacementGroupFactory | None = None,
         written: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
-        start: Start | None = None,
+        start: ResumeState | None = None,
         admit: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -138,9 +137,9 @@ class SweepSearch(SearchAlgorithm):
         self._written = written
         self._admit = admit
         self._clock = clock
-        start = start or Start()
+        start = start or ResumeState()
         self._created = start.created
-        self._again = deque(start.again)
+        self._resumed = deque(start.resumed)
         self._told = set(start.told)
         self._points = start.points
         self._heard: dict[str, Any] = {}
@@ -171,8 +170,8 @@ class SweepSearch(SearchAlgorithm):
         """
         if self._max_concurrent is not None and self._at_once() >= self._max_concurrent:
             return None
-        if self._again:
-            return self._take_up(self._again.popleft())
+        if self._resumed:
+            return self._take_up(self._resumed.popleft())
         if self._created >= self._num_samples or self._exhausted or not self._admit():
             return None
         trial_id = f"{self._created:05d}"
@@ -187,20 +186,20 @@ class SweepSearch(SearchAlgorithm):
         """Return how many trials run or are to; a paused one holds nothing."""
         return sum(trial.status != Trial.PAUSED for trial in self._live.values())
 
-    def _take_up(self, past: Again) -> Trial:
+    def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
         checkpoints.tell_heard(past.number, past.folder, past.trained)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED
-            trial.run_metadata.last_result = {TRAINING_ITERATION: past.number}  # Tune prints if there is none
+            set_last_result(trial, {TRAINING_ITERATION: past.number})  # Tune prints if there is none
         return trial
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
         if self._baselines:
             baseline = self._baselines.popleft()
             self._untold.add(trial_id)
-            if isinstance(self.searcher, Follower):
+            if isinstance(self.searcher, TrackingSearcher):
                 self.searcher.take(trial_id, baseline)
                 self._told.add(trial_id)
             return baseline
@@ -255,15 +254,15 @@ class SweepSearch(SearchAlgorithm):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
         trial = self._live.pop(trial_id, None)
-        if trial is not None and isinstance(trial._default_result_or_future, ObjectRef):
-            trial._default_result_or_future = None  # an object of Ray's that nobody has looked at, and nobody will
+        if trial is not None:
+            forget_default_result(trial)
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         state = self._ended(trial, trial_id, result or {}, error)
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if error else result)
         if trial_id not in self._told:
             return
-        if isinstance(self.searcher, Follower):
+        if isinstance(self.searcher, TrackingSearcher):
             self.searcher.end(trial_id, state, result)
         else:
             self.searcher.on_trial_complete(trial_id=trial_id, result=None if error else result, error=error)
@@ -284,7 +283,7 @@ class SweepSearch(SearchAlgorithm):
         """Return True when no trial is to come and none lives."""
         if self._finished:
             return True
-        if self._live or self._again:
+        if self._live or self._resumed:
             return False
         return self._created >= self._num_samples or self._exhausted or not self._admit()
 

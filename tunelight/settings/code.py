@@ -5,19 +5,19 @@ Neither torch nor Lightning is imported here: their classes are known by the nam
 
 from __future__ import annotations
 
-import dis
 import functools
 import hashlib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
 
+from tunelight.compat.lightning import flavour, flavour_of
 from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError, guess
+from tunelight.settings.pickling import captured, find_unpicklable, operands, parts_of
 
 # --- import paths -----------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ def check_model(model: Any, data: Any = None) -> None:
 
 def _is_lightning(kind: type, name: str) -> bool:
     """Tell whether a class derives from Lightning's class of that name."""
-    return any(base.__name__ == name and base.__module__.startswith("pytorch_lightning.") for base in kind.__mro__)
+    return flavour_of(kind) == flavour() and any(base.__name__ == name for base in kind.__mro__)
 
 
 def _refuse_other_lightning(value: Any, what: str) -> None:
@@ -183,12 +183,12 @@ def _other_lightning(value: Any, seen: set[int], home: str | None = None) -> str
         if home not in (None, value.__module__):
             return None
         home = value.__module__
-        imported = (name for name in _operands(value.__code__, "IMPORT_NAME") if _is_other(name))
+        imported = (name for name in operands(value.__code__, "IMPORT_NAME") if _is_other(name))
         if (found := next(imported, None)) is not None:
             return found
-        parts = [part for _, part in _captured(value)]
+        parts = [part for _, part in captured(value)]
     elif isinstance(value, functools.partial | MethodType):
-        parts = [part for _, part in _parts(value)]
+        parts = [part for _, part in parts_of(value)]
     elif not isinstance(value, type) and isinstance(
         call := inspect.getattr_static(type(value), "__call__", None), FunctionType
     ):
@@ -208,85 +208,12 @@ def check_picklable(value: Any, what: str) -> bytes:
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as error:
-        way, part, reason = _culprit(value, error)
-        where = f"Its {way}" if way else "It"
+        labels, part, reason = find_unpicklable(value, cloudpickle.dumps)
+        where = f"Its {', '.join(labels)}" if labels else "It"
         raise TrainFunctionError(
             f"{what} cannot be sent to the workers. {where}, an object of {import_path(type(part))}, "
-            f"cannot be pickled: {reason}. Make it on the worker, inside the training code."
+            f"cannot be pickled: {reason or error}. Make it on the worker, inside the training code."
         ) from error
-
-
-def _culprit(value: Any, error: Exception) -> tuple[str, Any, Exception]:
-    """Return the way down to the innermost part that cannot be pickled, that part, and why."""
-    way: list[str] = []
-    seen = {id(value)}
-    found = True
-    while found:
-        found = False
-        for label, part in _parts(value):
-            reason = None if id(part) in seen else _why_not(part)
-            seen.add(id(part))
-            if reason is not None:
-                way.append(label)
-                value, error, found = part, reason, True
-                break
-    return ", ".join(way), value, error
-
-
-def _why_not(value: Any) -> Exception | None:
-    try:
-        cloudpickle.dumps(value)
-    except Exception as error:  # noqa: BLE001 - as in check_picklable
-        return error
-    return None
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object takes with it when it is pickled, each with a name for it."""
-    if isinstance(value, FunctionType):
-        yield from _captured(value)
-    elif isinstance(value, MethodType):
-        yield from (("object", value.__self__), ("function", value.__func__))
-    elif isinstance(value, functools.partial):
-        yield "function", value.func
-        yield from ((f"argument {index}", part) for index, part in enumerate(value.args))
-        yield from ((f"argument {name!r}", part) for name, part in value.keywords.items())
-    elif isinstance(value, Mapping):
-        yield from ((f"item {key!r}", part) for key, part in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((f"item {index}", part) for index, part in enumerate(value))
-    else:
-        attributes = dict(getattr(value, "__dict__", {}))
-        yield from ((f"attribute {name!r}", part) for name, part in attributes.items())
-
-
-def _captured(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield a function's closure variables, the globals that its code names, and its default values."""
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            content = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-        yield f"closure variable {name!r}", content
-    for name in dict.fromkeys(_operands(code, "LOAD_GLOBAL")):
-        if name in function.__globals__:
-            yield f"global variable {name!r}", function.__globals__[name]
-    defaults = function.__defaults__ or ()
-    first = code.co_argcount - len(defaults)
-    named = dict(zip(code.co_varnames[first : code.co_argcount], defaults, strict=True))
-    for name, default in {**named, **(function.__kwdefaults__ or {})}.items():
-        yield f"default value of {name!r}", default
-
-
-def _operands(code: CodeType, operation: str) -> Iterator[str]:
-    """Yield what one kind of instruction names in some code and in the functions inside it."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == operation:
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _operands(constant, operation)
 
 
 # --- callbacks --------------------------------------------------------------------------------------------

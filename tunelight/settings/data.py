@@ -13,18 +13,6 @@ SOURCES = ("parquet",)
 """What a dataset can be read from by its path alone."""
 
 
-class Fed:
-    """What follows from the settings of a sweep's datasets."""
-
-    datasets: Mapping[str, Any] | None
-    data_cpus: float | None
-
-    @property
-    def room_for_data(self) -> float:
-        """How many CPUs trials have to leave for preprocessing: 1 where there are datasets, unless it was told."""
-        return 0.0 if not self.datasets else 1.0 if self.data_cpus is None else self.data_cpus
-
-
 def check_datasets(name: str, value: Any) -> dict[str, Any]:
     """Return datasets by name: Ray Data's as they are, a path as {"parquet": path}. Raises: SettingsError."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):

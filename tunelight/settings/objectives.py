@@ -61,26 +61,3 @@ def check_paired(metric: Any, mode: Any) -> None:
             f"mode={mode!r} has to hold 'min' or 'max' for each metric, and metric={metric!r}. Give as many modes as "
             "metrics, in their order, or one for all."
         )
-
-
-class Judged:
-    """The part of a sweep's settings that says what it searches for."""
-
-    metric: str | Sequence[str] | None
-    mode: Mode | Sequence[Mode]
-
-    @property
-    def objectives(self) -> tuple[tuple[str, Mode], ...]:
-        """What is searched for, (metric, mode) each; trials are judged by the first."""
-        return paired(self.metric, self.mode)
-
-    @property
-    def judged_by(self) -> dict[str, Any]:
-        """The metric and mode that trials are judged by, where they are judged by one."""
-        return dict(zip(("metric", "mode"), (*self.objectives, (None, self.mode))[0], strict=True))
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """What the record holds of it: ``metric`` and ``mode`` of the first, and the others as ``further``, if any."""
-        further = [list(pair) for pair in self.objectives[1:]]
-        return {**self.judged_by, **({"further": further} if further else {})}

@@ -1,346 +1,256 @@
-"""What a sweep can be told: every setting, its default and its check."""
+# ruff: noqa: RUF009 - the calls return dataclass fields
+"""Every setting of a sweep: the fields of ``Settings``, each with its default, check, JSON type and help.
+
+The keywords of SearchSpace, the keys of a YAML file and its JSON Schema, and ``--set`` of the command line follow from
+it; ``tunelight.run`` spells the names out for editors.
+"""
 
 from __future__ import annotations
 
-import functools
-import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from importlib.util import find_spec
-from numbers import Integral, Real
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal
 
-from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.arguments import replacement
-from tunelight.errors import HOW_TO_GET_HOROVOD, ArgumentError, SettingsError, guess, unknown
+from tunelight.errors import ArgumentError, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.settings.code import load_object, tune_callback
-from tunelight.settings.data import Fed, check_datasets
-from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode, check_paired
-
-BACKENDS = ("ddp", "horovod", "sharded")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
+from tunelight.settings import checks
+from tunelight.settings.checks import BACKENDS
+from tunelight.settings.data import check_datasets
+from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
 
 PARTS: tuple[str, ...] = ("model", "data", "trainer")
 """What the keys of a ``model=`` sweep's search space begin with."""
+_MAX_SEED = 2**32 - 1
+"""As NumPy's and Lightning's."""
+_not_negative = partial(checks.number, zero=True)
+
+# --- JSON types ---------------------------------------------------------------------------------------------
+
+JsonType = Mapping[str, Any]
+
+
+def _any_of(*types: JsonType) -> JsonType:
+    return {"anyOf": list(types)}
+
+
+def _array(items: JsonType, **more: Any) -> JsonType:
+    return {"items": items, "type": "array", **more}
+
+
+def _enum(values: Iterable[str]) -> JsonType:
+    return {"enum": list(values), "type": "string"}
+
+
+_NULL: JsonType = {"type": "null"}
+_TEXT: JsonType = {"type": "string"}
+_FLAG: JsonType = {"type": "boolean"}
+_OBJECT: JsonType = {"additionalProperties": True, "type": "object"}
+_INTEGER: JsonType = {"type": "integer"}
+_COUNT: JsonType = {"exclusiveMinimum": 0, "type": "integer"}
+_POSITIVE: JsonType = {"exclusiveMinimum": 0, "type": "number"}
+_NOT_NEGATIVE: JsonType = {"minimum": 0, "type": "number"}
+_PATH: JsonType = {"pattern": r"^[\w.]+:[\w.]+$|^\w+(\.\w+)+$", "type": "string"}
+_SOURCES: JsonType = {
+    "additionalProperties": _any_of(_TEXT, {"additionalProperties": _any_of(_TEXT, _array(_TEXT)), "type": "object"}),
+    "type": "object",
+}
+
+# --- the table ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Settings(Judged, Fed):
-    """All that a sweep can be told beside its search space: one field for each keyword of ``tunelight.run``.
+class Setting:
+    """What is known of one setting."""
 
-    The same names are keywords of SearchSpace and keys of a YAML file. Each value is checked here; ``check_settings``
-    checks them against each other and a search space. Import paths are imported, ``checkpoints`` may be a mapping.
-    Raises: SettingsError, ImportPathError. Runs on: driver.
+    default: Any
+    """As a user would write it."""
+    check: Callable[[str, Any], Any]
+    """Called with the setting's name and a value; returns the value as a sweep uses it."""
+    help: str
+    json: JsonType
+    """The JSON Schema of what a YAML file may hold."""
+
+
+def _setting(default: Any, check: Callable[[str, Any], Any], about: str, *types: JsonType) -> Any:
+    """Return a field of :class:`Settings`, whose YAML may hold any of ``types``, and null where that is the default."""
+    types = (*types, _NULL) if default is None else types
+    json = types[0] if len(types) == 1 else _any_of(*types)
+    return field(default=default, metadata={"setting": Setting(default, check, about, json)})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a sweep: one field for each keyword of ``tunelight.run`` but the search space.
+
+    Each value is checked here; ``space.check.check_settings`` checks them against each other and a search space. Import
+    paths are imported, ``checkpoints`` may be a mapping. Raises: SettingsError, ImportPathError. Runs on: driver.
     """
 
-    train: Any = None
-    model: Any = None
-    data: Any = None
-    trainer_args: Mapping[str, Any] | None = None
-    datasets: Mapping[str, Any] | None = None
-    data_cpus: float | None = None
-    cache: bool = False
-    metric: str | Sequence[str] | None = None
-    mode: Mode | Sequence[Mode] = "min"
-    num_samples: int = 10
-    max_epochs: int | None = None
-    scheduler: Any = "asha"
-    searcher: Any = None
-    workers: int | tuple[int, int] | None = None
-    cpus_per_worker: float = 1
-    gpus_per_worker: float = 0
-    resources_per_trial: Mapping[str, Any] | None = None
-    backend: Literal["ddp", "horovod", "sharded"] = "ddp"
-    reuse_gangs: bool = True
-    checkpoints: Checkpoints | None = field(default_factory=Checkpoints)
-    max_concurrent: int | None = None
-    time_budget: float | str | timedelta | None = None
-    storage: str | os.PathLike[str] = "tunelight_runs"
-    name: str | None = None
-    resume: bool | Literal["force"] = False
-    seed: int | None = None
-    baselines: Sequence[Mapping[str, Any]] = ()
-    warm_start: Sequence[str | os.PathLike[str]] = ()
-    callbacks: Sequence[Any] = ()
-    failures: FailurePolicy = field(default_factory=FailurePolicy)
-    on_resize: OnResize = field(default_factory=OnResize)
-    address: str | None = None
-    runtime_env: Mapping[str, Any] | None = None
-    progress: bool = True
-    verbose: int = 0
+    train: Any = _setting(None, checks.code, "The train function, package.module:function.", _PATH)
+    model: Any = _setting(None, checks.code, "The LightningModule's class.", _PATH)
+    data: Any = _setting(None, checks.code, "The LightningDataModule's class.", _PATH)
+    trainer_args: Mapping[str, Any] | None = _setting(
+        None, checks.mapping, "More arguments of Lightning's Trainer.", _OBJECT
+    )
+    datasets: Mapping[str, Any] | None = _setting(
+        None, check_datasets, "Data of Ray Data by name: {train: {parquet: path}}.", _SOURCES
+    )
+    data_cpus: float | None = _setting(
+        None, _not_negative, "CPUs kept free of trials, to preprocess datasets: 1 where there are any.", _NOT_NEGATIVE
+    )
+    cache: bool = _setting(False, checks.flag, "Read datasets once, before the trials.", _FLAG)
+    metric: str | Sequence[str] | None = _setting(
+        None,
+        check_metric,
+        "The logged metric that trials are judged by; a list for several objectives.",
+        _TEXT,
+        _array(_TEXT),
+    )
+    mode: Mode | Sequence[Mode] = _setting(
+        "min",
+        check_mode,
+        "Whether less or more is better; a list for several objectives.",
+        _enum(MODES),
+        _array(_enum(MODES)),
+    )
+    num_samples: int = _setting(10, checks.whole, "Trials in all; of a grid: how often it is walked through.", _COUNT)
+    max_epochs: int | None = _setting(None, checks.whole, "Epochs of a trial that is not stopped.", _COUNT)
+    scheduler: Any = _setting(
+        "asha", checks.scheduler, "Which trials are stopped early: asha, elastic_asha, fifo, ...", _TEXT, _OBJECT, _NULL
+    )
+    searcher: Any = _setting(
+        None, checks.anything, "Where configurations come from: random, tpe, gp, cmaes, ...", _TEXT, _OBJECT
+    )
+    workers: int | tuple[int, int] | None = _setting(
+        None,
+        checks.workers,
+        "Workers of a trial; [1, 4] is an elastic gang of one to four.",
+        _COUNT,
+        _array(_COUNT, maxItems=2, minItems=2),
+    )
+    cpus_per_worker: float = _setting(1, checks.number, "CPUs of each worker.", _POSITIVE)
+    gpus_per_worker: float = _setting(0, _not_negative, "GPUs of each worker.", _NOT_NEGATIVE)
+    resources_per_trial: Mapping[str, Any] | None = _setting(
+        None, checks.mapping, "The same in Ray Tune's older terms: {cpu: 1, extra_cpu: 4}.", _OBJECT
+    )
+    backend: Literal["ddp", "horovod", "sharded"] = _setting(
+        "ddp", checks.backend, "How the workers of a trial train together.", _enum(BACKENDS)
+    )
+    reuse_gangs: bool = _setting(True, checks.flag, "Keep workers warm from trial to trial.", _FLAG)
+    checkpoints: Checkpoints | None = _setting(
+        True,
+        checks.checkpoints,
+        "Which checkpoints are kept: {keep: 1, every: 1}; false for none.",
+        _FLAG,
+        _OBJECT,
+        _NULL,
+    )
+    max_concurrent: int | None = _setting(None, checks.whole, "Trials that run at once, at most.", _COUNT)
+    time_budget: float | str | timedelta | None = _setting(
+        None, checks.time_budget, "After which the sweep ends: seconds, or 2h, 1h 30m.", _POSITIVE, _TEXT
+    )
+    storage: str | os.PathLike[str] = _setting(
+        "tunelight_runs", checks.storage, "The folder of sweeps, or its URL.", _TEXT
+    )
+    name: str | None = _setting(None, checks.folder_name, "The sweep's name, which is that of its folder.", _TEXT)
+    resume: bool | Literal["force"] = _setting(
+        False,
+        checks.resume,
+        "Go on with the sweep of that name, if there is one.",
+        _FLAG,
+        {"const": "force", "type": "string"},
+    )
+    seed: int | None = _setting(
+        None,
+        partial(checks.whole, least=0, most=_MAX_SEED),
+        "Seeds configurations and trials.",
+        {"minimum": 0, "type": "integer"},
+    )
+    baselines: Sequence[Mapping[str, Any]] = _setting(
+        (), checks.baselines, "Configurations to try first.", _array(_OBJECT)
+    )
+    warm_start: Sequence[str | os.PathLike[str]] = _setting(
+        (), checks.folders, "Folders of earlier sweeps for the searcher to learn from.", _array(_TEXT)
+    )
+    callbacks: Sequence[Any] = _setting(
+        (), checks.callbacks, "Ray Tune callbacks, package.module:Class.", _array(_PATH)
+    )
+    failures: FailurePolicy = _setting(
+        3, checks.failures, "How many lost workers and hangs a trial survives.", _INTEGER, _OBJECT
+    )
+    on_resize: OnResize = _setting(
+        "keep_global_batch",
+        checks.on_resize,
+        "What an elastic gang keeps when its size changes: keep_global_batch or scale_lr.",
+        _TEXT,
+        _OBJECT,
+    )
+    address: str | None = _setting(None, checks.text, "The address of a Ray cluster.", _TEXT)
+    runtime_env: Mapping[str, Any] | None = _setting(
+        None, checks.mapping, "Ray's runtime environment for the workers.", _OBJECT
+    )
+    progress: bool = _setting(True, checks.flag, "Show the live table.", _FLAG)
+    verbose: int = _setting(
+        0,
+        partial(checks.whole, least=0, most=2),
+        "How much is printed: 0, 1 or 2.",
+        {"maximum": 2, "minimum": 0, "type": "integer"},
+    )
 
     def __post_init__(self) -> None:
-        for name in NAMES:
+        for name in SETTINGS:
             object.__setattr__(self, name, check_setting(name, getattr(self, name)))
-        _check_grace(self.scheduler, self.max_epochs)
+        checks.check_grace(self.scheduler, self.max_epochs)
         check_paired(self.metric, self.mode)
+
+    @property
+    def objectives(self) -> tuple[tuple[str, Mode], ...]:
+        """Metric and mode of each objective; trials are judged by the first."""
+        return paired(self.metric, self.mode)
+
+    @property
+    def judged_by(self) -> dict[str, Any]:
+        """The ``metric`` and ``mode`` of the first objective."""
+        return dict(zip(("metric", "mode"), (*self.objectives, (None, self.mode))[0], strict=True))
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The objectives as the record has them: ``metric`` and ``mode`` of the first, and the ``further`` ones."""
+        further = [list(pair) for pair in self.objectives[1:]]
+        return {**self.judged_by, **({"further": further} if further else {})}
 
     @property
     def budget_s(self) -> float | None:
         """The time budget in seconds."""
-        return None if self.time_budget is None else _seconds(self.time_budget)
+        return None if self.time_budget is None else checks.seconds(self.time_budget)
+
+    @property
+    def room_for_data(self) -> float:
+        """How many CPUs trials leave free for preprocessing datasets."""
+        return 0.0 if not self.datasets else 1.0 if self.data_cpus is None else self.data_cpus
 
 
-# --- single values ----------------------------------------------------------------------------------------
+SETTINGS: Mapping[str, Setting] = {entry.name: entry.metadata["setting"] for entry in fields(Settings)}
+"""Every setting by name, in the order of ``tunelight.run``."""
+NAMES: tuple[str, ...] = tuple(SETTINGS)
 
 
 def check_names(names: Iterable[str], also: Sequence[str] = ()) -> None:
     """Raise SettingsError unless every name is that of a setting, or in ``also``."""
     for name in names:
-        if name not in NAMES and name not in also:
-            valid = [*also, *NAMES]
+        if name not in SETTINGS and name not in also:
+            valid = [*also, *SETTINGS]
             raise ArgumentError(unknown("There is no setting", name, valid, replacement(name, valid)))
 
 
 def check_setting(name: str, value: Any) -> Any:
     """Return a setting's value as a sweep uses it. Raises: SettingsError, ImportPathError."""
     check_names([name])
-    if value is None and _DEFAULTS[name] is None:
-        return None
-    return _CHECKS.get(name, _as_it_is)(name, value)
-
-
-def _as_it_is(_name: str, value: Any) -> Any:
-    return value
-
-
-def _whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
-        wanted = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
-        raise SettingsError(f"{name} must be a whole number {wanted}, not {value!r}.")
-    return int(value)
-
-
-def _number(name: str, value: Any, zero: bool = False) -> float:
-    wanted = "0 or more" if zero else "more than 0"
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise SettingsError(f"{name} must be a number, {wanted}, not {value!r}.")
-    if value < 0 or (value == 0 and not zero):
-        raise SettingsError(f"{name} must be {wanted}, not {value!r}.")
-    return int(value) if isinstance(value, Integral) else float(value)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise SettingsError(f"{name} must be text, not {value!r}.")
-    return value
-
-
-def _name(name: str, value: Any) -> str:
-    if _text(name, value) in (".", "..") or value != Path(value).name or "\\" in value:
-        raise SettingsError(f"{name} must be one folder name, but is {value!r}. Put folders before it into storage=.")
-    return str(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise SettingsError(f"{name} must be true or false, not {value!r}.")
-    return value
-
-
-def _mapping(name: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SettingsError(f"{name} must be a dict of names and values, not {value!r}.")
-    return value
-
-
-def _workers(name: str, value: Any) -> int | tuple[int, int]:
-    if not isinstance(value, tuple | list):
-        return _whole(name, value)
-    if len(value) != 2:
-        raise SettingsError(f"{name} must be one whole number, or (least, wanted) of an elastic gang, not {value!r}.")
-    least, wanted = (_whole(name, number) for number in value)
-    if least > wanted:
-        raise SettingsError(
-            f"{name}={value!r}: an elastic gang's least number of workers comes first, and {least} is more than "
-            f"{wanted}. Say {name}=({wanted}, {least})."
-        )
-    return (least, wanted)
-
-
-def _failures(name: str, value: Any) -> FailurePolicy:
-    if isinstance(value, FailurePolicy):
-        return value
-    if isinstance(value, Mapping):
-        valid = [entry.name for entry in fields(FailurePolicy)]
-        for key in value:
-            if key not in valid:
-                raise SettingsError(unknown(f"{name} has no", key, valid, replacement(key, valid, "failures")))
-        return FailurePolicy(**value)
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise SettingsError(
-            f"{name} must be FailurePolicy(max_failures=3, ...), a dict of its arguments, or a number of failures, not "
-            f"{value!r}."
-        )
-    return FailurePolicy(int(value))
-
-
-_KEEPS: dict[str, Literal["batch", "linear"]] = {"keep_global_batch": "batch", "scale_lr": "linear"}
-
-
-def _on_resize(name: str, value: Any) -> OnResize:
-    if isinstance(value, OnResize):
-        return value
-    if isinstance(value, str):
-        if value not in _KEEPS:
-            raise SettingsError(f"There is no {name}={value!r}.{guess(value, _KEEPS)} There are: {', '.join(_KEEPS)}.")
-        return OnResize(keep=_KEEPS[value])
-    told = dict(_mapping(name, value))
-    rule, steps = told.pop("scale_lr", "linear"), told.pop("warmup_steps", 0)
-    if told:
-        raise SettingsError(f"{name} has no {next(iter(told))!r}. There are: scale_lr, warmup_steps.")
-    if rule not in ("linear", "sqrt"):
-        raise SettingsError(f"{name}: scale_lr must be 'linear' or 'sqrt', not {rule!r}.")
-    return OnResize(keep=rule, warmup_steps=_whole(f"{name}: warmup_steps", steps, 0))
-
-
-def _backend(name: str, value: Any) -> str:
-    if value not in BACKENDS:
-        raise SettingsError(f"There is no {name} {value!r}.{guess(value, BACKENDS)} There are: {', '.join(BACKENDS)}.")
-    if value == "horovod" and find_spec("horovod") is None:
-        raise SettingsError(f"{name}='horovod': {HOW_TO_GET_HOROVOD}")
-    return str(value)
-
-
-def _checkpoints(_name: str, value: Any) -> Checkpoints | None:
-    if isinstance(value, Checkpoints):
-        return value
-    if value is None or value is False:
-        return None
-    if value is True:
-        return Checkpoints()
-    if not isinstance(value, Mapping):
-        raise SettingsError(f"checkpoints must be Checkpoints(keep=1, every=1), or None for none, not {value!r}.")
-    valid = [entry.name for entry in fields(Checkpoints)]
-    for key in value:
-        if key not in valid:
-            raise SettingsError(unknown("checkpoints has no", key, valid, replacement(key, valid, "checkpoints")))
-    return Checkpoints(**value)
-
-
-def _budget(_name: str, value: Any) -> Any:
-    _seconds(value)
-    return value
-
-
-def _seconds(value: Any) -> float:
-    """Return a duration in seconds: a number of them, a timedelta, or text as "2h", "1h 30m"."""
-    if isinstance(value, str):
-        text = value.replace(" ", "").lower()
-        parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
-        if not parts or "".join(map("".join, parts)) != text:
-            raise SettingsError(
-                f"time_budget must be seconds, a timedelta, or text such as '90s', '30m', '2h', '1h 30m' or "
-                f"'1d', not {value!r}."
-            )
-        value = sum(float(count) * _UNITS[unit] for count, unit in parts)
-    return float(_number("time_budget", value.total_seconds() if isinstance(value, timedelta) else value))
-
-
-def _storage(name: str, value: Any) -> str | os.PathLike[str]:
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise SettingsError(f"{name} must be the path of a folder, or a URL such as s3://bucket/sweeps, not {value!r}.")
-    if "://" in os.fspath(value):
-        stores.check(os.fspath(value))
-    elif not isinstance(value, str) and re.match(r"[a-z0-9]+:/", os.fspath(value)):
-        raise SettingsError(f"{name} must be given as text where it is a URL: a path has one slash only, {value!r}.")
-    else:
-        stores.check_folder(value)
-    return value
-
-
-def _resume(name: str, value: Any) -> Any:
-    if not isinstance(value, bool) and value != "force":
-        raise SettingsError(
-            f"{name} must be True (go on with the sweep of that name, if there is one), 'force' (also where what "
-            f"is searched or trained has changed) or False, not {value!r}."
-        )
-    return value
-
-
-def _scheduler(_name: str, value: Any) -> Any:
-    return "fifo" if value is None else value  # as Ray Tune and Optuna read None: nothing is stopped
-
-
-def _list(name: str, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise SettingsError(f"{name} must be a list, not {value!r}.")
-    return tuple(value)
-
-
-def _baselines(name: str, value: Any) -> tuple[dict[str, Any], ...]:
-    for index, config in enumerate(_list(name, value)):
-        if not isinstance(config, Mapping):
-            raise SettingsError(f"baselines[{index}] must be a configuration, a dict, not {config!r}.")
-    return tuple(dict(config) for config in value)
-
-
-def _folders(name: str, value: Any) -> tuple[Path, ...]:
-    given = value if isinstance(value, list | tuple) else [value]
-    return tuple(stores.working(_storage(name, one)).absolute() for one in given)
-
-
-def _code(_name: str, value: Any) -> Any:
-    return load_object(value) if isinstance(value, str) else value
-
-
-def _callbacks(name: str, value: Any) -> tuple[Any, ...]:
-    return tuple(tune_callback(_code(name, entry)) for entry in _list(name, value))
-
-
-def _check_grace(scheduler: Any, max_epochs: int | None) -> None:
-    """Refuse a grace period that no trial can reach the end of, where both are counted in epochs."""
-
-    def told(*names: str) -> Any:
-        if isinstance(scheduler, Mapping):
-            return scheduler.get(names[0])
-        return next((getattr(scheduler, name) for name in names if hasattr(scheduler, name)), None)
-
-    grace = told("grace_period", "_grace_period", "_grace")
-    counted = told("time_attr", "_time_attr") in (None, "training_iteration", "epoch")
-    if max_epochs is not None and counted and isinstance(grace, Real) and float(grace) > max_epochs:
-        raise SettingsError(
-            f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial "
-            f"would ever be stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
-        )
-
-
-_DEFAULTS: dict[str, Any] = {entry.name: entry.default for entry in fields(Settings)}
-NAMES: tuple[str, ...] = tuple(_DEFAULTS)
-"""Every setting's name, as in ``tunelight.run``."""
-
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("train", "model", "data"), _code),
-    **dict.fromkeys(("trainer_args", "resources_per_trial", "runtime_env"), _mapping),
-    "scheduler": _scheduler,
-    "name": _name,
-    "address": _text,
-    "metric": check_metric,
-    "datasets": check_datasets,
-    **dict.fromkeys(("num_samples", "max_epochs", "max_concurrent"), _whole),
-    "seed": functools.partial(_whole, least=0, most=2**32 - 1),  # as NumPy's and Lightning's
-    "verbose": functools.partial(_whole, least=0, most=2),
-    "failures": _failures,
-    "on_resize": _on_resize,
-    **dict.fromkeys(("reuse_gangs", "progress", "cache"), _flag),
-    "mode": check_mode,
-    "workers": _workers,
-    "cpus_per_worker": _number,
-    **dict.fromkeys(("gpus_per_worker", "data_cpus"), functools.partial(_number, zero=True)),
-    "backend": _backend,
-    "checkpoints": _checkpoints,
-    "time_budget": _budget,
-    "storage": _storage,
-    "resume": _resume,
-    "baselines": _baselines,
-    "warm_start": _folders,
-    "callbacks": _callbacks,
-}
+    setting = SETTINGS[name]
+    return None if value is None and setting.default is None else setting.check(name, value)

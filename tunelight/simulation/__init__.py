@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curve, Curves
-from tunelight.simulation.planning import Plan, plan
+from tunelight.simulation.planning import plan
+from tunelight.simulation.plans import Plan
 from tunelight.simulation.result import SimTrial, Simulation
 from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import TableCurves, recorded, tasks

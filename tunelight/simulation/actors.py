@@ -47,7 +47,7 @@ class Actors:
 
     @property
     def num_live_actors(self) -> int:
-        """How many gangs have their seats."""
+        """How many gangs have their bundles."""
         return len(self._live_actors_to_ray_actors_resources)
 
     @property
@@ -60,7 +60,7 @@ class Actors:
         return {"CPU": float(self.world.usage[-1].held)}
 
     def is_actor_started(self, gang: SimGang) -> bool:
-        """Tell whether a gang has its seats and is well."""
+        """Tell whether a gang has its bundles and is well."""
         return gang in self._live_actors_to_ray_actors_resources and not gang.failed
 
     def is_actor_failed(self, gang: SimGang) -> bool:
@@ -94,7 +94,7 @@ class Actors:
         on_stop: Callable[[Any], None] | None = None,
         on_error: Callable[[Any, Exception], None] | None = None,
     ) -> SimGang:
-        """Ask for a gang's seats."""
+        """Ask for a gang's bundles."""
         gang = SimGang(self.world, next(self._serials), kwargs["trial"], slots_of(resource_request))
         gang.on_start, gang.on_stop, gang.on_error = on_start, on_stop, on_error
         self._pending.setdefault(resource_request, deque()).append(gang)
@@ -113,18 +113,18 @@ class Actors:
                 if waiting[0] in self._cancelled:
                     self._cancelled.discard(waiting.popleft())
                     continue
-                seats = self.world.cluster.take(waiting[0].demands, request.strategy)
-                if seats is None:
+                bundles = self.world.cluster.take(waiting[0].demands, request.strategy)
+                if bundles is None:
                     break
-                self._place(waiting.popleft(), seats)
+                self._place(waiting.popleft(), bundles)
             if not waiting:
                 del self._pending[request]
         for gang in list(self.world.growing):
             if gang.grow():
                 del self.world.growing[gang]
 
-    def _place(self, gang: SimGang, seats: list[Any]) -> None:
-        gang.seats = seats
+    def _place(self, gang: SimGang, bundles: list[Any]) -> None:
+        gang.bundles = bundles
         self.num_pending_actors -= 1
         self._live_actors_to_ray_actors_resources[gang] = (gang, None)
         self.world.used(held=gang.held)

@@ -11,7 +11,7 @@ from sortedcontainers import SortedList
 from tunelight.errors import ResourceError, SettingsError
 
 
-class Seat(NamedTuple):
+class Bundle(NamedTuple):
     """Slots of one node that are taken; ``life`` counts the node's returns after failures."""
 
     node: int
@@ -64,8 +64,8 @@ class Cluster:
                 f"{self.size} can never hold it so. Ask for fewer workers, or for a larger cluster."
             )
 
-    def take(self, demands: Sequence[int], strategy: str = "PACK") -> list[Seat] | None:
-        """Take a seat for each of ``demands`` (slots each), or none at all and return None.
+    def take(self, demands: Sequence[int], strategy: str = "PACK") -> list[Bundle] | None:
+        """Take a bundle for each of ``demands`` (slots each), or none at all and return None.
 
         PACK: on one node if it can (the fullest that has room), else on few; STRICT_PACK: on one or not at all;
         SPREAD: on different nodes as far as there are; STRICT_SPREAD: on different ones only.
@@ -82,9 +82,9 @@ class Cluster:
                 return None
         return self._take_many(demands, strategy)
 
-    def _take_many(self, demands: Sequence[int], strategy: str) -> list[Seat] | None:
+    def _take_many(self, demands: Sequence[int], strategy: str) -> list[Bundle] | None:
         spread, strict = "SPREAD" in strategy, strategy.startswith("STRICT")
-        seats: dict[int, Seat] = {}
+        bundles: dict[int, Bundle] = {}
         used: list[int] = []
         for index in sorted(range(len(demands)), key=lambda index: -demands[index]):
             demand = demands[index]
@@ -94,11 +94,11 @@ class Cluster:
             if node is None and not strict:
                 node = next((n for n in used if self._free_of[n] >= demand), None)
             if node is None:
-                self.give(seats.values())
+                self.give(bundles.values())
                 return None
-            seats[index] = self._occupy(node, demand)
+            bundles[index] = self._occupy(node, demand)
             used.append(node)
-        return [seats[index] for index in range(len(demands))]
+        return [bundles[index] for index in range(len(demands))]
 
     def _most_free(self, demand: int, without: Sequence[int]) -> int | None:
         for free, node in reversed(self._order):
@@ -108,25 +108,25 @@ class Cluster:
                 return int(node)
         return None
 
-    def grow(self, count: int, near: Iterable[int]) -> list[Seat] | None:
+    def grow(self, count: int, near: Iterable[int]) -> list[Bundle] | None:
         """Take ``count`` single slots, all or none, on the nodes ``near`` first."""
         if count > self.free:
             return None
-        seats: list[Seat] = []
+        bundles: list[Bundle] = []
         for node in dict.fromkeys(near):
-            while len(seats) < count and self._up[node] and self._free_of[node]:
-                seats.append(self._occupy(node, 1))
-        more = self.take([1] * (count - len(seats))) if len(seats) < count else []
+            while len(bundles) < count and self._up[node] and self._free_of[node]:
+                bundles.append(self._occupy(node, 1))
+        more = self.take([1] * (count - len(bundles))) if len(bundles) < count else []
         if more is None:
-            self.give(seats)
+            self.give(bundles)
             return None
-        return seats + more
+        return bundles + more
 
-    def give(self, seats: Iterable[Seat]) -> None:
-        """Give seats back; those of a node that has failed since are gone already."""
-        for seat in seats:
-            if self._up[seat.node] and self._life[seat.node] == seat.life:
-                self._set_free(seat.node, self._free_of[seat.node] + seat.slots)
+    def give(self, bundles: Iterable[Bundle]) -> None:
+        """Give bundles back; those of a node that has failed since are gone already."""
+        for bundle in bundles:
+            if self._up[bundle.node] and self._life[bundle.node] == bundle.life:
+                self._set_free(bundle.node, self._free_of[bundle.node] + bundle.slots)
                 self.freed = True
 
     def fail(self, node: int) -> None:
@@ -147,9 +147,9 @@ class Cluster:
         """Tell whether a node is there."""
         return self._up[node]
 
-    def _occupy(self, node: int, slots: int) -> Seat:
+    def _occupy(self, node: int, slots: int) -> Bundle:
         self._set_free(node, self._free_of[node] - slots)
-        return Seat(node, slots, self._life[node])
+        return Bundle(node, slots, self._life[node])
 
     def _set_free(self, node: int, free: int) -> None:
         if not 0 <= free <= self.slots:

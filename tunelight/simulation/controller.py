@@ -15,9 +15,9 @@ from typing import Any
 from ray.tune import Callback, Stopper
 from ray.tune.execution.tune_controller import TuneController, _FutureTrainingResult
 from ray.tune.experiment import Trial
-from ray.tune.result import TRIAL_ID
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from tunelight.compat.ray import TRIAL_ID
 from tunelight.errors import TunelightError
 from tunelight.simulation.actors import Actors
 from tunelight.simulation.costs import uniform

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ray.tune.schedulers import TrialScheduler
@@ -20,7 +20,7 @@ from tunelight.simulation.actors import slots_of
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curves, SteadyCurves
-from tunelight.simulation.report import table
+from tunelight.simulation.plans import Option, Plan, Spread, Stage
 from tunelight.simulation.result import Simulation
 from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import recorded, tasks
@@ -29,80 +29,6 @@ from tunelight.space import SearchSpace
 _SEEDS = 5
 _HOUR = 3600.0
 _MOST_RUNGS = 12
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A figure over simulations with different seeds: the median, and what nine of ten stay below."""
-
-    p50: float
-    p90: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Return both of the values (the nearest that was seen)."""
-        ordered = sorted(values)
-        return cls(*(ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] for share in (0.5, 0.9)))
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What lies between two rungs, in the median simulation: who comes, and what they hold meanwhile.
-
-    ``epoch``: the rung that ends it; ``trials``: how many reach that; ``slots``: the most that trials in this stage
-    held at once; ``slot_hours``: what they held in all.
-    """
-
-    epoch: int
-    trials: int
-    slots: int
-    slot_hours: float
-
-
-@dataclass(frozen=True)
-class Option:
-    """One way to run the sweep: gangs of ``workers`` on ``nodes`` nodes; in hours, and the cost of renting those."""
-
-    workers: int
-    nodes: int
-    slots: int
-    makespan_h: float
-    cost: float | None
-    in_time: bool
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a sweep would take. Print it, or take :meth:`asdict`.
-
-    ``cost`` is what gangs hold, ``rent`` the whole cluster from the first to the last minute, each at the price of a
-    slot's hour; None without a price. ``verdict`` says in words whether it can be done (in time).
-    """
-
-    scheduler: str
-    num_samples: int
-    max_epochs: int
-    workers: int
-    cluster: str
-    at_once: int
-    feasible: bool
-    verdict: str
-    makespan_h: Spread | None = None
-    worker_hours: Spread | None = None
-    idle_share: Spread | None = None
-    tail_idle_share: Spread | None = None
-    cost: Spread | None = None
-    rent: Spread | None = None
-    stages: Sequence[Stage] = ()
-    options: Sequence[Option] = ()
-    notes: Sequence[str] = ()
-
-    def asdict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return table(self)
 
 
 @known_arguments("sweep")

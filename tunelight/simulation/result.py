@@ -135,7 +135,7 @@ def _integral(usage: Sequence[Use], start_s: float, end_s: float) -> tuple[float
     return held, busy
 
 
-class Record(Callback):
+class SimulationLog(Callback):
     """Watches a simulation through Tune's own callbacks."""
 
     def __init__(self, world: World) -> None:

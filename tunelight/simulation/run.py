@@ -27,7 +27,7 @@ from tunelight.simulation.controller import SimController, StubTrial
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curves
 from tunelight.simulation.fidelity import fidelity_note
-from tunelight.simulation.result import Record, Simulation
+from tunelight.simulation.result import Simulation, SimulationLog
 from tunelight.simulation.sources import curves_of
 from tunelight.simulation.world import World
 
@@ -143,7 +143,7 @@ def simulate(
         built.clock = world.clock
     if isinstance(built, PopulationBasedTraining):
         built._log_config = False  # it would write files into the trials' folders
-    record = Record(world)
+    log = SimulationLog(world)
     controller = SimController(
         world,
         SimSearch(
@@ -160,12 +160,12 @@ def simulate(
         reuse_actors=settings.reuse_gangs and not isinstance(built, ResourceChangingScheduler),
         time_budget_s=settings.budget_s,
         max_pending=check_setting("max_concurrent", max_pending),
-        callbacks=[record],
+        callbacks=[log],
     )
     began = time.perf_counter()
     with _quick():
         controller.simulate()
-    return record.simulation(controller, time.perf_counter() - began, _notes(table, controller, settings))
+    return log.simulation(controller, time.perf_counter() - began, _notes(table, controller, settings))
 
 
 def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves) -> Literal["min", "max"]:
@@ -189,7 +189,7 @@ def _world(
 ) -> tuple[World, Any]:
     """Return the simulation's surroundings, and what each trial reserves. Raises: ResourceError if that never fits."""
     reservation = reserve(settings.workers)
-    most = reservation.workers
+    max_workers = reservation.workers
     if reservation.least is not None and getattr(scheduler, "resizes", False):
         reservation = reserve(reservation.least)
     factory = reservation.factory
@@ -201,7 +201,7 @@ def _world(
         where,
         costs,
         seed=settings.seed or 0,
-        most=most,
+        max_workers=max_workers,
         first_until=first_decision(scheduler).until,
         **settings.judged_by,
         max_epochs=settings.max_epochs,

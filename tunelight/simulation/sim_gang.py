@@ -1,4 +1,4 @@
-"""A simulated gang: Tune's actor for a trial, with the workers' seats and nothing but time to spend."""
+"""A simulated gang: Tune's actor for a trial, with the workers' bundles and nothing but time to spend."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ray.tune.result import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
-
+from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import Divergence
-from tunelight.simulation.cluster import Seat
+from tunelight.simulation.cluster import Bundle
 from tunelight.simulation.costs import uniform
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class Saved:
 
 @dataclass
 class _Growth:
-    seats: list[Seat]
+    bundles: list[Bundle]
     ready: float
 
 
@@ -43,8 +42,8 @@ class SimGang:
         self.world = world
         self.demands = demands
         self.serial = serial
-        self.seats: list[Seat] = []
-        self.more: list[Seat] = []
+        self.bundles: list[Bundle] = []
+        self.more: list[Bundle] = []
         self.free_at = 0.0
         self.started = False
         self.failed = False
@@ -83,21 +82,21 @@ class SimGang:
     @property
     def size(self) -> int:
         """How many workers train."""
-        return sum(seat.slots for seat in (*self.seats, *self.more))
+        return sum(bundle.slots for bundle in (*self.bundles, *self.more))
 
     @property
     def held(self) -> int:
         """How many slots the gang holds, also for workers that are still starting."""
-        return self.size + (len(self._growth.seats) if self._growth else 0)
+        return self.size + (len(self._growth.bundles) if self._growth else 0)
 
     def is_on(self, node: int) -> bool:
         """Tell whether a worker, or one that is still starting, is on a node."""
-        arriving = self._growth.seats if self._growth else []
-        return any(seat.node == node for seat in (*self.seats, *self.more, *arriving))
+        arriving = self._growth.bundles if self._growth else []
+        return any(bundle.node == node for bundle in (*self.bundles, *self.more, *arriving))
 
     def nodes(self) -> list[int]:
         """Return the nodes that the gang is on, once each."""
-        return list(dict.fromkeys(seat.node for seat in (*self.seats, *self.more)))
+        return list(dict.fromkeys(bundle.node for bundle in (*self.bundles, *self.more)))
 
     # -- Tune's tasks: (seconds, value)
 
@@ -141,7 +140,7 @@ class SimGang:
         seconds += self._resize()
         draw = uniform(world.seed, self.trial.order_of_birth, number) if costs.noise else 0.5
         nodes = len(self.nodes())
-        epoch_s = costs.epoch_s(curve.seconds, self.size, max(world.most, self.size), nodes, draw)
+        epoch_s = costs.epoch_s(curve.seconds, self.size, max(world.max_workers, self.size), nodes, draw)
         seconds += epoch_s
         return seconds, self._report(number, seconds, epoch_s)
 
@@ -181,8 +180,8 @@ class SimGang:
         if hasattr(decision, "until"):  # Continue, and whatever else says how far a trial may run on
             self._until = decision.until
         elif isinstance(decision, Resize):
-            reserved = sum(seat.slots for seat in self.seats)
-            self._wanted = min(max(reserved, decision.workers), max(reserved, self.world.most))
+            reserved = sum(bundle.slots for bundle in self.bundles)
+            self._wanted = min(max(reserved, decision.workers), max(reserved, self.world.max_workers))
             self._wanted_from = self.number if self._asked else self.number + 1
             self._ask()
         elif isinstance(decision, Stop):
@@ -195,22 +194,22 @@ class SimGang:
         return max(0, (self._wanted or 0) - self.size)
 
     def _ask(self) -> None:
-        """Ask for the seats that are missing, as one reservation; give back one that is not what is wanted now."""
+        """Ask for the bundles that are missing, as one reservation; give back one that is not what is wanted now."""
         missing = self.missing
-        if self._growth is not None and len(self._growth.seats) != missing:
-            self._release(self._growth.seats)
+        if self._growth is not None and len(self._growth.bundles) != missing:
+            self._release(self._growth.bundles)
             self._growth = None
         if missing and self._growth is None and not self.grow():
             self.world.growing[self] = None
 
     def grow(self) -> bool:
-        """Take the seats that are missing, all or none; return whether none is missing any more."""
+        """Take the bundles that are missing, all or none; return whether none is missing any more."""
         missing = self.missing
         if missing and self._growth is None:
-            seats = self.world.cluster.grow(missing, self.nodes())
-            if seats is None:
+            bundles = self.world.cluster.grow(missing, self.nodes())
+            if bundles is None:
                 return False
-            self._growth = _Growth(seats, self.world.clock.now + self.world.costs.grow_s)
+            self._growth = _Growth(bundles, self.world.clock.now + self.world.costs.grow_s)
             self.world.used(held=missing)
         return True
 
@@ -225,8 +224,8 @@ class SimGang:
             self.world.used(busy=-len(gone) if self.in_use else 0)
             return self.world.costs.resize_s
         if self._growth is not None and self._growth.ready <= self.world.clock.now:
-            self.more += self._growth.seats
-            self.world.used(busy=len(self._growth.seats) if self.in_use else 0)
+            self.more += self._growth.bundles
+            self.world.used(busy=len(self._growth.bundles) if self.in_use else 0)
             self._growth = None
             return self.world.costs.resize_s
         return 0.0
@@ -240,10 +239,10 @@ class SimGang:
             self.world.used(busy=self.size if in_use else -self.size)
 
     def give_back_growth(self) -> None:
-        """Give back all seats that came by growing, or were to come."""
+        """Give back all bundles that came by growing, or were to come."""
         self._wanted = None
         self.world.growing.pop(self, None)
-        gone = self.more + (self._growth.seats if self._growth else [])
+        gone = self.more + (self._growth.bundles if self._growth else [])
         if self.in_use:
             self.world.used(busy=-len(self.more))
         self.more, self._growth = [], None
@@ -253,10 +252,10 @@ class SimGang:
         """Give back everything."""
         self.use(False)
         self.give_back_growth()
-        self._release(self.seats)
-        self.seats = []
+        self._release(self.bundles)
+        self.bundles = []
 
-    def _release(self, seats: Sequence[Seat]) -> None:
-        if seats:
-            self.world.cluster.give(seats)
-            self.world.used(held=-sum(seat.slots for seat in seats))
+    def _release(self, bundles: Sequence[Bundle]) -> None:
+        if bundles:
+            self.world.cluster.give(bundles)
+            self.world.used(held=-sum(bundle.slots for bundle in bundles))

@@ -1,9 +1,9 @@
-"""What all parts of one simulation share: time, cluster, costs, and the account of what is held."""
+"""What all parts of one simulation share: clock, cluster, costs, and how many slots were reserved when."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tunelight.simulation.clock import Clock, Events
 from tunelight.simulation.cluster import Cluster
@@ -11,11 +11,17 @@ from tunelight.simulation.costs import Costs
 
 if TYPE_CHECKING:
     from tunelight.simulation.curves import Curve
-    from tunelight.simulation.sim_gang import SimGang
+
+
+class Growing(Protocol):
+    """What waits for slots to grow: a simulated gang."""
+
+    def grow(self) -> bool:
+        """Take the slots that are missing, all or none; return whether none is missing any more."""
 
 
 class Use(NamedTuple):
-    """From ``time`` on, ``held`` slots are reserved by gangs, and running trials have ``busy`` of them."""
+    """From ``time`` on, gangs have ``held`` slots reserved, of which running trials use ``busy``."""
 
     time: float
     held: int
@@ -23,7 +29,7 @@ class Use(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """One line of a simulation's log."""
+    """One event in a simulation's log."""
 
     time: float
     what: str
@@ -33,12 +39,12 @@ class Happened(NamedTuple):
 
 @dataclass
 class World:
-    """One simulation's surroundings. ``most`` is how many logical workers a trial has (decision 0004)."""
+    """One simulation's surroundings. ``max_workers`` is how many logical workers a trial has (decision 0004)."""
 
     cluster: Cluster
     costs: Costs
     seed: int = 0
-    most: int = 1
+    max_workers: int = 1
     first_until: int | None = 1
     metric: str | None = None
     mode: Any = "min"
@@ -48,8 +54,8 @@ class World:
     events: Events = field(init=False)
     usage: list[Use] = field(default_factory=lambda: [Use(0.0, 0, 0)])
     happened: list[Happened] = field(default_factory=list)
-    growing: dict[SimGang, None] = field(default_factory=dict)
-    """Gangs that wait for slots to grow, in the order in which they asked."""
+    growing: dict[Growing, None] = field(default_factory=dict)
+    """Gangs that wait for slots to grow, in the order of their requests."""
 
     def __post_init__(self) -> None:
         self.events = Events(self.clock)
@@ -59,7 +65,7 @@ class World:
         return curve.epochs if self.max_epochs is None else self.max_epochs
 
     def used(self, held: int = 0, busy: int = 0) -> None:
-        """Account for slots that were taken (or, below 0, given back) now."""
+        """Record that slots were taken (or, if negative, given back) now."""
         if not held and not busy:
             return
         last = self.usage[-1]
@@ -70,6 +76,6 @@ class World:
             self.usage.append(use)
 
     def log(self, what: str, trial: Any, detail: Any = None) -> None:
-        """Write a line of the log, if one is kept."""
+        """Append an event to the log, if one is kept."""
         if self.keep_log:
             self.happened.append(Happened(self.clock.now, what, trial.trial_id, detail))

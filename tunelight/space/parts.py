@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from typing import Any
 
+from tunelight.compat.lightning import loaded
 from tunelight.errors import SettingsError, SpaceError, guess
 from tunelight.settings import PARTS, Settings, check_trainer_argument
 
@@ -22,7 +22,7 @@ def check_part(key: str, where: str, model: Any, data: Any) -> None:
     if part == "data" and data is None:
         raise SpaceError(f"{where}{key}: there is no data= that could take it.")
     # Lightning is there where the model came from a module; a driver does not import it for this.
-    trainer = getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
+    trainer = getattr(loaded(), "Trainer", None)
     given = {"model": model, "data": data, "trainer": trainer}[part]
     taken = _parameters(given)
     if taken is not None and name not in taken:

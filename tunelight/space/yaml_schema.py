@@ -7,25 +7,25 @@ A model's types are for the schema. What is right is decided where it is for Pyt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, Union
+from typing import Annotated, Any, TypeAlias, Union
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PositiveFloat,
-    PositiveInt,
     RootModel,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
     create_model,
 )
 
 from tunelight.compat.arguments import replacement
 from tunelight.errors import SettingsError, SpaceError, TunelightError
-from tunelight.settings import BACKENDS, NAMES, Settings, check_setting
+from tunelight.settings import NAMES, SETTINGS, Settings, check_setting
+from tunelight.settings.values import Setting
 from tunelight.space.domains import ARGUMENTS, AROUND, MODIFIERS, OPTIONAL
 from tunelight.space.files import YamlFile
 
@@ -124,75 +124,26 @@ def _raw(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
     return value
 
 
-Checked = WrapValidator(_checked)
-Code = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$|^\w+(\.\w+)+$")]
-Options = dict[str, Any]
+def _field(setting: Setting) -> Any:
+    default = list(setting.default) if isinstance(setting.default, tuple) else setting.default
+    kind = Annotated[Any, WithJsonSchema(dict(setting.json)), WrapValidator(_checked)]
+    return kind, Field(default, description=setting.help)
 
 
-class SpaceFile(_Closed):
-    """A search space file of tunelight: what is searched, and how."""
-
-    space: Annotated[dict[str, Domain], Field(min_length=1), WrapValidator(_raw)] = Field(
-        description="A domain, or a fixed value, for each hyperparameter."
-    )
-    require: Annotated[str | list[str], WrapValidator(_raw)] = Field(
-        [], description="Constraints that every configuration meets: model.hidden * model.layers <= 4096."
-    )
-    train: Annotated[Code | None, Checked] = Field(None, description="The train function, package.module:function.")
-    model: Annotated[Code | None, Checked] = Field(None, description="The LightningModule's class.")
-    data: Annotated[Code | None, Checked] = Field(None, description="The LightningDataModule's class.")
-    trainer_args: Annotated[Options | None, Checked] = Field(None, description="More arguments of Lightning's Trainer.")
-    datasets: Annotated[dict[str, str | dict[str, str | list[str]]] | None, Checked] = Field(
-        None, description="Data of Ray Data by name: {train: {parquet: path}}."
-    )
-    data_cpus: Annotated[float | None, Field(ge=0), Checked] = Field(
-        None, description="CPUs kept free of trials, to preprocess datasets: 1 where there are any."
-    )
-    cache: Annotated[bool, Checked] = Field(False, description="Read datasets once, before the trials.")
-    metric: Annotated[str | list[str] | None, Checked] = Field(
-        None, description="The logged metric that is judged; a list for several objectives."
-    )
-    mode: Annotated[Literal["min", "max"] | list[Literal["min", "max"]], Checked] = Field(
-        "min", description="Whether less or more is better; a list for several objectives."
-    )
-    num_samples: Annotated[PositiveInt, Checked] = Field(10, description="Trials in all; rounds through a grid.")
-    max_epochs: Annotated[PositiveInt | None, Checked] = Field(None, description="Epochs of a trial at most.")
-    scheduler: Annotated[str | Options | None, Checked] = Field(
-        "asha", description="Which trials train on: asha, fifo, ..."
-    )
-    searcher: Annotated[str | Options | None, Checked] = Field(
-        None, description="Where configurations come from: random, tpe, gp, cmaes, ..."
-    )
-    warm_start: Annotated[list[str], Checked] = Field([], description="Folders of earlier sweeps to learn from.")
-    workers: Annotated[
-        PositiveInt | Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None, Checked
-    ] = Field(None, description="Workers of a trial; [least, wanted] is an elastic gang.")
-    cpus_per_worker: Annotated[PositiveFloat, Checked] = Field(1, description="CPUs that a worker holds.")
-    gpus_per_worker: Annotated[float, Field(ge=0), Checked] = Field(0, description="GPUs that a worker holds.")
-    resources_per_trial: Annotated[Options | None, Checked] = Field(None, description="The same in Tune's old words.")
-    backend: Annotated[Literal[BACKENDS], Checked] = Field("ddp", description="How workers meet.")  # type: ignore[valid-type]
-    reuse_gangs: Annotated[bool, Checked] = Field(True, description="Keep workers warm from trial to trial.")
-    checkpoints: Annotated[bool | Options | None, Checked] = Field(
-        True, description="Which checkpoints are kept: {keep: 1, every: 1}; false for none."
-    )
-    max_concurrent: Annotated[PositiveInt | None, Checked] = Field(None, description="Trials at once at most.")
-    time_budget: Annotated[PositiveFloat | str | None, Checked] = Field(None, description="Seconds, or 2h, 1h 30m.")
-    storage: Annotated[str, Checked] = Field("tunelight_runs", description="The folder that sweeps lie in.")
-    name: Annotated[str | None, Checked] = Field(None, description="The sweep's name, and its folder's.")
-    resume: Annotated[bool | Literal["force"], Checked] = Field(False, description="Go on with the sweep of that name.")
-    seed: Annotated[Annotated[int, Field(ge=0)] | None, Checked] = Field(
-        None, description="What configurations and trials follow from."
-    )
-    baselines: Annotated[list[Options], Checked] = Field([], description="Configurations to try first.")
-    callbacks: Annotated[list[Code], Checked] = Field([], description="Ray Tune callbacks, package.module:Class.")
-    failures: Annotated[int | Options, Checked] = Field(3, description="Lost workers and hangs that a trial survives.")
-    on_resize: Annotated[str | Options, Checked] = Field(
-        "keep_global_batch", description="What an elastic gang keeps when its size changes."
-    )
-    address: Annotated[str | None, Checked] = Field(None, description="The Ray cluster's address.")
-    runtime_env: Annotated[Options | None, Checked] = Field(None, description="Ray's runtime environment.")
-    progress: Annotated[bool, Checked] = Field(True, description="Show the live table.")
-    verbose: Annotated[int, Field(ge=0, le=2), Checked] = Field(0, description="How much is printed: 0, 1 or 2.")
+SpaceFile = create_model(
+    "SpaceFile",
+    __base__=_Closed,
+    __doc__="A search space file of tunelight: what is searched, and how.",
+    space=(
+        Annotated[dict[str, Domain], Field(min_length=1), WrapValidator(_raw)],
+        Field(description="A domain, or a fixed value, for each hyperparameter."),
+    ),
+    require=(
+        Annotated[str | list[str], WrapValidator(_raw)],
+        Field([], description="Constraints that every configuration meets: model.hidden * model.layers <= 4096."),
+    ),
+    **{name: _field(setting) for name, setting in SETTINGS.items()},
+)
 
 
 def schema() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tunelight.stores.atomic import replacing, write_atomically
 from tunelight.stores.moving import (
     PUSH_LIMIT_S,
     alone,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -110,25 +108,22 @@ def _clear(path: Path) -> None:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Let one process of this node at a time fetch a file."""
+    """Let one process of this node at a time fetch a file. Raises: TimeoutError after ``FETCH_LIMIT_S``."""
+    from filelock import FileLock, Timeout  # who has a folder need not wait for it
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o600)
     try:
-        end = time.monotonic() + FETCH_LIMIT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise TimeoutError(
-                        f"{shown(path)} was not fetched within {FETCH_LIMIT_S:.0f} s by another process of this node. "
-                        "Is the store slow, or gone?"
-                    ) from None
-                time.sleep(_POLL_S)
+        lock.acquire(FETCH_LIMIT_S, _POLL_S)
+    except Timeout:
+        raise TimeoutError(
+            f"{shown(path)} was not fetched within {FETCH_LIMIT_S:.0f} s by another process of this node. "
+            "Is the store slow, or gone?"
+        ) from None
+    try:
         yield
     finally:
-        os.close(file)
+        lock.release()
 
 
 def forget(path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
 from tunelight.errors import SettingsError, guess
+from tunelight.stores.atomic import replacing, write_atomically
 from tunelight.stores.masking import masked
 
 FOLDER: Final = "tunelight-stores"
@@ -208,21 +209,18 @@ def write(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees all of it or none of it. Raises: OSError."""
     if inside(path):
         system, name = located(path)
-        with written_whole(system, name) as draft:
-            system.pipe_file(draft, data)
-        return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)  # noqa: PTH105 - the atomic step, by its own name
+        with written_whole(system, name) as target:
+            system.pipe_file(target, data)
+    else:
+        write_atomically(path, data)
 
 
 @contextlib.contextmanager
 def written_whole(system: Any, name: str) -> Iterator[str]:
-    """Yield the name to write to: an object appears whole, a file of a file system only by being renamed."""
+    """Yield the name to write to, so that readers never see half a file: stores of objects see to that themselves."""
     if getattr(system, "local_file", False):
-        draft = f"{name}.{os.getpid()}.tmp"
-        yield draft
-        os.replace(draft, name)  # noqa: PTH105
+        with replacing(name) as temporary:
+            yield str(temporary)
     else:
         yield name
 

@@ -23,8 +23,8 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 from ray.tune.search import Searcher
-from ray.tune.utils import flatten_dict
 
+from tunelight.compat.ray import flattened, set_last_result, stub_trial
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import (
@@ -40,7 +40,7 @@ from tunelight.record import (
     apply,
     plain,
 )
-from tunelight.searchers import Follower, Start, teach
+from tunelight.searchers import ResumeState, TrackingSearcher, teach
 from tunelight.space import SearchSpace
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
@@ -98,14 +98,14 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
         if kind == "state" and line["state"] != INTERRUPTED:
             trials[line["trial"]].status = _STATUS.get(line["state"], Trial.TERMINATED)
         if kind == "trial":
-            trials[line["trial"]] = Trial("recorded", stub=True, trial_id=trial_id, config=dict(line["config"]))
+            trials[line["trial"]] = stub_trial(line["trial"], dict(line["config"]))
             scheduler.on_trial_add(controller, trials[line["trial"]])
         elif kind == "config":
             changes.take(line)
         elif kind == "report":
             trial, result = trials[line["trial"]], _result(state, line)
             changes.before(trial, result)
-            trial.run_metadata.last_result = result
+            set_last_result(trial, result)
             decision = scheduler.on_trial_result(controller, trial, result)
             changes.after(trial)
             (paused.add if decision == TrialScheduler.PAUSE else paused.discard)(trial.trial_id)
@@ -160,8 +160,7 @@ def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
         **{key: line[key] for key in ("training_iteration", "epoch", "timestamp")},
         RESULT_KEY: {"workers": line.get("workers"), "seconds": trial.trained},
     }
-    flat: dict[str, Any] = flatten_dict({**line["metrics"], **own})
-    return flat
+    return flattened({**line["metrics"], **own})
 
 
 def replay_searcher(
@@ -172,7 +171,7 @@ def replay_searcher(
     foreign: bool,
     baselines: Sequence[Mapping[str, Any]] = (),
     again: Collection[str] = (),
-) -> Start:
+) -> ResumeState:
     """Tell ``searcher`` of the recorded trials, and return what the sweep's search starts from.
 
     Args:
@@ -206,7 +205,7 @@ def replay_searcher(
             f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
         ) from error
     points = {trial: values for trial, values in teller.points.items() if trial in again}
-    return Start(created=teller.created, told=frozenset(teller.told), points=points)
+    return ResumeState(created=teller.created, told=frozenset(teller.told), points=points)
 
 
 def _is_end(line: Mapping[str, Any]) -> bool:
@@ -232,7 +231,7 @@ class _Teller:
     def add(self, line: Mapping[str, Any]) -> None:
         """Take a recorded trial; trials whose own lines are lost were suggested all the same."""
         missing_from, self.created = self.created, max(self.created, line["index"] + 1)
-        if isinstance(self._searcher, Follower):
+        if isinstance(self._searcher, TrackingSearcher):
             config = revived(self._space, line["config"])
             self._searcher.take(line["trial"], config, asked=not self._is_baseline(line))
             self.told.add(line["trial"])
@@ -273,7 +272,7 @@ class _Teller:
 
     def end(self, line: Mapping[str, Any]) -> None:
         trial = line["trial"]
-        if isinstance(self._searcher, Follower):
+        if isinstance(self._searcher, TrackingSearcher):
             self.told.discard(trial)
             self._searcher.end(trial, line["state"], self._last.get(trial))
             return

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
     from tunelight.cluster.gcs_watch import GcsWatch
-    from tunelight.searchers import Start, SweepSearch
+    from tunelight.searchers import ResumeState, SweepSearch
 
 _INLINE_BYTES = 100_000
 """A pickled train function up to this size travels with the trial; a larger one lies in the object store."""
@@ -203,7 +203,7 @@ class _Sweep:
     payload: bytes
     scheduler: TrialScheduler
     searcher: Searcher
-    start: Start
+    start: ResumeState
     folder: Path
     told: Mapping[str, Any]
     baselines: Sequence[Mapping[str, Any]]
@@ -217,7 +217,7 @@ class _Sweep:
     @property
     def to_do(self) -> bool:
         """Tell whether a trial is to run."""
-        return bool(self.start.again) or self.start.created < self.total
+        return bool(self.start.resumed) or self.start.created < self.total
 
 
 @contextlib.contextmanager
@@ -257,7 +257,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     with space.placing(settings, "train" if settings.model is None else "model"):
         packed = payload(settings)
     from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # imports Ray Tune
-    from tunelight.searchers import Start
+    from tunelight.searchers import ResumeState
     from tunelight.searchers.choose import build_searcher
 
     # Wrong ones are refused here, before Ray starts.
@@ -270,7 +270,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     if getattr(scheduler, "resizes", False) and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
     told = _told(space, settings, reservation, at_first)
-    start = Start()
+    start = ResumeState()
     if past is not None:
         past.check(space, settings, told)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
@@ -307,19 +307,19 @@ def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[st
 
 def _settle(past: Past, sweep: _Sweep) -> None:
     """Bring record and study of a sweep to their end whose driver died after its last trial had ended."""
-    from tunelight.searchers import Follower
+    from tunelight.searchers import TrackingSearcher
 
     past.settle()
-    if isinstance(sweep.searcher, Follower):
+    if isinstance(sweep.searcher, TrackingSearcher):
         sweep.searcher.mirror_to(sweep.folder)
         sweep.searcher.close({})
 
 
 def _start_from(
     past: Past, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
-) -> Start:
+) -> ResumeState:
     """Tell scheduler and searcher of the past; return where the search goes on."""
-    from tunelight.searchers import Again
+    from tunelight.searchers import ResumedTrial
     from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
 
     again = past.again(settings.max_epochs)
@@ -329,7 +329,7 @@ def _start_from(
         past.lines, searcher, space, foreign=foreign, baselines=past.baselines(space), again=again_ids
     )
     taken_up_again = [
-        Again(
+        ResumedTrial(
             trial.id,
             revived(space, trial.config),
             trial.history[-1]["training_iteration"] if trial.history else 0,
@@ -339,7 +339,7 @@ def _start_from(
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # all are known before one is chosen
     ]
-    return replace(start, again=tuple(taken_up_again))
+    return replace(start, resumed=tuple(taken_up_again))
 
 
 def _default_name(settings: Settings) -> str:
@@ -431,14 +431,14 @@ def _callbacks(
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.record import RecordCallback
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
-    from tunelight.searchers import Follower
+    from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.failfast import FailFast
     from tunelight.trial.trial import trial_seed
 
     settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.created)
     record = RecordCallback(
         folder,
-        again={trial.trial_id: trial.paused for trial in sweep.start.again},
+        again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
         seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
         is_baseline=search.is_baseline,
         **settings.recorded,
@@ -459,7 +459,7 @@ def _callbacks(
     first = FailFast(settings.failures.give_up_after, metrics, total, record)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
-    if isinstance(sweep.searcher, Follower):
+    if isinstance(sweep.searcher, TrackingSearcher):
         sweep.searcher.mirror_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
@@ -470,5 +470,5 @@ def _callbacks(
     finally:
         for one in (record, tensorboard, shown):
             one.close()
-        if isinstance(sweep.searcher, Follower):
+        if isinstance(sweep.searcher, TrackingSearcher):
             sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.tune import Callback
 
+from tunelight.compat.ray import trial_actor
 from tunelight.gang.gang import WRITE_LIMIT_S
 
 _LOOK_S = 1.0
@@ -39,7 +40,7 @@ class SettlingCallback(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Remember the trial's head. Called by Tune just before it stops the trial there."""
-        now, head = self._clock(), trial.temporary_state.ray_actor
+        now, head = self._clock(), trial_actor(trial)
         self._ended = {actor: since for actor, since in self._ended.items() if now - since < WRITE_LIMIT_S}
         if head is not None:
             self._ended[head] = now

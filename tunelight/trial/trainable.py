@@ -12,6 +12,7 @@ import ray
 
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
@@ -37,7 +38,6 @@ from tunelight.trial.trial import Trial
 
 with collector_resting():  # a trial's head waits for this before its workers start
     from ray.tune import PlacementGroupFactory, Trainable
-    from ray.tune.result import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 
 
 _LAST_LIMIT_S = 5.0

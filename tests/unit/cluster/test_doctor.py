@@ -14,7 +14,7 @@ from tests.unit.cli.test_command import call
 from tunelight.cli.app import FAILED
 from tunelight.cluster import doctor
 from tunelight.cluster.doctor import Finding
-from tunelight.reporting.dashboards import HOST, free_port
+from tunelight.machine.network import HOST, free_port
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tunelight.cluster.connect import quiet
 from tunelight.machine import notebook
-from tunelight.machine.notebook import Cell, Screen, is_terminal
+from tunelight.machine.notebook import Cell, NotebookTerminal, is_terminal
 from tunelight.messages import Text
 from tunelight.reporting.views import choose_view
 
@@ -29,13 +29,13 @@ from tunelight.reporting.views import choose_view
     ],
 )
 def test_a_screen_shows_what_a_terminal_would(written: str, lines: list[str]) -> None:
-    screen = Screen()
+    screen = NotebookTerminal()
     screen.write(written)
     assert screen.lines == lines
 
 
 def test_a_screen_takes_a_drawing_in_pieces() -> None:
-    screen = Screen()
+    screen = NotebookTerminal()
     for piece in ("\r\x1b[2Kfirst", "\nsecond", "\r\x1b[2K\x1b[1A", "\x1b[2K", "third"):
         screen.write(piece)
     assert str(screen) == "third"

@@ -10,17 +10,13 @@ from tunelight.policies import classify
 from tunelight.record import FAILED, INFEASIBLE, OUTCOMES, STATES, TERMINAL, VERBS
 
 
-def test_states_of_earlier_records_have_a_row() -> None:
-    assert STATES == (
-        "PENDING", "RUNNING", "PAUSED", "FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED",
-    )  # fmt: skip
-    assert all(getattr(record, name) == name for name in STATES)
-
-
-def test_what_follows_from_the_table() -> None:
-    assert TERMINAL == {"FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED"} == VERBS.keys()
-    assert {"DIVERGED", "OOM", "ERROR"} == FAILED
-    assert {"DIVERGED", "OOM"} == INFEASIBLE
+def test_states_of_earlier_records_mean_what_they_meant() -> None:
+    states = ("PENDING", "RUNNING", "PAUSED", "FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED")
+    assert [name for name in STATES if name in states] == list(states)
+    assert all(getattr(record, name) == name for name in states)
+    assert TERMINAL.intersection(states) == set(states[3:]) == VERBS.keys() & set(states)
+    assert FAILED.intersection(states) == {"DIVERGED", "OOM", "ERROR"}
+    assert INFEASIBLE.intersection(states) == {"DIVERGED", "OOM"}
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)

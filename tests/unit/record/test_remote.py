@@ -11,8 +11,8 @@ import pytest
 from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
 from tunelight.record import (
-    Follower,
     Record,
+    RecordFollower,
     create_sweep_folder,
     find_sweep,
     list_sweeps,
@@ -24,7 +24,7 @@ from tunelight.record import (
     write_sweep_file,
 )
 from tunelight.record import remote as remote_module
-from tunelight.record.remote import Mirror, pull
+from tunelight.record.remote import StoreMirror, pull
 from tunelight.stores import for_tune
 
 # --- a sweep's files --------------------------------------------------------------------------------------
@@ -70,10 +70,10 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine
         there = storage() / "s"
         assert len(read_record(there).trials["0"].history) == 2
         assert read_sweep_file(there)["metric"] == "loss"
-        follower = Follower(there)
+        follower = RecordFollower(there)
         follower.look()
         report(record, 3)
-        Mirror(folder).bring()
+        StoreMirror(folder).upload()
         assert [line["training_iteration"] for line in follower.look()] == [3]
         assert [found.folder for found in list_sweeps(storage())] == [there]
         assert find_sweep("s", storage()) == there
@@ -83,7 +83,7 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine
 def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
-    assert Mirror(folder).bring()
+    assert StoreMirror(folder).upload()
     report(record, 3)
     record.close()
     old = record.path.stat().st_mtime - 100
@@ -98,14 +98,14 @@ def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran(storage, mach
 def test_what_another_machine_recorded_replaces_what_is_here(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     begun(folder).close()
-    Mirror(folder).bring()
+    StoreMirror(folder).upload()
     machine("second")
     there = storage() / "s"
     pull(there)
     record = Record.open(there)
     report(record, 3)
     record.close()
-    Mirror(there).bring()
+    StoreMirror(there).upload()
     machine("first")
     pull(folder)
     assert len(read_record(folder).trials["0"].history) == 3
@@ -124,13 +124,13 @@ def test_a_running_drivers_own_record_is_not_touched(storage, machine):
 def test_several_readers_leave_one_copy(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
-    Mirror(folder).bring()
+    StoreMirror(folder).upload()
     machine("second")
     there = storage() / "s"
     read_record(there)
     report(record, 3)
     record.close()
-    Mirror(folder).bring()
+    StoreMirror(folder).upload()
     os.utime(there / "record.jsonl", (0, 0))
     threads = [threading.Thread(target=remote_module.refresh, args=(there / "record.jsonl",)) for _ in range(8)]
     for thread in threads:
@@ -170,14 +170,14 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
     record = begun(folder)
     monkeypatch.setattr(remote_module, "EVERY_S", 0.01)
     with locked(folder):
-        mirror = Mirror(folder)
-        assert mirror.bring()
+        mirror = StoreMirror(folder)
+        assert mirror.upload()
         with monkeypatch.context() as broken:
             broken.setattr(stores.objects, "located", lambda path: (_ for _ in ()).throw(ConnectionError("gone")))
             report(record, 3)
-            assert not mirror.bring()
-            assert not mirror.bring()
-        assert mirror.bring()
+            assert not mirror.upload()
+            assert not mirror.upload()
+        assert mirror.upload()
     assert caplog.text.count("cannot be written") == 1
     record.close()
     machine("second")

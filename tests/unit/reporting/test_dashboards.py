@@ -17,7 +17,8 @@ from tests.unit.cli.test_command import call
 from tests.unit.results.test_results import Writer
 from tunelight.cli.app import BAD_INPUT
 from tunelight.errors import SettingsError, StorageError
-from tunelight.reporting.dashboards import HOST, Server, free_port, serve, servers
+from tunelight.machine.network import HOST, free_port
+from tunelight.reporting.dashboards import Server, serve, servers
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rich.console import Console
 from tunelight.record import SweepState, apply
 from tunelight.reporting import display
 from tunelight.reporting.estimate import seconds_left
-from tunelight.reporting.screen import Screen, best_curve, last_events, rungs_line, sparkline, workers_in_use
+from tunelight.reporting.screen import SweepView, best_curve, last_events, rungs_line, sparkline, workers_in_use
 from tunelight.reporting.words import compact, elapsed
 
 NOW = 1_000_000.0
@@ -47,7 +47,7 @@ class State:
 
     def show(self, width: int = 100, total: int | None = 20, events: int = 0, **console: Any) -> str:
         stream = io.StringIO()
-        shown = Screen(self.state, list(self.state.trials.values()), self.now, total, events)
+        shown = SweepView(self.state, list(self.state.trials.values()), self.now, total, events)
         Console(file=stream, width=width, force_terminal=True, color_system=None, **console).print(shown)
         return stream.getvalue()
 
@@ -86,14 +86,14 @@ def test_without_colours_no_colour_is_written(sweep: State, monkeypatch: Any) ->
     monkeypatch.setenv("NO_COLOR", "1")
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system="truecolor")
-    console.print(Screen(sweep.state, list(sweep.state.trials.values()), NOW, 20))
+    console.print(SweepView(sweep.state, list(sweep.state.trials.values()), NOW, 20))
     assert "\x1b[3" not in stream.getvalue().replace("\x1b[3m", "")  # italics are no colour
 
 
 def test_a_terminal_of_ascii_gets_ascii(sweep: State) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     Console(file=stream, width=80, force_terminal=True, color_system=None).print(
-        Screen(sweep.state, list(sweep.state.trials.values()), NOW, 20, 4)
+        SweepView(sweep.state, list(sweep.state.trials.values()), NOW, 20, 4)
     )
     stream.flush()
     text = stream.buffer.getvalue().decode("ascii")

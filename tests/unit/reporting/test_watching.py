@@ -18,7 +18,7 @@ from rich.console import Console
 
 from tests.unit.recording import Sweep
 from tunelight.errors import StorageError
-from tunelight.record import LOCK_FILE, RECORD_FILE, Follower, driver_of, locked, read_record
+from tunelight.record import LOCK_FILE, RECORD_FILE, RecordFollower, driver_of, locked, read_record
 from tunelight.reporting import watch
 
 
@@ -125,7 +125,7 @@ def test_a_folder_that_is_no_sweep_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_follower_knows_what_the_writer_knows(sweep: Sweep) -> None:
-    follower = Follower(sweep.folder)
+    follower = RecordFollower(sweep.folder)
     assert [line["kind"] for line in follower.look()] == ["sweep"]
     sweep.start(sweep.add())
     sweep.report(sweep.trials[0], 1, 0.5)
@@ -135,7 +135,7 @@ def test_a_follower_knows_what_the_writer_knows(sweep: Sweep) -> None:
 
 
 def test_half_a_line_is_waited_for(sweep: Sweep) -> None:
-    follower = Follower(sweep.folder)
+    follower = RecordFollower(sweep.folder)
     follower.look()
     path = sweep.folder / RECORD_FILE
     sweep.add()
@@ -149,7 +149,7 @@ def test_half_a_line_is_waited_for(sweep: Sweep) -> None:
 
 
 def test_a_record_that_was_replaced_is_read_anew(sweep: Sweep) -> None:
-    follower = Follower(sweep.folder)
+    follower = RecordFollower(sweep.folder)
     sweep.start(sweep.add())
     follower.look()
     path = sweep.folder / RECORD_FILE
@@ -161,7 +161,7 @@ def test_a_record_that_was_replaced_is_read_anew(sweep: Sweep) -> None:
 
 
 def test_a_damaged_record_is_an_error(sweep: Sweep) -> None:
-    follower = Follower(sweep.folder)
+    follower = RecordFollower(sweep.folder)
     with (sweep.folder / RECORD_FILE).open("ab") as stream:
         stream.write(b'{"kind":"note"}\n')
     with pytest.raises(StorageError, match=r"is damaged \d+ bytes in"):

@@ -21,7 +21,7 @@ from tunelight.errors import MetricError, SettingsError
 from tunelight.record import write_sweep_file
 from tunelight.reporting.figures import pareto
 from tunelight.reporting.page import page
-from tunelight.reporting.screen import Screen
+from tunelight.reporting.screen import SweepView
 from tunelight.results.pareto import front
 from tunelight.settings import Settings
 
@@ -166,7 +166,7 @@ def test_the_live_table_and_the_last_line_hold_each_metric(tmp_path: Path) -> No
     sweep.report(trial, 1, 0.5, latency=3.0)
     drawn_to = io.StringIO()
     console = Console(width=120, file=drawn_to)
-    console.print(Screen(sweep.state, [sweep.state.trials["00000"]], 1001.0, 1))
+    console.print(SweepView(sweep.state, [sweep.state.trials["00000"]], 1001.0, 1))
     drawn = drawn_to.getvalue()
     assert "latency" in next(line for line in drawn.splitlines() if "workers" in line and "epoch" in line)
     assert "best loss=0.5, latency=3 by trial 00000" in drawn

@@ -131,7 +131,8 @@ def test_commands_that_read_run_none_of_it_also_inside_of_its_folder(theirs, mar
 
 
 def test_a_dashboard_s_server_runs_none_of_it_inside_of_its_folder(theirs, marker, monkeypatch):
-    from tunelight.reporting.dashboards import free_port, servers
+    from tunelight.machine.network import free_port
+    from tunelight.reporting.dashboards import servers
 
     monkeypatch.chdir(theirs.folder.parent)
     found, _ = servers(theirs.folder, free_port(), free_port())

@@ -14,7 +14,7 @@ from tests.unit.tune import Cluster, curves
 from tunelight.messages import Resize
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.growth import Growth
-from tunelight.schedulers.ledger import Need
+from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.speed import Pace, Speed, sizes
 
@@ -131,7 +131,7 @@ def going(growth: Growth, number: int, target: int = 0, loss: float = 0.5) -> Me
     """Return a trial of one worker that trains, and keeps what its gang is told in ``trial``."""
     member = growth._members.know(str(number))
     told: list[Any] = []
-    member.need, member.loss = Need(1, (1.0, 0.0), (1.0, 0.0)), loss
+    member.resources, member.loss = TrialResources(1, (1.0, 0.0), (1.0, 0.0)), loss
     actor = SimpleNamespace(decide=SimpleNamespace(remote=told.append))
     member.trial = SimpleNamespace(temporary_state=SimpleNamespace(ray_actor=actor), told=told)
     growth.started(member)
@@ -160,12 +160,12 @@ def test_two_that_grow_are_not_promised_the_same_slots():
         for at in (1, 2):
             hear(growth, member, at, 10.0 * at, 1)
         growth.adjust(None, member, 20, 20, alone=True)
-    assert (first.asked, second.asked) == (4, 4)
+    assert (first.target_workers, second.target_workers) == (4, 4)
     growth._members.move(second, State.ENDED)
     growth.gone(second)
     hear(growth, first, 3, 25.0, 4)
     growth.adjust(None, first, 20, 20, alone=True)
-    assert first.asked == 8
+    assert first.target_workers == 8
 
 
 def test_who_has_more_to_train_gets_more_of_the_cluster():
@@ -178,7 +178,7 @@ def test_who_has_more_to_train_gets_more_of_the_cluster():
         growth.adjust(None, long, 20, 40, alone=False)
     growth.adjust(None, short, 5, 5, alone=True)
     growth.adjust(None, long, 20, 40, alone=True)
-    assert (short.asked, long.asked) == (1, 4)
+    assert (short.target_workers, long.target_workers) == (1, 4)
 
 
 def test_the_least_promising_of_those_that_grew_gives_back_no_more_than_is_needed():
@@ -188,13 +188,13 @@ def test_the_least_promising_of_those_that_grew_gives_back_no_more_than_is_neede
         for at, workers in enumerate([1, 1, 4], start=1):
             hear(growth, member, at, 10.0 * at, workers)
             growth.adjust(None, member, 20, 20, alone=True)
-    assert growth.ledger.free(ahead.need) == 0
-    growth.make_room(ahead.need)
-    growth.make_room(ahead.need)  # what is on its way back is not asked for again
-    assert (ahead.asked, behind.asked) == (4, 2)
-    assert growth.ledger.free(ahead.need) == 0  # until the gang has given it back
+    assert growth.ledger.free(ahead.resources) == 0
+    growth.make_room(ahead.resources)
+    growth.make_room(ahead.resources)  # what is on its way back is not asked for again
+    assert (ahead.target_workers, behind.target_workers) == (4, 2)
+    assert growth.ledger.free(ahead.resources) == 0  # until the gang has given it back
     hear(growth, behind, 4, 35.0, 2)
-    assert growth.ledger.free(ahead.need) == 2
+    assert growth.ledger.free(ahead.resources) == 2
 
 
 def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth():

@@ -22,7 +22,7 @@ from tests.unit.searchers.test_optuna import FLAT, counts, report, searcher
 from tunelight.errors import SettingsError
 from tunelight.record import write_sweep_file
 from tunelight.searchers import study_copy as mirror
-from tunelight.searchers.study_copy import Mirror, check_address
+from tunelight.searchers.study_copy import StudyCopy, check_address
 
 THREE = {"COMPLETE": 1, "FAIL": 1, "PRUNED": 1}
 
@@ -159,7 +159,7 @@ def again(tmp_path: Path, states: dict[str, str], **more: Any) -> optuna.Study:
         first.close(states)
     else:  # its driver is killed: nobody says what becomes of the trial
         until(lambda: shown(tmp_path / "study.journal", first.study))
-        first._mirror.close()
+        first._study_copy.close()
     study = opened(tmp_path / "study.journal", tmp_path.name)
     study.set_user_attr("by", "hand")
     second = searcher("tpe", FLAT, **more)
@@ -215,7 +215,7 @@ def test_a_full_disk_is_said_once_and_the_copy_is_whole_once_there_is_room(tmp_p
             raise full.pop()
         return JournalStorage(JournalFileBackend(str(tmp_path / "j")))
 
-    copy = one._mirror = Mirror(one.study, one._storage, opens, "study.journal", tmp_path)
+    copy = one._study_copy = StudyCopy(one.study, one._storage, opens, "study.journal", tmp_path)
     with caplog.at_level(logging.WARNING, "tunelight"):
         copy.start()
         until(lambda: copy.failed is not None)
@@ -257,9 +257,9 @@ def test_a_disk_that_stays_full_costs_the_end_of_a_sweep_no_time_without_end(tmp
     def opens() -> Any:
         raise OSError(28, "No space left on device")
 
-    one._mirror = Mirror(one.study, one._storage, opens, "study.journal", tmp_path)
+    one._study_copy = StudyCopy(one.study, one._storage, opens, "study.journal", tmp_path)
     with caplog.at_level(logging.WARNING, "tunelight"):
-        one._mirror.start()
+        one._study_copy.start()
         began = time.monotonic()
         one.close({})
     assert time.monotonic() - began < 5
@@ -278,7 +278,7 @@ def test_a_study_of_another_sweep_is_left_alone(tmp_path, caplog):
     second = searcher("tpe", FLAT, study_storage=where)
     with caplog.at_level(logging.WARNING, "tunelight"):
         second.mirror_to(tmp_path / "b" / "digits")
-        until(lambda: second._mirror.failed is not None)
+        until(lambda: second._study_copy.failed is not None)
         second.close({})
     assert same(opened(where, "digits"), first.study)
 
@@ -314,7 +314,7 @@ def test_a_sweep_whose_driver_died_at_its_end_has_its_copy_brought_up_to_date(tm
         sweep.end_by_itself(trial)
     sweep.callback.record.close()
     until(lambda: shown(folder / "study.journal", first.study))
-    first._mirror.close()  # the ends are in the record, and nobody told the study of them
+    first._study_copy.close()  # the ends are in the record, and nobody told the study of them
     assert counts(opened(folder / "study.journal", "s")) == {"RUNNING": 2}
     results = tl.run(
         FLAT, train, searcher="tpe", metric="loss", num_samples=2, storage=tmp_path, name="s", resume=True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +16,7 @@ from ray import tune
 
 import tunelight as tl
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, TunelightError
-from tunelight.settings import NAMES, Checkpoints, Settings, check_names, check_train
+from tunelight.settings import NAMES, SETTINGS, Checkpoints, Settings, check_names, check_train
 from tunelight.space.check import check_settings
 
 SPACE = tl.SearchSpace({"lr": {"uniform": [0, 1]}})
@@ -42,11 +44,17 @@ def test_defaults_are_valid():
     assert settings.checkpoints == Checkpoints(keep=1, every=1)
 
 
-def test_the_names_are_those_of_run():
-    import inspect
+def test_run_takes_and_explains_every_setting():
+    parameters = [*inspect.signature(tl.run).parameters]
+    assert parameters == ["search_space", *NAMES]
+    explained = re.findall(r"^ {4}(?: {4})?(\w+(?:, \w+)*): ", inspect.getdoc(tl.run) or "", re.MULTILINE)
+    assert [name for names in explained for name in names.split(", ")] == parameters
 
-    told = set(inspect.signature(tl.run).parameters) - {"search_space"}
-    assert told == set(NAMES)
+
+def test_gang_trainable_has_the_defaults_of_a_sweep():
+    shared = {name: one for name, one in inspect.signature(tl.gang_trainable).parameters.items() if name in NAMES}
+    for name in shared.keys() - {"train", "seed"}:  # a plain Tuner's trials have no sweep that draws a seed
+        assert shared[name].default == SETTINGS[name].default
 
 
 @pytest.mark.parametrize(

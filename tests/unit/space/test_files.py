@@ -14,7 +14,7 @@ import torch
 import tunelight as tl
 from tests.unit.space.test_space import ALL, GOOD
 from tunelight.errors import SettingsError, SpaceError
-from tunelight.settings import NAMES, Settings, check_model
+from tunelight.settings import NAMES, Settings, check_model, check_setting
 from tunelight.space import names, schema
 from tunelight.space.check import check_settings
 from tunelight.space.domains import ARGUMENTS
@@ -50,8 +50,8 @@ def test_the_schema_knows_every_setting_and_every_domain():
     assert set(SpaceFile.model_fields) == {"space", "require", *NAMES}
     assert set(ARGUMENTS) <= set(schema()["$defs"])
     defaults = Settings()
-    for name in ("mode", "num_samples", "scheduler", "searcher", "backend", "reuse_gangs", "storage", "progress"):
-        assert SpaceFile.model_fields[name].default == getattr(defaults, name)
+    for name in NAMES:
+        assert check_setting(name, SpaceFile.model_fields[name].default) == getattr(defaults, name)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

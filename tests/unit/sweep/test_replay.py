@@ -25,7 +25,7 @@ from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
 from tunelight.schedulers import ASHA, ElasticASHA
-from tunelight.searchers import Again, RandomSearcher, Start, SweepSearch
+from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch
 from tunelight.space import SearchSpace
 from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
 
@@ -158,8 +158,11 @@ def test_a_scheduler_can_say_that_it_cannot_be_told_again(tmp_path):
 
 
 def test_a_trial_that_was_paused_is_handed_to_tune_paused(tmp_path):
-    again = (Again("00000", {"lr": 0.5}, 1, tmp_path, paused=True), Again("00001", {"lr": 0.5}, 1, tmp_path))
-    search = SweepSearch(RandomSearcher(LR, 1), 2, start=Start(created=2, again=again))
+    again = (
+        ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path, paused=True),
+        ResumedTrial("00001", {"lr": 0.5}, 1, tmp_path),
+    )
+    search = SweepSearch(RandomSearcher(LR, 1), 2, start=ResumeState(created=2, resumed=again))
     search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
     assert [search.next_trial().status for _ in again] == ["PAUSED", "PENDING"]  # type: ignore[union-attr]
     assert not search.is_finished()
@@ -255,8 +258,8 @@ def test_choices_that_json_has_no_word_for_come_back_as_they_are():
 
 
 def test_trials_that_go_on_come_first_and_new_ones_after(tmp_path):
-    again = (Again("00001", {"lr": 0.5}, 0, tmp_path),)
-    search = SweepSearch(RandomSearcher(LR, 1), 3, start=Start(created=2, again=again))
+    again = (ResumedTrial("00001", {"lr": 0.5}, 0, tmp_path),)
+    search = SweepSearch(RandomSearcher(LR, 1), 3, start=ResumeState(created=2, resumed=again))
     search._spec = {"run": "recorded"}
     search._make = lambda trial_id, config: Trial("x", stub=True, trial_id=trial_id, config=config)  # type: ignore[method-assign]
     assert not search.is_finished()

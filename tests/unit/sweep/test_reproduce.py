@@ -178,7 +178,7 @@ def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path
     with pytest.raises(StoppedBeforeRayError):
         reproduce(first, "best", progress=False)
     (made,) = seen
-    (trial,) = made.start.again
+    (trial,) = made.start.resumed
     assert (trial.trial_id, trial.config, trial.number, trial.paused) == ("00000", {"lr": 1.0}, 0, False)
     assert (made.start.created, made.settings.seed, made.settings.workers) == (1, 7, 2)
     assert trial_seed(made.settings.seed, trial.trial_id) == trial_seed(7, first.best.id)

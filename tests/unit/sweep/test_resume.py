@@ -214,7 +214,7 @@ class Driver:
             )  # Tune's own needs a trainable
             with sweeps._callbacks(sweep, search, None, None, StopSignals()) as (record, *_):  # type: ignore[arg-type]
                 made: list[Any] = []
-                for _ in sweep.start.again:
+                for _ in sweep.start.resumed:
                     search.next_trial()
                 while (trials is None or len(made) < trials) and (trial := search.next_trial()) is not None:
                     made.append(trial)

@@ -21,7 +21,7 @@ from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place
 from tunelight.record import create_sweep_folder, read_lines, read_record
 from tunelight.resources import reserve
 from tunelight.schedulers import ASHA
-from tunelight.searchers import Again, SweepSearch
+from tunelight.searchers import ResumedTrial, SweepSearch
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.task import Task
@@ -133,7 +133,7 @@ def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(hea
             del told["seconds"]
             path.write_text(json.dumps(told))
         before = 40.0  # what the driver makes of its record
-    past = Again("00000", {}, 2, heads.folder(), trained=before)
+    past = ResumedTrial("00000", {}, 2, heads.folder(), trained=before)
     search = SweepSearch(SimpleNamespace(), 1)  # type: ignore[arg-type]
     search._make = lambda *_: None  # type: ignore[assignment, method-assign]
     search._take_up(past)

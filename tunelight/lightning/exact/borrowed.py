@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+
+from tunelight.compat.lightning import pl
 
 _HOLDERS = (dict, list, deque, set)
 

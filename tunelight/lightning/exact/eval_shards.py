@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
-from lightning_fabric.utilities.data import sized_len
 from torch.utils.data import DataLoader
+
+from tunelight.compat.lightning import sized_len
 
 T = TypeVar("T")
 Limit = int | float

@@ -26,16 +26,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
-from lightning_fabric.utilities.data import has_iterable_dataset, sized_len
-from lightning_fabric.utilities.types import ReduceOp
-from pytorch_lightning.callbacks import BasePredictionWriter
-from pytorch_lightning.loops import _PredictionLoop
-from pytorch_lightning.overrides.distributed import _IndexBatchSamplerWrapper
-from pytorch_lightning.strategies import ParallelStrategy
-from pytorch_lightning.trainer.states import RunningStage
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
+from tunelight.compat.lightning import (
+    BasePredictionWriter,
+    ParallelStrategy,
+    ReduceOp,
+    RunningStage,
+    _IndexBatchSamplerWrapper,
+    _PredictionLoop,
+    has_iterable_dataset,
+    sized_len,
+)
 from tunelight.errors import StrategyError
 from tunelight.lightning.exact.borrowed import (
     LIGHTNINGS_OWN,

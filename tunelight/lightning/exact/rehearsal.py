@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from pytorch_lightning.loops.optimization.automatic import ClosureResult
 from torch.nn.parallel import DistributedDataParallel
 
+from tunelight.compat.lightning import ClosureResult
 from tunelight.lightning.exact.evaluation import ExactEvaluation
 
 

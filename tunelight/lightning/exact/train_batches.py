@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_fabric.utilities.data import sized_len
 from torch.utils.data import BatchSampler, DistributedSampler
+
+from tunelight.compat.lightning import sized_len
 
 Play = Callable[[int], AbstractContextManager[None]]
 """Lets a part's random generators be the process's inside."""

@@ -5,13 +5,13 @@ A file has the same path everywhere, so that what Trainers and callbacks say of 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from tunelight import stores
 from tunelight.errors import CheckpointError
 
 Files = dict[str, npt.NDArray[np.uint8]]
@@ -34,13 +34,10 @@ def write(files: Mapping[str, npt.NDArray[np.uint8]]) -> None:
         target = Path(path)
         if target.exists():
             continue
-        draft = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            content.tofile(draft)
-            draft.replace(target)
+            stores.write_atomically(target, content.data)
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise CheckpointError(f"Could not bring checkpoint {path} to this node: {error}.") from error
 
 

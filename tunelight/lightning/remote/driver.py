@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-import pytorch_lightning as pl
 import ray
 import torch
-from pytorch_lightning.strategies.launchers.launcher import _Launcher
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
+from tunelight.compat.lightning import _Launcher, pl
+from tunelight.compat.ray import is_client
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
 from tunelight.gang.drain import DRAINED, reason_to_leave
@@ -368,7 +368,7 @@ def _seconds(timeout: timedelta | None) -> float | None:
 
 def _elsewhere(gang: Gang) -> bool:
     """Tell whether a rank runs on another node than this process, which may have another disk."""
-    if ray.util.client.ray.is_connected():
+    if is_client():
         return True  # the node that Ray names is its server's: nothing says where this process is
     here = ray.get_runtime_context().get_node_id()
     return any(location.node_id != here for location in gang.locations)

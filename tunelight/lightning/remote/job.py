@@ -12,18 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pytorch_lightning as pl
 import ray
 import torch
-from lightning_fabric.utilities.apply_func import move_data_to_device
-from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
-from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.loops.loop import _Loop
-from pytorch_lightning.loops.progress import _BaseProgress
-from pytorch_lightning.plugins.precision import MixedPrecision
-from pytorch_lightning.trainer import call
-from pytorch_lightning.trainer.states import TrainerFn
 
+from tunelight.compat.lightning import (
+    Callback,
+    MixedPrecision,
+    TrainerFn,
+    _BaseProgress,
+    _collect_rng_states,
+    _Loop,
+    _set_rng_states,
+    call,
+    move_data_to_device,
+    pl,
+)
 from tunelight.errors import TrainFunctionError
 from tunelight.gang.reset import torch_flags
 from tunelight.lightning.exact.eval_shards import interleave

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ray import tune
 from ray.tune import Checkpoint
-from ray.tune.trainable.trainable_fn_utils import _in_tune_session
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.ray import in_function_trainable
 from tunelight.messages import CheckpointInfo, Report
 
 
@@ -43,6 +43,6 @@ class TrialReporter:
 
 def trial_reporter() -> TrialReporter | None:
     """Return the reporter of the trial that this process is, or None where it is none."""
-    if not _in_tune_session():
+    if not in_function_trainable():
         return None
     return TrialReporter(str(tune.get_context().get_trial_dir()))

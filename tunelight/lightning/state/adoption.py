@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import ModelParallelStrategy
 
+from tunelight.compat.lightning import ModelParallelStrategy, pl
 from tunelight.lightning.state.rates import OF_GROUPS, OF_SCHEDULERS, each
 from tunelight.lightning.transfer import Packed, pack_state, unpack_view
+from tunelight.settings.dotted import flatten
 
 _PROPORTIONAL = ("lr", "weight_decay")
 """Options that keep their ratio to the configuration's value: a layer may have a tenth of the rate, or no decay."""
@@ -89,21 +89,10 @@ def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[s
             setattr(module, name, new)
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a configuration by dotted key."""
-    values: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            values.update(flat(value, f"{prefix}{key}."))
-        else:
-            values[f"{prefix}{key}"] = value
-    return values
-
-
 def plain_values(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain values of a configuration by dotted key, as a checkpoint may hold them."""
     found = {}
-    for key, value in flat(config).items():
+    for key, value in flatten(config).items():
         single = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
         if single is None or type(single) in (bool, int, float, str):
             found[key] = single
@@ -196,8 +185,8 @@ def _untaken(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str
 
 
 def _changed(before: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    old = flat(before)
-    for key, value in flat(config).items():
+    old = flatten(before)
+    for key, value in flatten(config).items():
         if not _same(old.get(key, _NOTHING), value):
             yield key, old.get(key, _NOTHING), value
 

@@ -19,17 +19,11 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
-from lightning_fabric.utilities.data import AttributeDict
-from pytorch_lightning.callbacks import ProgressBar
-from pytorch_lightning.loggers import Logger
-from pytorch_lightning.loops.loop import _Loop
-from pytorch_lightning.profilers import Profiler
-from pytorch_lightning.strategies import Strategy
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from tunelight.compat.lightning import AttributeDict, Logger, Profiler, ProgressBar, Strategy, _Loop, pl
 from tunelight.lightning.exact.borrowed import LIGHTNINGS_OWN
 from tunelight.lightning.transfer import copy_tensor, pack_state
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.utilities.compile import from_compiled, to_uncompiled
 from torch._dynamo import OptimizedModule
+
+from tunelight.compat.lightning import from_compiled, pl, to_uncompiled
 
 _METHODS = ("forward", "training_step", "validation_step", "test_step", "predict_step")
 

@@ -6,10 +6,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from lightning_fabric.utilities.apply_func import move_data_to_device
-from pytorch_lightning.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+
+from tunelight.compat.lightning import _Metadata, _ResultMetric, _Sync, move_data_to_device, pl
 
 _META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
 _VALUES = ("value", "cumulated_batch_size", "_forward_cache")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+from tunelight.compat.lightning import pl
 
 LIMIT = 256 * 2**20
 """Bytes, over all ranks, up to which they are kept: each rank has gradients of its own until they are reduced."""

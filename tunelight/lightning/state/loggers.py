@@ -14,9 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
-
+from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger, pl
 from tunelight.session.context import Context
 from tunelight.session.session import Session
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pytorch_lightning as pl
-
+from tunelight.compat.lightning import pl
 from tunelight.session.session import Session
 
 OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")

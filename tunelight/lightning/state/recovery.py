@@ -11,12 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.loops.loop import _Loop
-from pytorch_lightning.trainer import call
-from pytorch_lightning.trainer.states import TrainerFn
-
+from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, pl
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import epoch_metrics as logged

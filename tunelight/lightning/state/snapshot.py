@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
-from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+
+from tunelight.compat.lightning import CheckpointIO, TorchCheckpointIO
 
 
 def write_later(checkpoint: dict[str, Any], path: str, writer: CheckpointIO) -> Callable[[], None]:

@@ -14,16 +14,20 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
-import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins import CheckpointIO
-from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
-from pytorch_lightning.callbacks import Checkpoint
-from pytorch_lightning.plugins import TorchCheckpointIO
-from pytorch_lightning.plugins.io.wrapper import _WrappingCheckpointIO
-from pytorch_lightning.plugins.precision import Precision
-from pytorch_lightning.strategies import ParallelStrategy
 
+from tunelight.compat.lightning import (
+    Accelerator,
+    Checkpoint,
+    CheckpointIO,
+    CPUAccelerator,
+    CUDAAccelerator,
+    ParallelStrategy,
+    Precision,
+    TorchCheckpointIO,
+    _WrappingCheckpointIO,
+    pl,
+)
 from tunelight.errors import SettingsError, StrategyError
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.state.snapshot import write_later

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pytorch_lightning.strategies import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from tunelight.compat.arguments import check_keywords
+from tunelight.compat.lightning import DDPStrategy
 from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
 from tunelight.lightning.strategies.training import SameTraining
 

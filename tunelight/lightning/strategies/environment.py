@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
-from lightning_fabric.utilities.rank_zero import rank_zero_only
-
+from tunelight.compat.lightning import ClusterEnvironment, rank_zero_only
 from tunelight.messages import Place
 
 

@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from pytorch_lightning.core.optimizer import LightningOptimizer
-from pytorch_lightning.strategies.strategy import _optimizers_to_device
-from pytorch_lightning.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, StrategyError
 from tunelight.lightning.state.rates import scale
 from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
 from tunelight.lightning.strategies.training import SameTraining
 
 if TYPE_CHECKING:
-    import pytorch_lightning as pl
+    from tunelight.compat.lightning import pl
 
 T = TypeVar("T")
 _COMPRESSIONS = ("none", "fp16")
@@ -224,7 +222,7 @@ class HorovodRayStrategy(SameTraining, HorovodCollectives):
 
     def setup_environment(self) -> None:
         """Set the seed anew, as all of Lightning's distributed strategies do."""
-        from lightning_fabric.utilities.seed import reset_seed
+        from tunelight.compat.lightning import reset_seed
 
         super().setup_environment()
         reset_seed()

@@ -7,19 +7,16 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pytorch_lightning.strategies import ModelParallelStrategy
-from pytorch_lightning.strategies.parallel import ParallelStrategy
-from pytorch_lightning.trainer.states import TrainerFn
-from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.lightning import ModelParallelStrategy, ParallelStrategy, TrainerFn, is_overridden
 from tunelight.errors import SettingsError, StrategyError
 from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
 from tunelight.lightning.strategies.training import SameTraining
 
 if TYPE_CHECKING:
-    import pytorch_lightning as pl
+    from tunelight.compat.lightning import pl
 
 MIN_SHARDED = 100_000
 """Parameters from which on a block is gathered on its own; smaller ones travel with what holds them."""

@@ -15,13 +15,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning_fabric.utilities.data import _set_sampler_epoch, has_iterable_dataset
-from pytorch_lightning.loops.optimization.automatic import ClosureResult
-from pytorch_lightning.trainer.states import RunningStage
-from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils._pytree import tree_unflatten
 from torch.utils.data import DataLoader, DistributedSampler
 
+from tunelight.compat.lightning import (
+    ClosureResult,
+    RunningStage,
+    _set_sampler_epoch,
+    has_iterable_dataset,
+    is_param_in_hook_signature,
+)
 from tunelight.lightning.exact.evaluation import ExactEvaluation
 from tunelight.lightning.exact.rehearsal import rehearse
 from tunelight.lightning.exact.train_batches import Parts, TrainingBatches, TurnLoader

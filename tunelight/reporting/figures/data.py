@@ -12,6 +12,7 @@ import numpy as np
 from tunelight.errors import MetricError, guess
 from tunelight.record import is_better, metric_value
 from tunelight.reporting.figures.style import Values
+from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
@@ -134,15 +135,6 @@ def reached(rungs: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]
     return None if not isinstance(done, int | float) else sum(done >= milestone for milestone in rungs["at"])
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a configuration's leaves by dotted key."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 @dataclass(frozen=True)
 class Column:
     """One key of the search space, with its value in each of some trials."""
@@ -174,7 +166,7 @@ class Column:
 
 def columns(trials: Iterable[TrialResult]) -> list[Column]:
     """Return the keys that differ between trials, in the order in which configurations name them."""
-    configs = [dict(flat(trial.config)) for trial in trials]
+    configs = [flatten(trial.config) for trial in trials]
     keys = dict.fromkeys(key for config in configs for key in config)
     made = [_column(key, tuple(config.get(key, MISSING) for config in configs)) for key in keys]
     return [column for column in made if len({_label(value) for value in column.raw}) > 1]

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tunelight.lightning.state.adoption import TrainerExchange, flat, plain_values, put_values
+from tunelight.lightning.state.adoption import TrainerExchange, plain_values, put_values
 
 
 class Net(pl.LightningModule):
@@ -167,4 +167,3 @@ def test_a_checkpoint_holds_plain_values_only() -> None:
     config = {"model": {"lr": np.float64(0.1), "kind": "a"}, "made": object(), "n": 3}
     assert plain_values(config) == {"model.lr": 0.1, "model.kind": "a", "n": 3}
     assert type(plain_values(config)["model.lr"]) is float
-    assert flat({"a": {"b": {"c": 1}}}) == {"a.b.c": 1}

@@ -1,0 +1,144 @@
+"""The names of Lightning that tunelight uses: each is in the installed Lightning, in both of its packages."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import pytorch_lightning as pl
+
+import tunelight
+from tunelight.compat import lightning as names
+from tunelight.digits import DigitsClassifier
+
+PACKAGE = Path(tunelight.__file__).parent
+AS_A_USER = {"tunelight/digits.py", "tunelight/zoo/gan.py", "tunelight/cli/starter/train.py"}
+"""Written as a user would write it."""
+
+
+def both(name: str) -> list[Any]:
+    return [names.lookup(name, flavour) for flavour in get_args(names.Flavour)]
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Return the names that some code imports from Lightning, each with its module."""
+    return {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        if node.module.partition(".")[0] in ("pytorch_lightning", "lightning_fabric", "lightning")
+    }
+
+
+# --- one place ----------------------------------------------------------------------------------------------
+
+
+def test_only_this_module_imports_lightning():
+    users = set()
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        plain = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        if imported(tree) or {"pytorch_lightning", "lightning_fabric", "lightning"} & {
+            name.partition(".")[0] for name in plain
+        }:
+            users.add(path.relative_to(PACKAGE.parent).as_posix())
+    assert users == AS_A_USER | {"tunelight/compat/lightning.py"}
+
+
+def test_type_checkers_see_the_names_that_the_table_has():
+    seen = imported(ast.parse(inspect.getsource(names)))
+    packages = {"pl": "pytorch_lightning", "fabric": "lightning_fabric"}
+    places = {}
+    for name, place in (names.DOCUMENTED | names.UNDOCUMENTED).items():
+        package, _, rest = place.partition(".")
+        places[name] = f"{packages[package]}.{rest}"
+    assert seen == places
+
+
+def test_every_name_is_used():
+    text = "".join(path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "lightning.py")
+    assert [name for name in [*names.DOCUMENTED, *names.UNDOCUMENTED] if name not in text] == []
+
+
+def test_the_module_itself_imports_neither_lightning_nor_torch():
+    code = (
+        "import sys, tunelight.compat.lightning as names; names.flavour(), names.loaded(); "
+        "sys.exit(bool({'pytorch_lightning', 'lightning', 'torch'} & sys.modules.keys()))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
+
+
+# --- the two flavours ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pl", *names.DOCUMENTED, *names.UNDOCUMENTED])
+def test_both_flavours_have_every_name(name):
+    ours, other = both(name)
+    assert type(ours) is type(other)
+    if inspect.isfunction(ours):
+        assert [*inspect.signature(ours).parameters] == [*inspect.signature(other).parameters]
+
+
+def test_names_are_those_of_the_flavour_of_the_process():
+    assert names.flavour() == "pytorch_lightning"
+    assert names.pl is pl is names.loaded()
+    assert names.Callback is pl.Callback
+    with pytest.raises(AttributeError, match="no attribute 'Backcall'"):
+        names.Backcall  # type: ignore[attr-defined] # noqa: B018
+
+
+def test_a_class_knows_its_flavour():
+    class Own(DigitsClassifier):
+        pass
+
+    ours, other = both("pl")
+    assert names.flavour_of(Own) == "pytorch_lightning"
+    assert [names.flavour_of(package.Trainer) for package in (ours, other)] == [
+        "pytorch_lightning",
+        "lightning.pytorch",
+    ]
+    assert names.flavour_of(Path) is None
+
+
+# --- what is called of the undocumented ones -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_hooks_and_loops_are_called_as_lightning_calls_them(which):
+    call = both("call")[which]
+    called = {
+        "_call_and_handle_interrupt": ["trainer", "trainer_fn", "args", "kwargs"],
+        "_call_callback_hooks": ["trainer", "hook_name", "args", "monitoring_callbacks", "kwargs"],
+        "_call_lightning_datamodule_hook": ["trainer", "hook_name", "args", "kwargs"],
+        "_call_lightning_module_hook": ["trainer", "hook_name", "args", "pl_module", "kwargs"],
+    }
+    assert {name: list(inspect.signature(getattr(call, name)).parameters) for name in called} == called
+    assert {"launch", "kill", "is_interactive_compatible"} <= set(dir(both("_Launcher")[which]))
+    assert {"state_dict", "load_state_dict", "on_save_checkpoint", "restarting"} <= set(dir(both("_Loop")[which]))
+
+
+def test_a_trainer_has_the_protected_attributes_that_are_read():
+    trainer: Any = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", barebones=False)
+    accelerators = {
+        "use_distributed_sampler",
+        "precision_plugin",
+        "_devices_flag",
+        "_num_nodes_flag",
+        "_parallel_devices",
+    }
+    assert [name for name in accelerators if not hasattr(trainer._accelerator_connector, name)] == []
+    logged = {"_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx"}
+    assert [name for name in logged if not hasattr(trainer._logger_connector, name)] == []
+    fit, epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    assert [name for name in ("_combined_loader", "_should_accumulate", "_restarting") if not hasattr(fit, name)] == []
+    steps = ("_results", "_batches_that_stepped", "_num_ready_batches_reached")
+    assert [name for name in steps if not hasattr(epoch, name)] == []
+    assert {"_results", "_active_loop"} <= set(dir(type(trainer)))
+    assert {"_current_fx_name", "_trainer", "_compiler_ctx"} <= vars(DigitsClassifier()).keys()
+    assert hasattr(pl.LightningModule, "_on_before_batch_transfer")

@@ -1,0 +1,268 @@
+"""Checks of single settings: each takes a setting's name and a value, and returns the value as a sweep uses it.
+
+All raise SettingsError, which says what was wanted and what came.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from importlib.util import find_spec
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal
+
+from tunelight import stores
+from tunelight.checkpoints.policy import Checkpoints
+from tunelight.compat.arguments import Topic, replacement
+from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, unknown
+from tunelight.messages import OnResize
+from tunelight.policies import FailurePolicy
+from tunelight.settings.code import load_object, tune_callback
+
+BACKENDS = ("ddp", "horovod", "sharded")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_KEEPS: dict[str, Literal["batch", "linear", "sqrt"]] = {"keep_global_batch": "batch", "scale_lr": "linear"}
+
+
+# --- numbers, text, collections -----------------------------------------------------------------------------
+
+
+def anything(_name: str, value: Any) -> Any:
+    """Accept any value."""
+    return value
+
+
+def whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
+    """Check a whole number from ``least`` to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        bounds = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
+        raise SettingsError(f"{name} must be a whole number {bounds}, not {value!r}.")
+    return int(value)
+
+
+def number(name: str, value: Any, zero: bool = False) -> float:
+    """Check a finite number above 0, or also 0."""
+    bounds = "0 or more" if zero else "more than 0"
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise SettingsError(f"{name} must be a number, {bounds}, not {value!r}.")
+    if value < 0 or (value == 0 and not zero):
+        raise SettingsError(f"{name} must be {bounds}, not {value!r}.")
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def text(name: str, value: Any) -> str:
+    """Check text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{name} must be text, not {value!r}.")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Check True or False."""
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} must be true or false, not {value!r}.")
+    return value
+
+
+def mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """Check a dict."""
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{name} must be a dict of names and values, not {value!r}.")
+    return value
+
+
+def _list(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise SettingsError(f"{name} must be a list, not {value!r}.")
+    return tuple(value)
+
+
+def _check_keys(name: str, keys: Iterable[Any], kind: type[Any], topic: Topic) -> None:
+    """Check that keys are arguments of a dataclass."""
+    valid = [entry.name for entry in fields(kind)]
+    for key in keys:
+        if key not in valid:
+            raise SettingsError(unknown(f"{name} has no", key, valid, replacement(key, valid, topic)))
+
+
+# --- gangs and failures -------------------------------------------------------------------------------------
+
+
+def workers(name: str, value: Any) -> int | tuple[int, int]:
+    """Check a number of workers, or the least and the wanted number of an elastic gang."""
+    if not isinstance(value, tuple | list):
+        return whole(name, value)
+    if len(value) != 2:
+        raise SettingsError(f"{name} must be one whole number, or (least, wanted) of an elastic gang, not {value!r}.")
+    least, most = (whole(name, count) for count in value)
+    if least > most:
+        raise SettingsError(
+            f"{name}={value!r}: an elastic gang's least number of workers comes first, and {least} is more than "
+            f"{most}. Say {name}=({most}, {least})."
+        )
+    return (least, most)
+
+
+def backend(name: str, value: Any) -> str:
+    """Check the name of a backend that is installed."""
+    if value not in BACKENDS:
+        raise SettingsError(unknown(f"There is no {name}", value, BACKENDS))
+    if value == "horovod" and find_spec("horovod") is None:
+        raise SettingsError(f"{name}='horovod': {HOW_TO_GET_HOROVOD}")
+    return str(value)
+
+
+def failures(name: str, value: Any) -> FailurePolicy:
+    """Return a FailurePolicy, also from its arguments or a number of failures."""
+    if isinstance(value, FailurePolicy):
+        return value
+    if isinstance(value, Mapping):
+        _check_keys(name, value, FailurePolicy, "failures")
+        return FailurePolicy(**value)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise SettingsError(
+            f"{name} must be FailurePolicy(max_failures=3, ...), a dict of its arguments, or a number of failures, not "
+            f"{value!r}."
+        )
+    return FailurePolicy(int(value))
+
+
+def on_resize(name: str, value: Any) -> OnResize:
+    """Return an OnResize, also from a rule's name or {"scale_lr": rule, "warmup_steps": steps}."""
+    if isinstance(value, OnResize):
+        return value
+    if isinstance(value, str):
+        if value not in _KEEPS:
+            raise SettingsError(unknown(f"There is no {name}", value, _KEEPS))
+        return OnResize(keep=_KEEPS[value])
+    options = dict(mapping(name, value))
+    rule, steps = options.pop("scale_lr", "linear"), options.pop("warmup_steps", 0)
+    if options:
+        raise SettingsError(f"{name} has no {next(iter(options))!r}. There are: scale_lr, warmup_steps.")
+    if rule not in ("linear", "sqrt"):
+        raise SettingsError(f"{name}: scale_lr must be 'linear' or 'sqrt', not {rule!r}.")
+    return OnResize(keep=rule, warmup_steps=whole(f"{name}: warmup_steps", steps, 0))
+
+
+# --- checkpoints and time -----------------------------------------------------------------------------------
+
+
+def checkpoints(name: str, value: Any) -> Checkpoints | None:
+    """Return Checkpoints, also from its arguments or True; None from None and False."""
+    if isinstance(value, Checkpoints):
+        return value
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Checkpoints()
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{name} must be Checkpoints(keep=1, every=1), or None for none, not {value!r}.")
+    _check_keys(name, value, Checkpoints, "checkpoints")
+    return Checkpoints(**value)
+
+
+def time_budget(_name: str, value: Any) -> Any:
+    """Check a duration, and leave it as it was given."""
+    seconds(value)
+    return value
+
+
+def seconds(value: Any) -> float:
+    """Return a duration in seconds: of a number of them, a timedelta, or text such as "2h" and "1h 30m"."""
+    if isinstance(value, str):
+        compact = value.replace(" ", "").lower()
+        parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", compact)
+        if not parts or "".join(map("".join, parts)) != compact:
+            raise SettingsError(
+                f"time_budget must be seconds, a timedelta, or text such as '90s', '30m', '2h', '1h 30m' or "
+                f"'1d', not {value!r}."
+            )
+        value = sum(float(count) * _UNITS[unit] for count, unit in parts)
+    return float(number("time_budget", value.total_seconds() if isinstance(value, timedelta) else value))
+
+
+# --- folders and names --------------------------------------------------------------------------------------
+
+
+def folder_name(name: str, value: Any) -> str:
+    """Check the name of one folder."""
+    if text(name, value) in (".", "..") or value != Path(value).name or "\\" in value:
+        raise SettingsError(f"{name} must be one folder name, but is {value!r}. Put folders before it into storage=.")
+    return str(value)
+
+
+def storage(name: str, value: Any) -> str | os.PathLike[str]:
+    """Check a folder's path, or the URL of a store that can be reached."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise SettingsError(f"{name} must be the path of a folder, or a URL such as s3://bucket/sweeps, not {value!r}.")
+    if "://" in os.fspath(value):
+        stores.check(os.fspath(value))
+    elif not isinstance(value, str) and re.match(r"[a-z0-9]+:/", os.fspath(value)):
+        raise SettingsError(f"{name} must be given as text where it is a URL: a path has one slash only, {value!r}.")
+    else:
+        stores.check_folder(value)
+    return value
+
+
+def folders(name: str, value: Any) -> tuple[Path, ...]:
+    """Check one or several folders of sweeps; return their absolute paths."""
+    given = value if isinstance(value, list | tuple) else [value]
+    return tuple(stores.working(storage(name, path)).absolute() for path in given)
+
+
+def resume(name: str, value: Any) -> Any:
+    """Check True, False or "force"."""
+    if not isinstance(value, bool) and value != "force":
+        raise SettingsError(
+            f"{name} must be True (go on with the sweep of that name, if there is one), 'force' (also where what "
+            f"is searched or trained has changed) or False, not {value!r}."
+        )
+    return value
+
+
+# --- code and configurations --------------------------------------------------------------------------------
+
+
+def code(_name: str, value: Any) -> Any:
+    """Return a function or class, imported where it is given by its path. Also raises: ImportPathError."""
+    return load_object(value) if isinstance(value, str) else value
+
+
+def callbacks(name: str, value: Any) -> tuple[Any, ...]:
+    """Return Ray Tune callbacks, also from classes and their import paths. Also raises: ImportPathError."""
+    return tuple(tune_callback(code(name, entry)) for entry in _list(name, value))
+
+
+def baselines(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    """Check a list of configurations."""
+    for index, config in enumerate(_list(name, value)):
+        if not isinstance(config, Mapping):
+            raise SettingsError(f"{name}[{index}] must be a configuration, a dict, not {config!r}.")
+    return tuple(dict(config) for config in value)
+
+
+def scheduler(_name: str, value: Any) -> Any:
+    """Accept any scheduler; None is "fifo", as for Ray Tune and Optuna."""
+    return "fifo" if value is None else value
+
+
+def check_grace(scheduler: Any, max_epochs: int | None) -> None:
+    """Raise SettingsError where the scheduler's grace period is longer than a trial, both counted in epochs."""
+
+    def option(*names: str) -> Any:
+        if isinstance(scheduler, Mapping):
+            return scheduler.get(names[0])
+        return next((getattr(scheduler, name) for name in names if hasattr(scheduler, name)), None)
+
+    grace = option("grace_period", "_grace_period", "_grace")
+    counts_epochs = option("time_attr", "_time_attr") in (None, "training_iteration", "epoch")
+    if max_epochs is not None and counts_epochs and isinstance(grace, Real) and float(grace) > max_epochs:
+        raise SettingsError(
+            f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial "
+            f"would ever be stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
+        )

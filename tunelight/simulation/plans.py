@@ -1,0 +1,145 @@
+"""A plan: what a sweep would take, as figures for a program and as text for a person."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_MOST_OPTIONS = 6
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over simulations with different seeds: the median, and what nine of ten stay below."""
+
+    p50: float
+    p90: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return both of the values (the nearest that was seen)."""
+        ordered = sorted(values)
+        return cls(*(ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] for share in (0.5, 0.9)))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What lies between two rungs, in the median simulation: who comes, and what they hold meanwhile.
+
+    ``epoch``: the rung that ends it; ``trials``: how many reach that; ``slots``: the most that trials in this stage
+    held at once; ``slot_hours``: what they held in all.
+    """
+
+    epoch: int
+    trials: int
+    slots: int
+    slot_hours: float
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run the sweep: gangs of ``workers`` on ``nodes`` nodes; in hours, and the cost of renting those."""
+
+    workers: int
+    nodes: int
+    slots: int
+    makespan_h: float
+    cost: float | None
+    in_time: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep would take. Print it, or take :meth:`asdict`.
+
+    ``cost`` is what gangs hold, ``rent`` the whole cluster from the first to the last minute, each at the price of a
+    slot's hour; None without a price. ``verdict`` says in words whether it can be done (in time).
+    """
+
+    scheduler: str
+    num_samples: int
+    max_epochs: int
+    workers: int
+    cluster: str
+    at_once: int
+    feasible: bool
+    verdict: str
+    makespan_h: Spread | None = None
+    worker_hours: Spread | None = None
+    idle_share: Spread | None = None
+    tail_idle_share: Spread | None = None
+    cost: Spread | None = None
+    rent: Spread | None = None
+    stages: Sequence[Stage] = ()
+    options: Sequence[Option] = ()
+    notes: Sequence[str] = ()
+
+    def asdict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def _text(plan: Plan) -> str:
+    head = (
+        f"{plan.num_samples} trials of up to {plan.max_epochs} epochs, {plan.workers} workers each, under "
+        f"{plan.scheduler}, on {plan.cluster} slots: {plan.at_once} at once"
+    )
+    lines = [head, "", *_wrapped(plan.verdict)]
+    if plan.makespan_h is not None:
+        lines += ["", *_columns(("", "p50", "p90"), _figures(plan))]
+    if plan.stages:
+        rows = [(f"{s.epoch}", f"{s.trials}", f"{s.slots}", f"{s.slot_hours:.2f}") for s in plan.stages]
+        lines += ["", *_columns(("to epoch", "trials", "slots at most", "slot-hours"), rows)]
+    if plan.options:
+        lines += ["", *_options(plan)]
+    lines += ["", *(line for note in plan.notes for line in _wrapped(f"- {note}"))] if plan.notes else []
+    return "\n".join(lines)
+
+
+def _figures(plan: Plan) -> list[tuple[str, ...]]:
+    shown: list[tuple[str, Any, str]] = [
+        ("hours", plan.makespan_h, "{:.2f}"),
+        ("worker-hours held", plan.worker_hours, "{:.1f}"),
+        ("idle slots", plan.idle_share, "{:.0%}"),
+        ("idle at the tail", plan.tail_idle_share, "{:.0%}"),
+        ("cost of what is held", plan.cost, "{:.2f}"),
+        ("cost of the cluster", plan.rent, "{:.2f}"),
+    ]
+    return [(name, form.format(one.p50), form.format(one.p90)) for name, one, form in shown if one is not None]
+
+
+def _options(plan: Plan) -> list[str]:
+    rows = [
+        (
+            f"{one.workers}",
+            f"{one.nodes}",
+            f"{one.slots}",
+            f"{one.makespan_h:.2f}",
+            "-" if one.cost is None else f"{one.cost:.2f}",
+            "yes" if one.in_time else "no",
+        )
+        for one in plan.options[:_MOST_OPTIONS]
+    ]
+    return _columns(("workers", "nodes", "slots", "hours", "cost", "in time"), rows)
+
+
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  " if text.startswith("- ") else "", break_long_words=False)

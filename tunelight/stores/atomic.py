@@ -1,0 +1,39 @@
+"""Atomic writes: a reader of a file sees all of it or none of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield the path of a temporary file beside ``path``, which replaces it at the end, or is deleted on an error."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, target)  # noqa: PTH105 - the atomic step, by its own name
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryview, *, sync: bool = False) -> None:
+    """Write a file. Several processes may write the same one; the last to finish wins.
+
+    Args:
+        path: the file. data: bytes, or text, which is encoded as UTF-8.
+        sync: return only once the data is on the disk, so that it survives a power failure.
+
+    Raises: OSError; the file is as it was before.
+    """
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        stream.write(data.encode() if isinstance(data, str) else data)
+        if sync:
+            stream.flush()
+            os.fsync(stream.fileno())
