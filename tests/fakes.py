@@ -15,8 +15,8 @@ import cloudpickle
 
 from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import GangError, TrialStopped
+from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.worker import Location
 from tunelight.messages import Decision, Ended, Event, Place, Save, Saved, Stop, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox, numbered

@@ -30,9 +30,8 @@ from tests.integration.parity import (
     weights,
 )
 from tunelight import errors
-from tunelight.gang.placement import arrange
+from tunelight.gang.placement import Location, arrange
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.worker import Location
 from tunelight.resources import Reservation
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")

@@ -1,4 +1,4 @@
-"""The Ray that a sweep runs on: connect or start, look whether a gang fits, shut down what we started."""
+"""The Ray that a sweep runs on: connect or start it, check whether a gang fits, shut it down."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from tunelight.settings import Settings
 
 _REACH_S = 5.0
-"""How long a cluster's head that refuses connections may take: it may be starting."""
+"""How long a cluster's head may refuse connections: it may be starting."""
 
 
 @contextlib.contextmanager
 def connected(
     settings: Settings, reservation: Reservation, sweep_file: Path, signals: StopSignals
 ) -> Iterator[tuple[Reservation, GcsWatch]]:
-    """Use the Ray that is there, or start one for the sweep and shut that one down; watch its head meanwhile.
+    """Use the Ray of this process, or start one and shut it down afterwards; watch its head meanwhile.
 
-    ``sweep_file`` is a file in the sweep's folder that every node has to see where there are checkpoints. Yields the
-    reservation, smaller than asked for where it is elastic and the cluster holds no more; and the watch.
+    ``sweep_file`` is a file in the sweep's folder that every node has to see if there are checkpoints. Yields the
+    reservation, made smaller if it is elastic and the cluster holds no more, and the watch.
     """
-    import ray  # half a second that bad input need not wait for
+    import ray  # half a second
 
     ours = not ray.is_initialized()
     environment = dict(os.environ)
@@ -65,14 +65,14 @@ def connected(
             with _undisturbed():
                 ray.shutdown()
         if watch is not None:
-            watch.close()  # only now: without a head, the shutdown may wait for it
+            watch.close()  # last, because without a head the shutdown may hang
         if ours:
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
 
 
 def check_ray(settings: Settings) -> None:
-    """Raise SettingsError for what can be known to be wrong with ``address`` and ``runtime_env`` without a cluster."""
+    """Raise SettingsError for errors in ``address`` and ``runtime_env`` that are known without a cluster."""
     if settings.runtime_env:
         check_runtime_env(settings.runtime_env)
     if settings.address is not None and "ray" in sys.modules and sys.modules["ray"].is_initialized():
@@ -95,7 +95,7 @@ def _watched(sweep_file: Path, settings: Settings, signals: StopSignals) -> GcsW
 
 
 def use_ray() -> None:
-    """Use the Ray that is there, or RAY_ADDRESS; else start a local one, which ends with this process."""
+    """Use the Ray of this process, or RAY_ADDRESS; else start a local one, which ends with this process."""
     import ray
 
     if not ray.is_initialized():
@@ -104,7 +104,7 @@ def use_ray() -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let no further Ctrl-C cut this short: it takes a second or two, and half of it leaves processes behind."""
+    """Ignore Ctrl-C meanwhile: an interrupted shutdown, which takes a second or two, leaves processes behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -126,7 +126,7 @@ def _refuse_client() -> None:
 def _init_ray(
     address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int, storage: Path | None = None
 ) -> None:
-    """Connect, or start a Ray here. With ``storage``, code is to run there: this process's folder goes along."""
+    """Connect, or start a Ray here. With ``storage`` code will run there, and this process's folder is sent along."""
     import ray
 
     common: dict[str, Any] = {
@@ -159,7 +159,7 @@ def _init_ray(
 
 
 def _reach(address: str) -> None:
-    """Raise OSError where nothing listens at ``host:port``: Ray itself looks for minutes."""
+    """Raise OSError where nothing listens at ``host:port``, which Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or "://" in address or not port.isdecimal():
         return
@@ -175,9 +175,9 @@ def _reach(address: str) -> None:
 
 
 def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
-    """Return which cluster a sweep would run on, in words, and what each of its nodes holds.
+    """Return the name of the cluster that a sweep would run on, and the resources of each node.
 
-    That of ``address`` or RAY_ADDRESS is asked; otherwise it is this machine, on which no Ray is started. Raises:
+    It is the cluster at ``address`` or RAY_ADDRESS, else this machine, on which no Ray is started. Raises:
     ResourceError where the address does not answer.
     """
     address = address or os.environ.get("RAY_ADDRESS")
@@ -191,9 +191,9 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
 
 @contextlib.contextmanager
 def attached(address: str) -> Iterator[str]:
-    """Use the Ray that this process is connected to, else the cluster at ``address`` for a while; yield its address.
+    """Use the Ray of this process, else connect to the cluster at ``address`` meanwhile; yield the address.
 
-    "auto" is RAY_ADDRESS, or else a cluster of which this machine is a node. Raises: ResourceError where none answers.
+    "auto" is RAY_ADDRESS, or a cluster of which this machine is a node. Raises: ResourceError where none answers.
     """
     import ray
 
@@ -208,7 +208,7 @@ def attached(address: str) -> Iterator[str]:
 
 
 def check_runtime_env(given: Mapping[str, Any]) -> None:
-    """Raise SettingsError where Ray would not take ``runtime_env``, or leave a part of it out with a warning."""
+    """Raise SettingsError where Ray would reject ``runtime_env``, or ignore a part of it with a warning."""
     from ray.runtime_env import RuntimeEnv  # half a second
 
     fields = runtime_env_fields()
@@ -217,7 +217,7 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
         if name not in fields:
             raise SettingsError(f"runtime_env has no {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
     for name, value in variables.items() if isinstance(variables := given.get("env_vars"), Mapping) else ():
-        if not isinstance(value, str):  # Ray's own error would show the value
+        if not isinstance(value, str):  # Ray's error would show the value
             raise SettingsError(f"runtime_env: env_vars[{name!r}] must be text, not {type(value).__name__}. Quote it.")
     try:
         RuntimeEnv(**given)
@@ -226,7 +226,7 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
 
 
 def _gpus_here() -> int:
-    """Return how many GPUs this process may use, without importing anything that takes seconds."""
+    """Return how many GPUs this process may use, without importing torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([one for one in visible.split(",") if one.strip() not in ("", "-1")])
@@ -236,10 +236,10 @@ def _gpus_here() -> int:
 def check_cluster(
     reservation: Reservation, *, who: str = "A trial", spread: bool = False, data_cpus: float = 0
 ) -> Reservation:
-    """Refuse a gang that this cluster can never hold; where it may grow, warn and wait.
+    """Return the reservation, made smaller if it is elastic and the cluster holds no more.
 
-    Returns the reservation, smaller where it is elastic and the cluster holds no more. ``spread`` wants each bundle on
-    a node of its own; ``data_cpus`` CPUs are to be left beside it. Raises: ResourceError.
+    ``spread`` needs each bundle on another node; ``data_cpus`` CPUs have to stay free. Raises: ResourceError if the
+    cluster can never hold it. Warns in its place where the cluster may grow.
     """
     import ray
 
@@ -254,24 +254,24 @@ def check_cluster(
 
 
 def at_once(reservation: Reservation, settings: Settings) -> int | None:
-    """Return how many trials may run at once (None: as many as fit): those that leave room for preprocessing.
+    """Return how many trials may run at a time (None: as many as fit), to leave CPUs for preprocessing.
 
-    The cluster is counted as it is now, at the sweep's start.
+    The cluster counts as it is at the sweep's start.
     """
     import ray
 
     if not settings.room_for_data:
         return settings.max_concurrent
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = max(1, trials_at_once(reservation, nodes, settings.room_for_data))  # a cluster that may grow has none yet
+    room = max(1, trials_at_once(reservation, nodes, settings.room_for_data))  # one that may grow may have none yet
     return room if settings.max_concurrent is None else min(room, settings.max_concurrent)
 
 
 def _may_grow() -> bool:
-    """Tell whether an autoscaler looks after this cluster: it then reports its node types to Ray."""
+    """Tell whether this cluster has an autoscaler, which reports its node types to Ray."""
     try:
         status = autoscaler_status()
-    except Exception:  # noqa: BLE001 - no answer means that nobody looks after it
+    except Exception:  # noqa: BLE001 - no answer means that there is none
         return False
     types = (status.get("autoscaler_report") or {}).get("active_nodes") or {}
     return any(not str(kind).startswith("local") and not str(kind).startswith("node_") for kind in types)
@@ -279,7 +279,7 @@ def _may_grow() -> bool:
 
 @contextlib.contextmanager
 def quiet(verbose: int) -> Iterator[None]:
-    """Keep Ray's own talk down unless it was asked for."""
+    """Silence Ray's logs and warnings, unless ``verbose`` is more than 1."""
     if verbose > 1:
         yield
         return
@@ -294,13 +294,13 @@ def quiet(verbose: int) -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
-        if callable(flush := getattr(sys.stdout, "flush", None)):  # any object may stand for standard output
+        if callable(flush := getattr(sys.stdout, "flush", None)):  # standard output may be replaced by any object
             flush()
 
 
 @contextlib.contextmanager
 def tune_environment(verbose: int) -> Iterator[None]:
-    """Set what Tune only takes from the environment, and put everything back afterwards."""
+    """Set Tune's environment variables, and reset them afterwards."""
     before = {key: os.environ.get(key) for key in TUNE_ENVIRONMENT}
     os.environ.update({key: value for key, value in TUNE_ENVIRONMENT.items() if before[key] is None})
     try:

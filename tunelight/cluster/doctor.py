@@ -1,4 +1,4 @@
-"""doctor: what this machine has of what tunelight stands on, and what to do where something is missing."""
+"""doctor: checks this machine for everything that tunelight needs, with advice where something is missing."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tunelight.machine.network import OPTUNA_PORT, TENSORBOARD_PORT, is_free
 
 _GIB: Final = 1 << 30
 _FULL: Final = 0.95
-"""Ray stops placing objects on a disk that is fuller than this."""
+"""Ray places no objects on a disk that is fuller than this."""
 _FILES: Final = 4096
-"""Open files that a Ray with a dozen workers wants."""
+"""How many open files a Ray with a dozen workers needs."""
 
 Verdict = Literal["ok", "note", "wrong"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: "ok", "note" (it works all the same) or "wrong" (``advice`` says what to do)."""
+    """The result of a check: "ok", "note" (it works all the same) or "wrong" (``advice`` says what to do)."""
 
     name: str
     verdict: Verdict
@@ -42,7 +42,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything; nothing is started, and nothing is changed. Imports torch, for its GPUs."""
+    """Run all checks. Nothing is started or changed; torch is imported, for its GPUs."""
     looks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _machine, _packages, _gpus, _horovod, _ray, _ports, _disks, _shared_memory,
     )  # fmt: skip
@@ -50,7 +50,7 @@ def examine() -> list[Finding]:
     for look in looks:
         try:
             findings.extend(look())
-        except Exception as error:  # noqa: BLE001 - a doctor looks at what is broken: one look must not end the others
+        except Exception as error:  # noqa: BLE001 - a check that fails must not end the others
             findings.append(Finding(look.__name__.strip("_"), "wrong", f"{type(error).__name__}: {error}"))
     return findings
 
@@ -74,19 +74,19 @@ def _machine() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     for text in importlib.metadata.requires("tunelight") or []:
-        wanted = Requirement(text)
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        needed = Requirement(text)
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
             continue
-        plain = f"{wanted.name}{wanted.specifier}"
+        plain = f"{needed.name}{needed.specifier}"
         try:
-            version = importlib.metadata.version(wanted.name)
+            version = importlib.metadata.version(needed.name)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(wanted.name, "wrong", "not installed", f"pip install '{plain}'")
+            yield Finding(needed.name, "wrong", "not installed", f"pip install '{plain}'")
             continue
-        if wanted.specifier.contains(version, prereleases=True):
-            yield Finding(wanted.name, "ok", version)
+        if needed.specifier.contains(version, prereleases=True):
+            yield Finding(needed.name, "ok", version)
         else:
-            yield Finding(wanted.name, "wrong", f"{version}, wanted {wanted.specifier}", f"pip install '{plain}'")
+            yield Finding(needed.name, "wrong", f"{version}, wanted {needed.specifier}", f"pip install '{plain}'")
 
 
 def _gpus() -> Iterator[Finding]:
@@ -117,7 +117,7 @@ def _horovod() -> Iterator[Finding]:
         import horovod.torch as hvd  # optional
 
         gloo = bool(hvd.gloo_built())
-    except Exception as error:  # noqa: BLE001 - built for another torch, it fails in many ways
+    except Exception as error:  # noqa: BLE001 - a build for another torch fails in many ways
         yield Finding("horovod", "wrong", f"{version} does not import: {error}", "Build it again for this torch.")
         return
     yield Finding(

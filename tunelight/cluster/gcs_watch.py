@@ -1,13 +1,12 @@
-"""Notice that the head of the Ray cluster is gone, say so, and end the sweep.
+"""Ends a sweep when the head of the Ray cluster (its GCS) is lost.
 
-Without its head (the GCS) a cluster starts nothing more: running gangs train on, while calls that need the head
-wait in Ray's own code, until Ray ends the whole process 60 s later with a line that says nothing of the sweep.
-So a thread looks whether the head still answers. When it has not for ``LOST_S``, the sweep's next step raises; a
-driver that is not there within ``GRACE_S`` more, for it waits in Ray, is ended with ``EXIT_CODE``.
+Without its head a cluster starts nothing more. Running gangs train on, but calls that need the head wait in Ray's code,
+which ends the process after 60 s with a message that does not mention the sweep. So a thread checks whether the head
+answers. When it has not for ``LOST_S``, the sweep's next step raises. A driver that does not get to that within
+``GRACE_S``, because it waits in Ray, is ended with ``EXIT_CODE``.
 
-A signal to the driver's whole process group ends a Ray that the driver started, too. The driver, which has stopped the
-sweep by then, would wait for it in the same way: it is ended within seconds, with the code that a shell gives to the
-signal.
+A signal to the driver's process group also ends a Ray that the driver has started, for which the driver would wait in
+the same way. It is then ended within seconds, with the exit code that shells use for the signal.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from tunelight.errors import HeadLostError, ResourceError
 
 PING_S: Final = 2.0
 LOST_S = 30.0
-"""How long a head may be away: one that keeps its state elsewhere can be started again by its supervisor."""
+"""How long a head may be away: its supervisor may restart one that keeps its state elsewhere."""
 GRACE_S = 15.0
-"""How long the driver may take to end by itself; Ray's own shutdown takes 5 s without a head."""
+"""How long the driver may take to end by itself; Ray's shutdown takes 5 s without a head."""
 SIGNALLED_S = 3.0
-"""How long a head may be away after a signal that stops the sweep, and the driver take to end then."""
+"""How long a head may be away, and the driver take to end, after a signal that stops the sweep."""
 EXIT_CODE: Final = os.EX_TEMPFAIL
-"""75: a temporary failure, worth another try."""
+"""75: a temporary failure."""
 
 
 class GcsWatch:
-    """Looks whether the head of a Ray cluster still answers, in a thread of its own. Runs on: driver.
+    """Checks in a thread whether the head of a Ray cluster still answers. Runs on: driver.
 
-    ``trouble`` says what else keeps the sweep from going on, when ``check`` asks (None: nothing does); ``signalled``
-    which signal has stopped it (None: none has).
+    ``trouble`` returns what else prevents the sweep from going on, if anything; ``signalled`` returns the signal that
+    has stopped it, if one has.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class GcsWatch:
         self._thread = threading.Thread(target=self._watch, name="tunelight-headwatch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start checking."""
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more. Callable more than once."""
+        """Stop checking. It may be called more than once."""
         self._over.set()
         self._thread.join(2 * PING_S)
 
@@ -86,15 +85,15 @@ class GcsWatch:
         )
 
     def _watch(self) -> None:
-        heard = time.monotonic()
+        answered = time.monotonic()
         while not self._over.wait(PING_S):
             signalled = self._signalled()
             if _answers(self._address):
-                heard = time.monotonic()
-            elif signalled is not None and time.monotonic() - heard >= SIGNALLED_S:
+                answered = time.monotonic()
+            elif signalled is not None and time.monotonic() - answered >= SIGNALLED_S:
                 self._end(self._stopped_by(signalled), 128 + signalled, SIGNALLED_S)
                 return
-            elif time.monotonic() - heard >= LOST_S:
+            elif time.monotonic() - answered >= LOST_S:
                 self._lost = True
                 self._end(self.text, EXIT_CODE, GRACE_S)
                 return
@@ -106,12 +105,12 @@ class GcsWatch:
         )
 
     def _end(self, text: str, code: int, grace_s: float) -> None:
-        """End the process, unless it gets to its end by itself."""
+        """End the process, unless it ends by itself."""
         if self._over.wait(grace_s):
             return
-        with contextlib.suppress(Exception):  # nobody may be left to read it
+        with contextlib.suppress(Exception):  # standard error may be closed
             print(f"\ntunelight: {text}", file=sys.stderr, flush=True)  # noqa: T201 - there is no later
-        # The record needs no goodbye: each of its lines was written when it happened.
+        # Nothing of the record is lost: each line was written when it happened.
         os._exit(code)
 
 
@@ -136,4 +135,4 @@ class GcsCallback(Callback):  # type: ignore[misc,unused-ignore]
             self._watch.check()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_watch": None}  # Tune pickles its callbacks, and a thread stays where it is
+        return {"_watch": None}  # Tune pickles its callbacks, and a thread cannot be

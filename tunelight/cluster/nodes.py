@@ -1,6 +1,6 @@
-"""What is to be known of a cluster's nodes: asked by a probe on each of them.
+"""Checks of a cluster's nodes, by a probe on each of them.
 
-A probe is an actor that holds no CPU, so that it runs beside trials.
+A probe is an actor without CPUs, so that it runs beside trials.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tunelight.messages import Place
 
 REACH_LIMIT_S: Final = 5.0
 _LARGEST: Final = 64
-"""Connections that a probe tries at once."""
+"""How many connections a probe tries at the same time."""
 
 
 @dataclass(frozen=True)
 class Here:
-    """What a node says of itself."""
+    """A node's answer about itself."""
 
     host: str
     interface: str | None
@@ -40,11 +40,11 @@ class Here:
     versions: Mapping[str, str | None]
     python: str
     sees: bool | None
-    """Whether the file that was asked for is there."""
+    """Whether the file in question is visible there (None: none was)."""
 
 
 def here(address: str, file: str | None) -> Here:
-    """Return what this node is like. Runs on: every node. Raises: OSError where a store's working folder cannot be."""
+    """Describe this node. Runs on: every node. Raises: OSError where a store's working folder cannot be made."""
     if file is not None and stores.inside(file):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
     return Here(
@@ -58,7 +58,7 @@ def here(address: str, file: str | None) -> Here:
 
 
 class Probe:
-    """Looks around on one node. Runs on: every node."""
+    """Answers questions about one node. Runs on: every node."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -66,7 +66,7 @@ class Probe:
         self._meeting = Rendezvous()
 
     def look(self, file: str | None = None) -> Here:
-        """Return what this node is like."""
+        """Describe this node."""
         return here(self._address, file)
 
     def clock(self) -> float:
@@ -79,17 +79,17 @@ class Probe:
         return int(self._listener.getsockname()[1])
 
     def reach(self, others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
-        """Return which of the others (address and port, by name) this node cannot reach, and why."""
+        """Return which of the other nodes (address and port, by name) cannot be reached from here, and why."""
         with ThreadPoolExecutor(_LARGEST) as threads:
-            said = threads.map(lambda one: reach(one[0], one[1], REACH_LIMIT_S), others.values())
-            return {name: why for name, why in zip(others, said, strict=True) if why is not None}
+            reasons = threads.map(lambda place: reach(place[0], place[1], REACH_LIMIT_S), others.values())
+            return {name: why for name, why in zip(others, reasons, strict=True) if why is not None}
 
     def host(self) -> int:
         """Open the store of a gang of probes, as its rank 0; return the port."""
         return self._meeting.host(self._address, "gloo", ())[0]
 
     def all_reduce(self, host: str, port: int, rank: int, size: int, mebibytes: int) -> float:
-        """Meet the other probes by gloo, and return how long one all-reduce of so many MiB takes, in seconds."""
+        """Meet the other probes by gloo; return the seconds that an all-reduce of ``mebibytes`` MiB takes."""
         import torch  # seconds
         import torch.distributed as dist
 
@@ -111,14 +111,14 @@ REDUCE_LIMIT_S: Final = 60.0
 
 
 def on_node(node_id: str) -> dict[str, Any]:
-    """Return the options of an actor or a task that runs on this node or nowhere, and takes nothing from others."""
+    """Return the options of an actor or task that runs on this node only, without resources."""
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}
 
 
 class NodeCheck:
-    """Looks whether all nodes can take part in a sweep, while that starts. Runs on: driver.
+    """Checks while a sweep starts that all nodes can take part in it. Runs on: driver.
 
-    Nodes are asked when it is made, and nobody waits for their answers.
+    The nodes are asked when it is made; their answers are read as they come.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -134,7 +134,7 @@ class NodeCheck:
         self._versions: dict[str, Mapping[str, str | None]] = {"this one": installed()} if self._asked else {}
 
     def trouble(self) -> str | None:
-        """Return what is wrong with the nodes that have answered by now, if anything is."""
+        """Return what is wrong with the nodes that have answered by now, or None."""
         if not self._asked:
             return None
         done, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
@@ -142,21 +142,21 @@ class NodeCheck:
             node = self._asked.pop(call)
             name = node_name(node["NodeManagerHostname"], node["NodeID"], node["NodeManagerAddress"])
             try:
-                found: Here = ray.get(call)
+                answer: Here = ray.get(call)
             except ray.exceptions.RayError as error:
                 if isinstance(error, ray.exceptions.RayTaskError):
                     return f"The node {name} cannot take part: {_last_line(error)}. {ADVICE}"
-                continue  # it is gone, or its worker is: that is no reason to end a sweep
-            self._versions[name] = found.versions
-            if found.sees is False:
+                continue  # the node or its worker is gone, which is no reason to end a sweep
+            self._versions[name] = answer.versions
+            if answer.sees is False:
                 return (
                     f"The node {name} does not see {stores.shown(self._file or Path())}, which this one has just "
                     "written: checkpoints of trials there would lie on its own disk, where nobody finds them. Choose a "
                     "folder that all nodes share by storage= (NFS, say) or an object store, or give checkpoints=None "
                     "to go without any."
                 )
-        told = differences(self._versions) if done else []
-        return f"{' '.join(told)} {ADVICE}" if told else None
+        conflicts = differences(self._versions) if done else []
+        return f"{' '.join(conflicts)} {ADVICE}" if conflicts else None
 
 
 def _last_line(error: BaseException) -> str:

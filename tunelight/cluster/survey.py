@@ -1,6 +1,6 @@
-"""survey: the doctor's look at a cluster. What each node has, and whether nodes reach one another.
+"""survey: checks of a cluster for the doctor: its nodes, and whether they can connect to one another.
 
-Every question has a time limit, and what a node does not answer is a finding that names it.
+Every question has a time limit; a node that does not answer gets a finding.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tunelight.compat.ray import free_resources
 from tunelight.machine.versions import ADVICE, MUST_AGREE, differences, node_name
 
 VERSIONS: Final = MUST_AGREE
-"""What each node is asked the version of."""
+"""The packages whose versions are compared."""
 LOOK_LIMIT_S: Final = 60.0
-"""How long a node may take to start the probe's process and to import what that needs."""
+"""How long a node may take to start the probe's process and its imports."""
 _CALL_LIMIT_S: Final = 10.0
 _SKEW_S: Final = 1.0
-"""Clocks that differ by more make logs hard to compare, and leave a sweep's lock in doubt."""
+"""By how much clocks may differ: more makes logs hard to compare, and a sweep's lock unreliable."""
 _REDUCE_MIB: Final = 16
 
 
 @dataclass(eq=False)
 class Node:
-    """One node of the cluster, as far as it answered."""
+    """A node of the cluster, with what it has answered."""
 
     id: str
     host: str
@@ -40,19 +40,19 @@ class Node:
     free: dict[str, float]
     here: Here | None = None
     skew_s: float | None = None
-    """By how much its clock is ahead of this one's."""
+    """How far its clock is ahead of this machine's, in seconds."""
     unreachable: dict[str, str] = field(default_factory=dict)
-    """Why it cannot reach others, by name."""
+    """Why it cannot reach other nodes, by their names."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return node_name(self.host, self.id, self.address)
 
 
 @dataclass
 class Survey:
-    """What was found: the nodes, what is to be said of them, and how fast they sum up numbers together."""
+    """The nodes of a cluster, the findings about them, and the speed of an all-reduce."""
 
     address: str
     nodes: list[Node]
@@ -68,9 +68,9 @@ class Survey:
 
 
 def survey(address: str | None = None) -> Survey:
-    """Look at the cluster at ``address`` (None: RAY_ADDRESS, else one that runs on this machine).
+    """Check the cluster at ``address`` (None: RAY_ADDRESS, else the cluster on this machine).
 
-    Takes seconds, and no CPUs from trials. Raises: ResourceError where the cluster does not answer.
+    It takes seconds, and no CPUs. Raises: ResourceError where the cluster does not answer.
     """
     with attached(address or "auto") as known:
         free = free_resources()
@@ -101,12 +101,12 @@ def survey(address: str | None = None) -> Survey:
 
 
 def _plain(resources: Mapping[str, float]) -> dict[str, float]:
-    """Return what people ask for: not what Ray adds by itself."""
+    """Return the resources that users ask for, without those that Ray adds."""
     return {name: amount for name, amount in resources.items() if ":" not in name and "_group_" not in name}
 
 
 class _Rounds:
-    """The questions, one round after another; who fails one is asked no more."""
+    """The questions, one after another; a node that fails to answer is not asked again."""
 
     def __init__(self, found: Survey, probes: dict[str, Any]) -> None:
         self._found = found
@@ -119,7 +119,7 @@ class _Rounds:
             self._found.findings.extend(look())
 
     def _ask(self, method: str, limit_s: float, advice: str, **arguments: Any) -> Iterator[tuple[Node, Any]]:
-        """Ask all that are left at once, each with its own of ``arguments`` (lists by node); note who fails."""
+        """Ask all nodes that are left at the same time, each with its element of ``arguments``; note who fails."""
         calls = {}
         for index, node in enumerate(self._left):
             own = {name: values[index] for name, values in arguments.items()}

@@ -1,4 +1,4 @@
-"""A worker's exception on the driver: raised there as an instance of its own class, beside tunelight's."""
+"""A worker's exception on the driver, where it is raised as an instance of its own class as well."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tunelight.messages import WorkerError
 
 
 def as_cause(error: WorkerFailedError) -> WorkerFailedError:
-    """Return an error that is also an instance of the class that was raised on the worker.
+    """Return an error that is also an instance of the class of the worker's exception.
 
-    So ``except ValueError`` catches a worker's ValueError, with its ``args`` and attributes. Returns ``error`` where
-    that cannot be: the class cannot be imported here, or is no subclass of Exception (a SystemExit of a worker
-    does not end the driver).
+    So ``except ValueError`` catches a worker's ValueError, with its ``args`` and attributes. Returns ``error`` itself
+    where the class cannot be imported here, or is no subclass of Exception (a worker's SystemExit does not end the
+    driver).
     """
     kind, args, attributes = _revived(error.error.exception)
     if kind is None or isinstance(error, kind):
@@ -34,11 +34,11 @@ def as_cause(error: WorkerFailedError) -> WorkerFailedError:
     }
     try:
         both: Any = type(f"{base.__name__}({kind.__name__})", (base, kind), members)
-        solid = both  # the class whose memory layout it has
+        solid = both  # the built-in class with its memory layout
         while solid.__module__ != "builtins":
             solid = solid.__base__
         made: WorkerFailedError = solid.__new__(both, *(args if issubclass(kind, ExceptionGroup) else ()))
-    except Exception:  # noqa: BLE001 - its class cannot be inherited from, or says so in words of its own
+    except Exception:  # noqa: BLE001 - not every class can be inherited from
         return error
     made.args = args
     for name, value in attributes.items():
@@ -46,7 +46,7 @@ def as_cause(error: WorkerFailedError) -> WorkerFailedError:
             setattr(made, name, value)
     try:
         made.error = error.error
-    except (AttributeError, TypeError):  # its own class has another thing of that name
+    except (AttributeError, TypeError):  # its own class has another attribute of that name
         return error
     for note in getattr(error, "__notes__", ()):
         made.add_note(note)
@@ -58,7 +58,7 @@ def _reduced(error: Any) -> tuple[Any, ...]:
 
 
 def _remade(plain: type[WorkerFailedError], error: WorkerError, notes: list[str]) -> WorkerFailedError:
-    """Make an error again that was pickled or copied."""
+    """Rebuild an error that was pickled or copied."""
     made = as_cause(plain(error))
     vars(made).pop("__notes__", None)
     for note in notes:
@@ -69,7 +69,7 @@ def _remade(plain: type[WorkerFailedError], error: WorkerError, notes: list[str]
 def carried(error: BaseException) -> bytes | None:
     """Return an exception's class, arguments and attributes, pickled for another process.
 
-    What cannot be pickled, or is large, is left out. None for what is no Exception or has a class that cannot be.
+    What cannot be pickled, or is large, is left out. None where the class itself cannot be, or is no Exception.
     """
     if not isinstance(error, Exception):
         return None
@@ -87,7 +87,7 @@ def carried(error: BaseException) -> bytes | None:
 _NOT_CARRIED = frozenset({"args", "obj", "add_note", "with_traceback"})
 """``obj`` of an AttributeError is the object that lacks the attribute: a model, say."""
 _MOST_CARRIED = 2**20
-"""Bytes that an exception's arguments, or one of its attributes, may have."""
+"""The largest size of an exception's pickled arguments, or of one attribute, in bytes."""
 
 
 def _dumped(value: object, most: float = _MOST_CARRIED) -> bytes | None:
@@ -99,15 +99,15 @@ def _dumped(value: object, most: float = _MOST_CARRIED) -> bytes | None:
 
 
 def _revived(data: bytes | None) -> tuple[type[Exception] | None, tuple[Any, ...], dict[str, Any]]:
-    """Return the class, arguments and attributes of `carried`; no class where it cannot be had here."""
+    """Return the class, arguments and attributes from ``carried``; no class where it cannot be imported here."""
     kind: Any = None
     args: Any = None
     attributes: dict[str, Any] = {}
     if data is not None:
         packed_kind, packed_args, packed_attributes = _loaded(data)
         kind, args = _loaded(packed_kind), _loaded(packed_args)
-        found = {name: _loaded(packed) for name, packed in packed_attributes.items()}
-        attributes = {name: value for name, value in found.items() if value is not None}
+        loaded = {name: _loaded(packed) for name, packed in packed_attributes.items()}
+        attributes = {name: value for name, value in loaded.items() if value is not None}
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         return None, (), {}
     return kind, args if isinstance(args, tuple) else (), attributes

@@ -1,22 +1,23 @@
-"""Nodes that are about to be taken away: Ray knows of a drain notice before the node goes."""
+"""Nodes that are about to be taken away, of which Ray is notified before (a drain)."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import ray
 from ray.exceptions import RayActorError
 
 from tunelight.compat.ray import draining_nodes
+from tunelight.gang.protocol import LocatedGang
 from tunelight.messages import WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
 LOOK_S: Final = 2.0
-"""How often a head asks for drain notices: a preemptible node has half a minute and more from its notice on."""
+"""How often a head asks for drain notices: a preemptible node has at least half a minute from its notice on."""
 
 
 class DrainWatch:
@@ -32,21 +33,21 @@ class DrainWatch:
         self._drained: Mapping[str, int] = {}
 
     def drained(self, nodes: Iterable[str]) -> list[str]:
-        """Return those of ``nodes`` that are drained, as far as is known."""
+        """Return those of ``nodes`` that are known to be drained."""
         now = self._clock()
         if now >= self._next:
             self._next = now + LOOK_S
             try:
                 self._drained = self._look()
-            except Exception:  # noqa: BLE001 - the head of the cluster does not answer: others watch that
+            except Exception:  # noqa: BLE001 - a cluster that does not answer is noticed elsewhere
                 return []
         return [node for node in dict.fromkeys(nodes) if node in self._drained]
 
 
-def reason_to_leave(gang: Any, *, with_head: bool = True) -> Callable[[], str | None] | None:
-    """Return a function that says why a gang, and its head, have to leave their nodes (None: they need not).
+def reason_to_leave(gang: LocatedGang, *, with_head: bool = True) -> Callable[[], str | None] | None:
+    """Return a function that returns why a gang (and its head) has to leave its nodes, or None if it need not.
 
-    Returns None where there is no Ray.
+    Returns None where Ray is not connected.
     """
     if not ray.is_initialized():
         return None
@@ -54,7 +55,7 @@ def reason_to_leave(gang: Any, *, with_head: bool = True) -> Callable[[], str | 
 
     def why() -> str | None:
         hosts = {mine: os.uname().nodename} if with_head else {}
-        hosts |= {one.node_id: one.hostname for one in gang.locations}
+        hosts |= {location.node_id: location.hostname for location in gang.locations}
         drained = watch.drained(hosts)
         return f"Ray drains {', '.join(f'{hosts[node]}#{node[:6]}' for node in drained)}" if drained else None
 
@@ -62,5 +63,5 @@ def reason_to_leave(gang: Any, *, with_head: bool = True) -> Callable[[], str | 
 
 
 def moved_away(error: WorkerError) -> RayActorError:
-    """Return the error by which Tune starts a trial anew on other nodes, and does not count that as a failure."""
+    """Return the error on which Tune restarts a trial on other nodes without counting a failure."""
     return RayActorError(error_msg=error.message, preempted=True)

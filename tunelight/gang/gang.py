@@ -1,9 +1,7 @@
-"""The head's side of a gang: start N workers on their bundles, run one trial after another on them.
+"""The head's side of a gang: N workers on their bundles, which run one trial after another.
 
-The one run protocol: ``start(task)``, then ``next_event()`` until every rank has ended; ``answer(decision)``
-in between; ``finish()`` to bring a running trial to its end within a limit; ``heal()`` to meet anew after a
-failure. Decisions that are answered have a serial, which their answer carries. Whatever waits here has a limit.
-Nothing here imports torch.
+Implements the run protocol (:class:`tunelight.gang.protocol.TrainingGang`). Every wait has a time limit, and nothing
+here imports torch.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from ray.util.placement_group import PlacementGroup
 
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
 from tunelight.gang.membership import Membership
+from tunelight.gang.placement import Location
 from tunelight.gang.protocol import AnswerT
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import HangWatch
-from tunelight.gang.worker import Location
 from tunelight.messages import Adopt, Decision, Ended, Event, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
 from tunelight.session.task import Task
@@ -33,34 +31,34 @@ from tunelight.session.task import Task
 STOP_LIMIT_S = 30.0
 """How long a trial may take from a stop to its end: its next report may be an epoch away."""
 FAIL_LIMIT_S = 4.0
-"""How long the other ranks may take to end once one has failed; then they are killed."""
+"""How long the other ranks may take to end once one has failed, before they are killed."""
 WRITE_LIMIT_S = SETTLE_LIMIT_S + STOP_LIMIT_S
-"""How long a rank may take to end that is writing a checkpoint: it gives up on that after ``SETTLE_LIMIT_S`` itself."""
+"""How long a rank that is writing a checkpoint may take to end; it gives up writing after ``SETTLE_LIMIT_S``."""
 _WRITING_S = 1.0
-"""How often a rank that should have ended is asked whether it is still writing a checkpoint."""
-_WORD_LIMIT_S = 2.0
-"""How long it may take to say so."""
+"""How often ranks that should have ended are asked whether they are still writing a checkpoint."""
+_WRITING_LIMIT_S = 2.0
+"""How long they may take to answer."""
 SILENCE_LIMIT_S = 300.0
-"""How long a worker's process may be too busy to say that it has no news."""
+"""How long a worker's process may be too busy to answer a poll."""
 _POLL_S = 20.0
 
 
 class Gang:
-    """N workers that train as one. Runs on: trial (the head's process).
+    """N workers that train as one. Runs on: trial (the head's process), driver.
 
-    Workers that are lost are replaced where they sat, and the others stay warm. A gang with ``least`` trains on with
-    those that it has; who arrives later joins when it next meets (``heal``).
-    Use it as a context manager, or call ``close``: workers also end with the process that started them.
+    A lost worker is replaced on its bundle, and the others stay warm. An elastic gang trains on with the workers that
+    are left; those that arrive later join when it next meets (``heal``).
+    Use it as a context manager, or call ``close``. The workers also end with the process that started them.
     """
 
     def __init__(self, spec: GangSpec, group: PlacementGroup | None) -> None:
         self.spec = spec
         self.name = secrets.token_hex(3)
-        """Tells it from other gangs."""
+        """Its id among other gangs."""
         self.trials = 0
-        """Trials started on this gang, each start of one that failed counted."""
+        """How many trials have been started on this gang, restarts included."""
         self.late: list[Event] = []
-        """What came while the last failed trial was brought to its end."""
+        """Events that came while the last failed trial was ended."""
         self._members = Membership(spec, group)
         self._polls: dict[Any, int] = {}
         self._buffer: deque[Event] = deque()
@@ -79,7 +77,7 @@ class Gang:
 
     @classmethod
     def form(cls, spec: GangSpec, group: PlacementGroup | None) -> Gang:
-        """Start the workers, each on its own bundle, and let them meet. A partial start is undone.
+        """Start the workers, each on its bundle, and let them meet. A partial start is undone.
 
         Raises: GangError when a worker does not start, or they do not meet, in time.
         """
@@ -98,7 +96,7 @@ class Gang:
 
     @property
     def unfit(self) -> str | None:
-        """Why the gang needs ``heal`` to replace a worker before another trial, if it does."""
+        """Why ``heal`` has to replace a worker before another trial, if it has to."""
         return self._members.unfit
 
     @property
@@ -127,7 +125,7 @@ class Gang:
         return list(self._members.locations)
 
     def want(self, size: int | None) -> None:
-        """Have seats for so many workers from now on (None: for all); see :meth:`Membership.want`."""
+        """Keep seats for ``size`` workers from now on (None: for all); see :meth:`Membership.want`."""
         self._members.want(size, busy=self.running)
 
     def ready(self) -> int:
@@ -139,11 +137,11 @@ class Gang:
         self._members.heal(size)
 
     def check_alive(self, limit_s: float) -> None:
-        """Ask every worker for a sign of life. Raises: GangError."""
+        """Check that every worker answers. Raises: GangError."""
         self._members.check_alive(limit_s)
 
     def close(self) -> None:
-        """End the workers. Safe to call more than once, and on a gang that never got up."""
+        """End the workers. It may be called more than once, and on a gang that has not started."""
         self._members.close()
         self._polls = {}
         self._buffer.clear()
@@ -152,7 +150,7 @@ class Gang:
 
     @property
     def running(self) -> bool:
-        """True while a trial has not ended on every rank, or has left events to read."""
+        """True while a trial has not ended on every rank, or has events left to read."""
         return bool(self._buffer) or (self.trials > 0 and len(self._ended) < self.size)
 
     def start(self, task: Task) -> None:
@@ -171,23 +169,23 @@ class Gang:
         )
         self._members.begin()
         for worker in self._members.workers:
-            worker.start.remote(task)  # a worker that died shows in its poll
+            worker.start.remote(task)  # a dead worker shows in its poll
         self._polls = {}
         for rank in range(self.size):
             self._ask(rank)
 
     def answer(self, decision: Decision) -> int:
-        """Send a decision to rank 0, which passes it on at the boundary it is for; what to adopt, to every rank.
+        """Send a decision to rank 0, which passes it on at the next boundary; an ``Adopt`` to every rank.
 
-        Returns: the serial that the event carries by which it is answered, if it is.
+        Returns: the serial that the answer to it carries, if it has one.
         """
         self._serial += 1
         decision = numbered(decision, self._serial)
-        self._watch.rest()  # they may have waited for this
+        self._watch.rest()  # the ranks may have waited for this
         for rank, worker in enumerate(
             self._members.workers if isinstance(decision, Adopt) else self._members.workers[:1]
         ):
-            if worker is not None and rank not in self._ended:  # else its seat may have another worker by now
+            if worker is not None and rank not in self._ended:  # the seat of an ended rank may have a new worker
                 worker.answer.remote(self.trials, decision)
         return self._serial
 
@@ -210,7 +208,7 @@ class Gang:
 
     @property
     def _silence_limit_s(self) -> float:
-        """How long a worker may leave a poll unanswered; a healthy one answers within ``_poll_s``, news or not."""
+        """How long a worker may take to answer a poll; a healthy one answers within ``_poll_s``."""
         return min(SILENCE_LIMIT_S, self.spec.failures.hang_timeout_s or SILENCE_LIMIT_S) + self._poll_s
 
     @property
@@ -218,22 +216,22 @@ class Gang:
         return min(_POLL_S, (self.spec.failures.hang_timeout_s or _POLL_S * 4) / 4)
 
     def _drop_silent(self) -> None:
-        """Give up a rank that has not even answered that it has no news: its process is stopped, or stuck.
+        """Give up ranks that do not answer a poll, because their process is stopped or stuck.
 
-        An answer may have come a while ago and not been read yet: nobody asks for events between two steps of a trial.
+        An answer may have come earlier without being read, since no events are read between two steps of a trial.
         """
-        late = [
+        overdue = [
             (poll, rank)
             for poll, rank in self._polls.items()
             if time.monotonic() - self._asked[rank] > self._silence_limit_s
         ]
-        for poll, rank in late:
+        for poll, rank in overdue:
             if not ray.wait([poll], timeout=0)[0]:
                 del self._polls[poll]
                 self._buffer.append(self._give_up(rank, f"has answered nothing for {self._silence_limit_s:.0f} s"))
 
     def _drop_stuck(self) -> None:
-        """Give up the rank that holds the others up, if the trial hangs."""
+        """Give up the rank that blocks the others, if the trial hangs."""
         running = [rank for rank in range(self.size) if rank not in self._ended]
         rank = self._watch.stuck(running)
         if rank is not None:
@@ -271,7 +269,7 @@ class Gang:
             self._members.lose(ended.rank, f"rank {ended.rank} left {'; '.join(ended.left_behind)}")
 
     def _give_up(self, rank: int, reason: str) -> Ended:
-        """Kill a rank that does not answer or end; whatever it holds is free at once, and who waits for it."""
+        """Kill a rank that does not answer or end, which frees its resources and the peers that wait for it."""
         message = f"rank {rank} {reason}"
         self._members.lose(rank, message)
         node = self._members.locations[rank].hostname
@@ -280,9 +278,9 @@ class Gang:
         return ended
 
     def _death(self, rank: int, error: Exception) -> WorkerError:
-        """Describe why a poll was not answered: the process is gone, or its answer could not be read here."""
+        """Describe why a poll failed: the process died, or its answer could not be read here."""
         node = self._members.locations[rank].hostname
-        unreadable = isinstance(error, RayTaskError | RaySystemError)  # it would be again
+        unreadable = isinstance(error, RayTaskError | RaySystemError)  # and would be so again
         died = "what the worker reported could not be sent" if unreadable else "the worker failed"
         if isinstance(error, RayActorError):
             died = "the worker's process died"
@@ -294,16 +292,16 @@ class Gang:
         return WorkerError(rank, node, type(error).__name__, message, str(error), cause=cause)
 
     def save(self) -> Saved:
-        """Have the waiting (or next) report write a checkpoint; return it, or an empty one if it ended.
+        """Write a checkpoint at this boundary, or the next one; return an empty answer if the trial has ended.
 
-        Reports that come meanwhile stay in order for ``next_event``.
+        Events that come meanwhile are kept for ``next_event``, in order.
         """
         return self.ask(Save(), Saved) or Saved(None)
 
     def ask(self, decision: Decision, kind: type[AnswerT]) -> AnswerT | None:
-        """Send a decision that is answered by an event, and return that; None if the trial ended before it could.
+        """Send a decision and return its answer; None if the trial ended before that came.
 
-        What comes meanwhile stays in order for ``next_event``, also what answers another decision.
+        Events that come meanwhile, answers to other decisions included, are kept for ``next_event``, in order.
         """
         serial = self.answer(decision)
         kept: deque[Event] = deque()
@@ -321,10 +319,10 @@ class Gang:
             self._buffer.extendleft(reversed(kept))
 
     def finish(self, limit_s: float = STOP_LIMIT_S, reason: str = "stopped") -> list[Event]:
-        """Bring the running trial to its end; return what came on the way, the ends of its ranks included.
+        """End the running trial; return the events that came meanwhile, the ends of its ranks included.
 
-        A rank that does not end within ``limit_s`` makes the gang unfit; while it is writing a checkpoint it has
-        ``WRITE_LIMIT_S``.
+        A rank that does not end within ``limit_s`` (``WRITE_LIMIT_S`` while it is writing a checkpoint) is killed,
+        which makes the gang unfit.
         """
         if not self.running:
             return []
@@ -336,10 +334,10 @@ class Gang:
     def fail(self, first: WorkerError) -> WorkerError:
         """End a trial in which a rank has failed, on all ranks; return the error that caused it.
 
-        Ranks that do not end within ``FAIL_LIMIT_S`` are killed, unless they are writing a checkpoint: the trial goes
-        on from that one.
+        Ranks that do not end within ``FAIL_LIMIT_S`` are killed, unless they are writing a checkpoint, from which the
+        trial may restart.
         """
-        self._watch = HangWatch(None)  # who does not end now has a limit of its own
+        self._watch = HangWatch(None)  # ending has a limit of its own
         for rank, worker in enumerate(self._members.workers):
             if rank not in self._ended:
                 worker.abort.remote(self.trials, f"rank {first.rank} failed")
@@ -356,9 +354,9 @@ class Gang:
         self._polls = {}
 
     def _until_ended(self, limit_s: float) -> list[Event]:
-        """Return what comes until all ranks have ended, or those that have not are to be killed.
+        """Return the events that come until all ranks have ended, or the others have to be killed.
 
-        ``limit_s`` begins anew once a checkpoint that was being written is finished.
+        ``limit_s`` starts again once a checkpoint that was being written is finished.
         """
         now = time.monotonic()
         deadline, last = now + limit_s, now + WRITE_LIMIT_S
@@ -379,14 +377,14 @@ class Gang:
         return events
 
     def _writing(self) -> bool:
-        """Tell whether a rank that has not ended says that it is writing a checkpoint."""
+        """Tell whether a rank that has not ended is writing a checkpoint."""
         ranks = [rank for rank in range(self.size) if rank not in self._ended]
         calls = [self._members.workers[rank].writes.remote(self.trials) for rank in ranks]
         if not calls:
             return False
-        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=_WORD_LIMIT_S)
+        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=_WRITING_LIMIT_S)
         for call in answered:
-            with contextlib.suppress(RayError):  # its poll says so too
+            with contextlib.suppress(RayError):  # its poll fails as well
                 if ray.get(call):
                     return True
         return False
@@ -396,5 +394,5 @@ _CAUSES = ("preempted", "exception", "died", "unresponsive")
 
 
 def _blame(error: WorkerError) -> tuple[bool, int, int]:
-    """Order errors by how likely each is the cause: the first to fail, then a process that died, then the rest."""
+    """Return a key that sorts errors by how likely each is the cause: primary ones first, then by kind of cause."""
     return (error.secondary, _CAUSES.index(error.cause), error.rank)

@@ -1,4 +1,4 @@
-"""Which GPUs a process sees: CUDA reads CUDA_VISIBLE_DEVICES once in a process's life, when it is first used there."""
+"""Which GPUs a process sees: CUDA reads CUDA_VISIBLE_DEVICES once, when the process first uses it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _DRIVER = "libcuda.so.1"
 
 
 def visible_gpus(held: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the GPUs of a node's ranks, each once: numbers in PCI order, then names (UUIDs, MIG) in theirs."""
+    """Return the GPUs of a node's ranks, each once: numbers in PCI order, then names (UUIDs, MIG) sorted."""
     each = dict.fromkeys(gpu for gpus in held for gpu in gpus)
     return tuple(sorted(each, key=lambda gpu: (not gpu.isdecimal(), int(gpu) if gpu.isdecimal() else 0, gpu)))
 
 
 def seen_by(own: tuple[str, ...], gpus: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which of a node's ``gpus`` a process that has the GPUs ``own`` can see, in CUDA's order.
+    """Return which of a node's ``gpus`` a process with the GPUs ``own`` can see, in CUDA's order.
 
-    Of MIG instances a process sees one, whatever is listed.
+    A process sees one MIG instance at most.
     """
     return own[:1] if own and own[0].startswith("MIG-") else gpus
 
 
 def fixed_gpus(own: tuple[str, ...], load: Callable[[str], Any] = ctypes.CDLL) -> tuple[str, ...]:
-    """Return the GPUs that CUDA shows this process for good; none where it has not been used here yet.
+    """Return the GPUs that CUDA shows this process from now on; none where the process has not used CUDA yet.
 
-    ``own`` are those that Ray gave it. Raises: GangError where the first of them is not among what CUDA shows.
+    ``own`` are those that Ray gave it. Raises: GangError where CUDA does not show the first of them.
     """
     if not own or not _in_use(load):
         return ()
@@ -49,7 +49,7 @@ def fixed_gpus(own: tuple[str, ...], load: Callable[[str], Any] = ctypes.CDLL) -
 
 
 def _in_use(load: Callable[[str], Any]) -> bool:
-    """Tell whether anything has initialised CUDA in this process; asks the driver, which that does not start."""
+    """Tell whether CUDA is initialised in this process, by a call to its driver that does not initialise it."""
     try:
         driver = load(_DRIVER)
     except OSError:

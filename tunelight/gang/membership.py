@@ -1,4 +1,4 @@
-"""Who is in a gang: its seats, those who arrived there, and those of them who met as its ranks."""
+"""The members of a gang: its seats, the workers on them, and those that met as its ranks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from ray.util.placement_group import PlacementGroup
 from tunelight.errors import GangError
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import JOIN_LIMIT_S
-from tunelight.gang.placement import arrange, layout
+from tunelight.gang.placement import Location, arrange, layout
 from tunelight.gang.seat import Seat, reserve_seats, sweep_seats
 from tunelight.gang.spec import START_LIMIT_S, GangSpec
-from tunelight.gang.worker import Location
 from tunelight.machine.versions import ADVICE, differences, node_name
 
 _LOOK_S = 0.05
 _CALL_LIMIT_S = 30.0
 _MOST_TRIES = 6
-"""How many workers may die on one seat before they have arrived: half a minute of tries."""
+"""How many workers may die on a seat while they start: half a minute of attempts."""
 _LIVE_LIMIT_S = 5.0
 _GRACE_S = 1.0
-"""How long ranks may take to finish meeting once one of them cannot."""
+"""How long ranks may take to finish meeting once one of them has failed to."""
 
 
 class Membership:
-    """The workers of a gang. Those that are lost are replaced where they sat, and the others stay warm.
+    """The workers of a gang. A lost worker is replaced on its seat, and the others stay warm.
 
     Runs on: trial (the head's process).
     """
@@ -41,7 +40,7 @@ class Membership:
         self.unfit: str | None = None
         """Why ``heal`` has to replace a worker before another trial, if it has to."""
         self.met = False
-        """True while all ranks are where they met, and fit for a trial."""
+        """True while all ranks are still those that met, and fit for a trial."""
         self.met_at = 0.0
         self.closed = False
         self.ranks: list[Seat] = []
@@ -52,12 +51,12 @@ class Membership:
         self._seats += [Seat(spec, of_its_own=True) for _ in range(spec.workers, spec.wanted)]
         self._size: int | None = None
         if spec.wanted > spec.workers:
-            sweep_seats()  # a head before this one may have died
+            sweep_seats()  # an earlier head may have died
 
     def close(self) -> None:
-        """End the workers, and give back what they reserved by themselves."""
+        """End the workers, and release the gang's own reservations."""
         for seat in self._seats:
-            seat.dismiss()  # all of them at once
+            seat.dismiss()  # in parallel
         for seat in self._seats:
             seat.release()
         self.ranks = []
@@ -70,9 +69,9 @@ class Membership:
         return len(self.ranks)
 
     def want(self, size: int | None, *, busy: bool = False) -> None:
-        """Have seats for ``size`` workers from now on (None: for all); give back those of the gang's own beyond it.
+        """Keep seats for ``size`` workers from now on (None: for all); release the gang's own seats beyond that.
 
-        While a trial is ``busy`` on the gang, its ranks keep theirs until they are wanted again after it.
+        While a trial is ``busy`` on the gang, its ranks keep their seats until ``want`` is called again after it.
         """
         self._size = size
         beyond = [seat for seat in self._seats[len(self._wanted()) :] if not (busy and seat in self.ranks)]
@@ -87,25 +86,25 @@ class Membership:
                 seat.release()
 
     def ready(self) -> int:
-        """Return how many workers could join when the gang next meets; start those that are missing. Waits for nothing.
+        """Return how many workers could join when the gang next meets; start missing ones. It does not wait.
 
-        Only an elastic gang has any: another one waits until it is whole.
+        Only an elastic gang takes workers in later: another one waits for all of them before it meets.
         """
         if self.spec.reservation.least is None or self.closed:
             return 0
         self._reserve()
         for seat in self._wanted():
-            with contextlib.suppress(RayError):  # it is tried again, later each time
+            with contextlib.suppress(RayError):  # tried again, with growing pauses
                 seat.occupy()
                 seat.look()
         return sum(seat not in self.ranks for seat in self._arrived())
 
     def _reserve(self) -> None:
-        """Reserve what seats of its own still lack.
+        """Reserve bundles for the gang's own seats that have none.
 
-        A gang that grows by itself takes one after the other, as they come. Seats that somebody asked for at once
-        are of use together only: they are one reservation, on one node if that can be. It is cut where the gang has
-        doubled (as it grows by powers of two, so it shrinks), for a reservation can only be given back whole.
+        A gang that grows by itself reserves them one by one, as there is room. Seats that a scheduler asked for are
+        useful together only, so they are one reservation, on one node if possible. It is split where the gang's size
+        doubles, because a reservation can only be released as a whole and gangs shrink by powers of two as well.
         """
         missing = [index for index, seat in enumerate(self._wanted()) if seat.of_its_own and seat.group is None]
         doubled = groupby(
@@ -115,11 +114,11 @@ class Membership:
             reserve_seats([self._seats[index] for index in block])
 
     def heal(self, size: int | None = None) -> None:
-        """Make the gang fit for a trial: start who is missing, and meet (anew) if need be. No trial may be running.
+        """Make the gang fit for a trial: start missing workers, and meet (again) if need be. No trial may be running.
 
-        ``size`` is how many ranks to be at most (None: all that there are). An elastic gang that has met before goes
-        on at once with those who are there, at least ``least``; another one waits until it is whole.
-        Raises: GangError when it cannot be healed in time; close it then and form another, or try again.
+        ``size`` limits the number of ranks (None: no limit). An elastic gang that has met before goes on at once with
+        the workers that are there, if they are at least ``least``; another one waits for all of them.
+        Raises: GangError when that takes too long. Try again, or close the gang and form another.
         """
         if self.closed:
             raise GangError("The gang cannot be used again: it was closed.")
@@ -128,7 +127,7 @@ class Membership:
             return
         self.met = False
         for seat in self._seats[: self.spec.workers]:
-            seat.occupy()  # what has to start can do so while the others leave
+            seat.occupy()  # workers start while the others leave
         self._leave()
         if self.ranks:
             self._gather_round(
@@ -140,14 +139,14 @@ class Membership:
         self.unfit = None
 
     def _wanted(self) -> list[Seat]:
-        """Return the seats that are to have workers: those of the reservation always, they cost nothing more."""
+        """Return the seats that should have workers; those of the reservation always, since they cost nothing more."""
         return self._seats[: None if self._size is None else max(self._size, self.spec.workers)]
 
     def _arrived(self) -> list[Seat]:
         return [seat for seat in self._wanted() if seat.location is not None]
 
     def _leave(self) -> None:
-        """Have all workers leave where they met; who cannot is replaced."""
+        """Let all workers leave their meeting, and end those that cannot."""
         calls = {seat.worker.leave.remote(): seat for seat in self._seats if seat.location is not None}
         slow = ray.wait(list(calls), num_returns=len(calls), timeout=_CALL_LIMIT_S)[1] if calls else []
         for call, seat in calls.items():
@@ -182,7 +181,7 @@ class Membership:
                 )
 
     def _meet(self, seats: list[Seat]) -> None:
-        """Let the workers of ``seats`` meet, as ranks in the order of where they run."""
+        """Let the workers of ``seats`` meet; their ranks follow from the nodes that they run on."""
         head = ray.get_runtime_context().get_node_id()
         there = [(seat, seat.location) for seat in seats if seat.location is not None]
         order = arrange([location for _, location in there], head, roams=self.spec.roams)
@@ -193,9 +192,11 @@ class Membership:
             seat.location = replace(location, seen=place.gpus)
             self.ranks.append(seat)
             self.locations.append(seat.location)
-        told = differences({node_name(one.hostname, one.node_id, one.address): one.versions for one in self.locations})
-        if told:
-            raise GangError(f"The gang's workers cannot train together. {' '.join(told)} {ADVICE}", "exception")
+        conflicts = differences(
+            {node_name(node.hostname, node.node_id, node.address): node.versions for node in self.locations}
+        )
+        if conflicts:
+            raise GangError(f"The gang's workers cannot train together. {' '.join(conflicts)} {ADVICE}", "exception")
         interface, nodes = places[0].interface, layout(places)
         ((port, group_port),) = self._gather(
             [self.workers[0].host.remote(interface, self.spec.collectives, nodes)],
@@ -212,11 +213,11 @@ class Membership:
 
     @property
     def workers(self) -> list[Any]:
-        """The actors on the ranks' seats, in rank order: where one was lost its replacement, or None yet."""
+        """The actors on the ranks' seats, in rank order; for a lost one its replacement, or None."""
         return [seat.worker for seat in self.ranks]
 
     def begin(self) -> None:
-        """Note that the ranks' workers are about to start a trial."""
+        """Count the start of a trial on each rank's seat."""
         for seat in self.ranks:
             seat.starts += 1
 
@@ -226,22 +227,22 @@ class Membership:
         return bool(self.ranks) and all(seat.starts > 1 for seat in self.ranks)
 
     def check_alive(self, limit_s: float) -> None:
-        """Ask every worker for a sign of life. Raises: GangError."""
+        """Check that every worker answers. Raises: GangError."""
         self._gather([worker.locate.remote() for worker in self.workers], limit_s, "a sign of life")
 
     def _all_live(self) -> bool:
-        """Tell whether every rank answers: if one does not, an error of another may only say so."""
+        """Tell whether every rank answers: if not, another rank's error may only be a consequence."""
         return _succeeded([worker.locate.remote() for worker in self.workers], _LIVE_LIMIT_S)
 
     def lose(self, rank: int, reason: str) -> None:
-        """End a rank's worker, and start another, which the gang takes in when it is healed."""
+        """End a rank's worker and start another, which joins when the gang is next healed."""
         self.met = False
         self.unfit = self.unfit or reason
         self.ranks[rank].vacate(reason)
         self.ranks[rank].occupy()
 
     def _gather(self, calls: list[Any], limit_s: float, what: str) -> list[Any]:
-        """Return what calls to the ranks return. Raises: GangError as soon as one fails; who is not done is ended."""
+        """Return the results of calls to the ranks. Raises: GangError once one fails; unfinished ranks are ended."""
         deadline = time.monotonic() + limit_s
         left = list(calls)
         try:
@@ -250,16 +251,16 @@ class Membership:
                 if not done:
                     raise GangError(f"Waited {limit_s:.0f} s for {what}, in vain (a gang of {self.size}).")
                 more, left = ray.wait(left, num_returns=len(left), timeout=0) if left else ([], [])
-                ray.get(done + more)  # all that are there: a look at every call for each of them would be quadratic
+                ray.get(done + more)  # all at a time: one by one would take quadratic time
         except (RayError, GangError) as error:
             all_live = self._all_live()
             for rank, call in enumerate(calls):
                 if not _succeeded([call]):
                     self.lose(rank, f"rank {rank} failed while the gang waited for {what}")
-            # What a worker raised. Ray's error is of that class too, but puts a traceback before it.
-            told = getattr(error, "cause", None)
-            if isinstance(told, GangError):
-                raise GangError(str(told), told.cause if all_live else "unresponsive") from error
+            # The worker's error: Ray's error is an instance of its class too, but its text begins with a traceback.
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, GangError):
+                raise GangError(str(cause), cause.cause if all_live else "unresponsive") from error
             if isinstance(error, GangError):
                 raise
             ended = _HOROVOD_ENDS if self.spec.collectives == "horovod" and isinstance(error, RayActorError) else ""
@@ -274,7 +275,7 @@ _HOROVOD_ENDS = (
 
 
 def _succeeded(calls: list[Any], limit_s: float = _GRACE_S) -> bool:
-    """Tell whether all calls have been answered within ``limit_s``, without an error."""
+    """Tell whether all calls succeed within ``limit_s`` seconds."""
     if len(ray.wait(calls, num_returns=len(calls), timeout=limit_s)[0]) < len(calls):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What ranks print: to the trial's log, or as it happens to the driver; each line with its rank before it."""
+"""What ranks print, to the trial's log or to the driver; each line begins with its rank."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tunelight.messages import Terminal, Text
 
 LOG = "log.txt"
 _DRIVERS = ("metrics.jsonl", ".tunelight")
-"""How names end of what the driver writes into a trial's folder, and brings into the store itself."""
+"""Endings of the names of files in a trial's folder that the driver writes and pushes to the store itself."""
 
 logger = logging.getLogger(__name__)
 
 
 class RankLines(io.TextIOBase):
-    """A text stream that puts out whole lines, each with its rank before it. Thread-safe."""
+    """A text stream that puts out complete lines, each with its rank in front. Thread-safe."""
 
     def __init__(self, rank: int) -> None:
         self._prefix = f"[{rank}] "
@@ -32,7 +32,7 @@ class RankLines(io.TextIOBase):
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Take text; lines are put out when they are complete."""
+        """Take text; a line is put out when it is complete."""
         with self._lock:
             self._take(text)
         return len(text)
@@ -43,7 +43,7 @@ class RankLines(io.TextIOBase):
             self._put("".join(f"{self._prefix}{line}\n" for line in lines))
 
     def _put(self, text: str) -> None:
-        """Put out text that is ready."""
+        """Put out complete lines."""
         raise NotImplementedError
 
     def _finish_line(self) -> None:
@@ -52,12 +52,12 @@ class RankLines(io.TextIOBase):
             self._part = ""
 
     def finish(self) -> None:
-        """Put out what has no line end yet."""
+        """Put out the last line, which may be incomplete."""
         with self._lock:
             self._finish_line()
 
     def flush(self) -> None:
-        """Do nothing: whole lines are on their way already."""
+        """Do nothing: complete lines were put out already."""
 
     def isatty(self) -> bool:
         """Return False."""
@@ -74,7 +74,7 @@ class RankLines(io.TextIOBase):
 
 
 class RankLog(RankLines):
-    """Writes to the trial's log (and on, if asked to)."""
+    """Writes to the trial's log, and to another stream if there is one."""
 
     def __init__(self, path: Path, rank: int, also: TextIO | None) -> None:
         super().__init__(rank)
@@ -95,14 +95,14 @@ class RankLog(RankLines):
         return self._fd
 
     def finish(self) -> None:
-        """Write what has no line end yet, and close the log."""
+        """Write the last line, and close the log."""
         with self._lock:
             self._finish_line()
             os.close(self._fd)
-            self._fd = os.open(os.devnull, os.O_WRONLY)  # a left-over thread may still print
+            self._fd = os.open(os.devnull, os.O_WRONLY)  # a thread that is left may still print
 
     def __del__(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         try:
             os.close(self._fd)
         except OSError:
@@ -110,16 +110,15 @@ class RankLog(RankLines):
 
 
 def log_file(trial_dir: str, node: int) -> Path:
-    """Return which log ranks on the gang's ``node`` write: one for all, but where nodes share no folder one each."""
+    """Return the log of ranks on the gang's ``node``: one for all, or one each where nodes share no folder."""
     return Path(trial_dir, LOG if not node or not stores.inside(trial_dir) else f"log-node{node}.txt")
 
 
 def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
-    """Bring into its store what a trial left in its folder on this node; nothing where that folder is the storage.
+    """Push a trial's files on this node to its store; do nothing where its folder is the storage itself.
 
-    That is what was written ``since`` (seconds since the epoch), and what the store lacks. Once the trial is ``over``,
-    its last checkpoint need not stay here either. What the store refuses is told in the worker's log, and costs no
-    trial.
+    Pushed is what was written ``since`` (seconds since the epoch), and what the store lacks. Once the trial is
+    ``over``, the local copy of its last checkpoint is deleted. An error of the store is logged, and fails no trial.
     """
     folder = Path(trial_dir)
     if not stores.inside(folder):
@@ -134,16 +133,16 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
 
 
 def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.StreamHandler[Any], Any]]:
-    """Let the handlers of loggers that write to one of ``old`` write to ``new``; return each with what it had.
+    """Let log handlers that write to one of ``old`` write to ``new``; return each with its old stream.
 
-    A handler keeps the stream that was standard error when it was made, as Lightning's is when it is imported.
+    A handler keeps the stream that was standard error when it was made: Lightning's is made at its import.
     """
     loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
-    handlers = {id(one): one for logger in loggers if isinstance(logger, logging.Logger) for one in logger.handlers}
+    every = {id(one): one for logger in loggers if isinstance(logger, logging.Logger) for one in logger.handlers}
     moved = [
-        (one, one.stream)
-        for one in handlers.values()
-        if isinstance(one, logging.StreamHandler) and any(one.stream is stream for stream in old)
+        (handler, handler.stream)
+        for handler in every.values()
+        if isinstance(handler, logging.StreamHandler) and any(handler.stream is stream for stream in old)
     ]
     for handler, _ in moved:
         handler.setStream(new)
@@ -151,13 +150,13 @@ def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.Stre
 
 
 def restore(moved: Sequence[tuple[logging.StreamHandler[Any], Any]]) -> None:
-    """Give handlers back the streams that they had."""
+    """Give handlers their old streams back."""
     for handler, stream in moved:
         handler.setStream(stream)
 
 
 class TrialOutput:
-    """Sends this process's standard output and error, and what is logged there, to the trial's log."""
+    """Redirects this process's standard output and error, and its log handlers, to the trial's log."""
 
     def __init__(self, trial_dir: str, rank: int, verbose: int, node: int = 0) -> None:
         self._path = log_file(trial_dir, node)
@@ -166,7 +165,7 @@ class TrialOutput:
 
     def __enter__(self) -> TrialOutput:
         with contextlib.suppress(OSError):
-            stores.fetch_longer(self._path)  # it may have run on another node before
+            stores.fetch_longer(self._path)  # the trial may have run on another node before
         self._saved = (sys.stdout, sys.stderr)
         self._log = RankLog(self._path, self._rank, self._saved[0] if self._verbose else None)
         sys.stdout = sys.stderr = self._log
@@ -180,9 +179,9 @@ class TrialOutput:
 
 
 class RankStream(RankLines):
-    """Posts what a rank prints: whole lines, and a progress bar as it is drawn.
+    """Posts what a rank prints: complete lines, and a progress bar as it is drawn.
 
-    A bar rewrites its line, which its carriage returns and escapes tell.
+    A progress bar is known by its carriage returns and escapes.
     """
 
     def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None], *, error: bool) -> None:
@@ -212,7 +211,7 @@ class RankStream(RankLines):
 
 
 class JobOutput:
-    """Sends this process's standard output and error, and what is logged there, to the driver while a job runs."""
+    """Redirects this process's standard output and error, and its log handlers, to the driver of a job."""
 
     def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None]) -> None:
         self._streams = [RankStream(rank, terminal, post, error=error) for error in (False, True)]

@@ -1,13 +1,29 @@
-"""Which rank runs where: ranks of one node are neighbours, the head's own node comes first."""
+"""The order of ranks: those of a node follow one another, and the head's node comes first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tunelight.gang.gpus import seen_by, visible_gpus
 from tunelight.gang.meeting.rendezvous import LOOPBACK
-from tunelight.gang.worker import Location
 from tunelight.messages import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a worker runs."""
+
+    node_id: str
+    address: str
+    pid: int
+    hostname: str
+    gpus: tuple[str, ...] = ()
+    """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
+    seen: tuple[str, ...] = ()
+    """The GPUs that CUDA shows its process, in CUDA's order; fixed at its first meeting, empty before."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    """Installed versions of what has to be the same on all ranks."""
 
 
 def arrange(
@@ -15,9 +31,9 @@ def arrange(
 ) -> list[tuple[int, Place]]:
     """Return (index of the worker, its place) in rank order.
 
-    The gang meets on the loopback interface where all its workers share one node, else on each node's own address;
-    on that in any case if it ``roams`` (see :attr:`tunelight.gang.spec.GangSpec.roams`). A process that has met
-    before keeps the list of GPUs that it saw then, and its own GPU is counted in that.
+    The gang meets on the loopback interface if all its workers share one node and it does not ``roam`` (see
+    :attr:`tunelight.gang.spec.GangSpec.roams`), else at the nodes' addresses. A process that has met before keeps the
+    list of GPUs that it saw then, and the index of its own GPU counts in that list.
     """
     by_node: dict[str, list[int]] = {}
     for index, location in enumerate(locations):

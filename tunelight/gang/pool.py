@@ -1,7 +1,7 @@
-"""Gangs that this process keeps warm between one job and the next.
+"""Gangs that this process keeps warm between jobs.
 
-A gang belongs to whoever took it until it is given back; then it idles until somebody wants one like it, its
-time is over, or its resources are wanted for another. Runs on: driver, or the process of a function trainable.
+A gang belongs to the caller that took it until it is given back. Then it idles until a job needs a gang like it, its
+time is over, or another gang needs its resources. Runs on: driver, or the process of a function trainable.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
 ROOM_LIMIT_S = 600.0
-"""How long a reservation may wait for resources that the cluster has and others hold."""
+"""How long a reservation may wait for resources of the cluster that others hold."""
 _PATIENCE_S = 1.0
-"""How long it waits before idle gangs of this process make room."""
+"""How long it waits before idle gangs of this process are closed to make room."""
 _ALIVE_LIMIT_S = 10.0
 
 
 @dataclass(eq=False)
 class Held:
-    """A gang, and the placement group that was reserved for it alone (None: it runs on a trial's)."""
+    """A gang, and the placement group that was reserved for it (``owned`` is None on a trial's own group)."""
 
     spec: GangSpec
     gang: Gang
     owned: PlacementGroup | None
     trial_group: PlacementGroup | None
     timer: threading.Timer | None = None
-    """Ends it once it has idled long enough."""
+    """Closes it once it has idled long enough."""
     lease: int = 0
-    """Counts how often it was taken: who took it last knows the number."""
+    """How often it was taken; its last taker knows this number."""
     closed: bool = False
     """True once its workers are ended."""
 
     def close(self) -> None:
-        """End the workers and give the reservation back. Safe to call more than once."""
+        """End the workers and release the reservation. It may be called more than once."""
         self.closed = True
         if self.timer is not None:
             self.timer.cancel()
@@ -72,10 +72,10 @@ class Pool:
         spread: bool = False,
         say: Callable[[str], object] = print,
     ) -> Held:
-        """Return a gang for a job: one that idles, healed, or a new one on a reservation of its own.
+        """Return a gang for a job: an idle one, healed, or a new one on a reservation of its own.
 
-        ``trial_group`` is the placement group of the trial that this process is, whose bundles it then uses.
-        ``spread`` puts each bundle on a node of its own. Raises: ResourceError, GangError.
+        ``trial_group`` is the placement group of the trial in this process, whose bundles the gang then uses.
+        ``spread`` puts each bundle on another node. Raises: ResourceError, GangError.
         """
         held = self._reuse(spec, trial_group)
         if held is not None:
@@ -113,7 +113,7 @@ class Pool:
         return None
 
     def give_back(self, held: Held, idle_timeout_s: float) -> None:
-        """Let a gang idle; it is closed after ``idle_timeout_s`` seconds, or at once if it is unfit."""
+        """Let a gang idle, and close it after ``idle_timeout_s`` seconds; at once if it is unfit."""
         if held.gang.unfit is not None:
             held.close()
             return
@@ -125,7 +125,7 @@ class Pool:
         timer.start()
 
     def end(self, held: Held, lease: int) -> None:
-        """Close a gang, unless it was taken again since: ``lease`` is what its own was."""
+        """Close a gang, unless it was taken again since ``lease``."""
         with self._lock:
             if held.lease != lease:
                 return
@@ -134,12 +134,12 @@ class Pool:
         held.close()
 
     def close(self, held: Held | None = None) -> None:
-        """Close ``held``, which the caller has taken, or every idle gang."""
+        """Close ``held``, which the caller has taken, or all idle gangs."""
         with self._lock:
             closing = list(self._idle) if held is None else [held]
-            self._idle = [one for one in self._idle if one not in closing]
-        for one in closing:
-            one.close()
+            self._idle = [gang for gang in self._idle if gang not in closing]
+        for gang in closing:
+            gang.close()
 
     def _reserve(self, reservation: Reservation, spread: bool, say: Callable[[str], object]) -> PlacementGroup:
         group: PlacementGroup = placement_group(reservation.bundles, strategy="STRICT_SPREAD" if spread else "PACK")
@@ -148,13 +148,13 @@ class Pool:
                 return group
             self.close()  # idle gangs make room
             deadline = time.monotonic() + ROOM_LIMIT_S
-            told = False
+            announced = False
             while (left := deadline - time.monotonic()) > 0:
                 if group.wait(min(left, 5.0)):
                     return group
-                if not told:
+                if not announced:
                     say(f"tunelight: waiting for room for {reservation}; free now: {_free()}.")
-                    told = True
+                    announced = True
             raise ResourceError(
                 f"Waited {ROOM_LIMIT_S:.0f} s for room for {reservation}, in vain; free now: {_free()}. Something "
                 "else holds the cluster's resources: end it, or ask for fewer workers."
@@ -165,19 +165,19 @@ class Pool:
 
 
 def current_group() -> PlacementGroup | None:
-    """Return the placement group of the trial that this process is, or None on a driver of one's own."""
+    """Return the placement group of the trial in this process, or None outside of trials."""
     return ray.util.get_current_placement_group() if ray.is_initialized() else None
 
 
 def assigned() -> dict[str, float]:
-    """Return what Ray has assigned to this worker, by resource; nothing where this process is no worker."""
+    """Return the resources that Ray has assigned to this worker process; none where this process is no worker."""
     if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         return {}
     return dict(ray.get_runtime_context().get_assigned_resources())
 
 
 def _alike(one: GangSpec, other: GangSpec) -> bool:
-    """Tell whether two specs ask for the same workers; each job brings its own folder, import paths and retries."""
+    """Tell whether two specs ask for the same workers; folder, import paths and retries belong to each job."""
 
     def of_workers(spec: GangSpec) -> GangSpec:
         limits = FailurePolicy(

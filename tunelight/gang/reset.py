@@ -1,9 +1,9 @@
-"""What a worker puts back between two trials, so that the next one starts as on a fresh process.
+"""Resets a worker's process between two trials, so that the next trial starts as in a new process.
 
 Reset: environment, working directory, random generators (seeded anew), default dtype and device,
 deterministic, cudnn, matmul and anomaly flags, thread count, warning filters, logging levels, child
-processes, threads, CUDA memory, cycles that hold a Trainer. Not reset, because nothing outside can know
-them: module globals, class attributes, monkey patches (``reuse_gangs=False`` is for these).
+processes, threads, CUDA memory, cycles that hold a Trainer. Not reset, since they cannot be
+known from outside: module globals, class attributes, monkey patches (``reuse_gangs=False`` is for these).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psutil
 
 _THREAD_LIMIT_S = 1.0
 _DAEMON_THREADS_LEFT = 16
-"""Idle daemon threads of libraries (a progress bar's monitor) are tolerated up to here."""
+"""How many idle daemon threads of libraries, such as a progress bar's monitor, may be left."""
 
 
 def torch_flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
@@ -64,7 +64,7 @@ _anomaly_nan = True
 
 
 class CleanState:
-    """The state of this process before its first trial, and the way back to it. Runs on: worker."""
+    """The state of this process before its first trial, which it restores after each. Runs on: worker."""
 
     def __init__(self) -> None:
         self._flags = [(read, write, read()) for read, write in torch_flags()]
@@ -74,10 +74,10 @@ class CleanState:
         self._handlers = list(logging.getLogger().handlers)
         self._threads: set[threading.Thread] = set()
         self._children: set[int] = set()
-        gc.freeze()  # what imports made is never looked at again, so that a collection takes milliseconds
+        gc.freeze()  # objects made by imports are not scanned again, so that a collection takes milliseconds
 
     def remember_environment(self) -> None:
-        """Take the environment as it is now for what it is to be: the gang has just set its interface in it."""
+        """Remember the environment as it is now, with the gang's interface set in it."""
         self._environ = dict(os.environ)
 
     @staticmethod
@@ -85,7 +85,7 @@ class CleanState:
         return ["", "pytorch_lightning", "lightning", "lightning.pytorch", "lightning.fabric", "torch"]
 
     def begin(self, seed: int | None, cwd: str, environ: dict[str, str]) -> None:
-        """Start a trial: remember what runs already, seed every generator (if told), set the environment."""
+        """Prepare a trial: remember running threads and processes, seed all generators, set the environment."""
         self._threads = set(threading.enumerate())
         self._children = {child.pid for child in _children()}
         os.environ.update(environ)
@@ -95,7 +95,7 @@ class CleanState:
             _seed(seed)
 
     def restore(self) -> tuple[str, ...]:
-        """End a trial: put everything back; return what could not be (it makes the worker unfit)."""
+        """Reset the process after a trial; return what could not be reset, which makes the worker unfit."""
         import torch
 
         self._end_children()
@@ -141,7 +141,7 @@ class CleanState:
 
 
 def _children() -> list[psutil.Process]:
-    """Return this process's children, without the helpers that multiprocessing keeps for good."""
+    """Return this process's children, without the permanent helpers of multiprocessing."""
     helpers = set()
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     if tracker is not None:
@@ -153,7 +153,7 @@ def _children() -> list[psutil.Process]:
 
 
 def _seed(seed: int) -> None:
-    """Seed Python, NumPy and torch; and Lightning's DataLoader workers, by its own variables."""
+    """Seed Python, NumPy and torch, and Lightning's DataLoader workers by its variables."""
     import numpy as np
     import torch
 

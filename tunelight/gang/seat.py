@@ -1,4 +1,4 @@
-"""A seat of a gang: a bundle that one worker is to sit on, and the worker that does, if there is one."""
+"""A seat of a gang: a bundle for one worker, and the worker on it, if there is one."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from tunelight.compat.ray import is_dead
+from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.worker import CONCURRENCY, GangWorker, Location
+from tunelight.gang.worker import CONCURRENCY, GangWorker
 
 _LONGEST_PAUSE_S = 30.0
 _LEAVE_S = 0.5
-"""How long a worker's process may take to end once Ray has asked it to."""
+"""How long a worker's process may take to end once Ray has ended it."""
 _PREFIX = "tunelight-seat-"
-"""What the names of placement groups that seats made for themselves begin with; the process that did comes next."""
+"""Prefix of the names of the gang's own placement groups; the id of their owner follows."""
 
 
 @dataclass(eq=False)
 class Seat:
-    """One worker's place. Runs on: trial.
+    """One worker's seat. Runs on: trial.
 
-    ``group`` and ``bundle`` are the trial's reservation; a seat ``of_its_own`` has one that is made for it, or for
-    it and others (see ``reserve_seats``), and that goes when it is released.
+    ``group`` and ``bundle`` are of the trial's reservation. A seat ``of_its_own`` is reserved by the gang, alone or
+    together with others (see ``reserve_seats``), until it is released.
     """
 
     spec: GangSpec
@@ -46,18 +47,18 @@ class Seat:
     of_its_own: bool = False
     worker: Any = None
     location: Location | None = None
-    """Where the worker runs; None until it has arrived: its process is there and has imported what it needs."""
+    """Where the worker runs; None until it has arrived, with all its imports done."""
     lost: str | None = None
-    """Why the last worker of this seat is gone."""
+    """Why the last worker of this seat was lost."""
     _arriving: Any = None
     tries: int = 0
-    """Workers started here since one last arrived."""
+    """How many workers were started here since the last one arrived."""
     _not_before: float = 0.0
     starts: int = 0
-    """How many starts of trials its worker has seen: from the second on it is warm."""
+    """How many trials its worker has started; from the second on it is warm."""
 
     def occupy(self) -> None:
-        """Start a worker here, unless there is one; waits for nothing. After lost workers it takes its time."""
+        """Start a worker here, unless there is one. It does not wait; after lost workers there is a pause first."""
         if self.worker is not None or time.monotonic() < self._not_before:
             return
         if self.of_its_own and self.group is None:
@@ -96,15 +97,15 @@ class Seat:
         return self.location is not None
 
     def dismiss(self) -> None:
-        """Ask Ray to end the worker; waits for nothing. ``vacate`` sees to it that it has ended."""
+        """Ask Ray to end the worker, without waiting. ``vacate`` makes sure that it ends."""
         if self.worker is not None:
-            with contextlib.suppress(Exception):  # it may be dead, or Ray may be gone
+            with contextlib.suppress(Exception):  # the worker or Ray may be gone
                 ray.kill(self.worker)
 
     def vacate(self, why: str, *, healthy: bool = False) -> None:
-        """End the worker; whatever it holds is free at once. The seat stays reserved.
+        """End the worker, which frees what it holds. The seat stays reserved.
 
-        A ``healthy`` one on another node ends by Ray's word: a process there, to see to it, would outlive its owner.
+        A ``healthy`` worker on another node is left to Ray: a task there that makes sure would outlive its owner.
         """
         if self.worker is not None:
             self.dismiss()
@@ -116,7 +117,7 @@ class Seat:
         self.starts = 0
 
     def release(self) -> None:
-        """End the worker, and give back what was reserved for seats of their own, of which this is the last."""
+        """End the worker; release the reservation of a seat of its own, also for the seats that share it."""
         self.vacate("released", healthy=True)
         if self.of_its_own and self.group is not None:
             with contextlib.suppress(Exception):  # Ray may be gone
@@ -125,7 +126,7 @@ class Seat:
 
 
 def reserve_seats(seats: Sequence[Seat]) -> None:
-    """Make one reservation for seats of their own: all or nothing, on one node if that can be. Waits for nothing."""
+    """Reserve bundles for seats of their own: all or nothing, on one node if possible. It does not wait."""
     bundle = seats[0].spec.reservation.worker
     group = placement_group([bundle] * len(seats), "PACK", name=f"{_PREFIX}{_owner()}-{secrets.token_hex(4)}")
     for index, seat in enumerate(seats):
@@ -133,11 +134,11 @@ def reserve_seats(seats: Sequence[Seat]) -> None:
 
 
 def sweep_seats() -> None:
-    """Give back what heads that are dead had reserved for seats of their own: Ray keeps it until the job ends."""
+    """Release what dead heads had reserved for seats of their own, which Ray keeps until the job ends."""
     for group in placement_group_table().values():
         name = str(group["name"])
         if name.startswith(_PREFIX) and group["state"] != "REMOVED" and _ended(name.split("-")[2]):
-            with contextlib.suppress(ValueError):  # somebody else was faster
+            with contextlib.suppress(ValueError):  # released by another head
                 remove_placement_group(get_placement_group(name))
 
 
@@ -151,7 +152,7 @@ def _ended(owner: str) -> bool:
 
 
 def _end_process(location: Location, *, only_here: bool) -> None:
-    """See to it that a worker's process ends: Ray has asked it to, which one that is stopped does not hear."""
+    """Make sure that a worker's process ends: a stopped process does not react to Ray's request."""
     here = location.node_id == ray.get_runtime_context().get_node_id()
     if here:
         _kill(location.pid)
@@ -162,13 +163,13 @@ def _end_process(location: Location, *, only_here: bool) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a worker on this node, unless it is gone or ends as Ray has asked it to.
+    """Kill a worker's process on this node, unless it ends by itself.
 
-    Of a worker that ends by a signal Ray tells the driver that it died of an unexpected error.
+    If it is killed by a signal, Ray tells the driver that it died of an unexpected error.
     """
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        if "GangWorker" not in " ".join(process.cmdline()):  # another process may have its number by now
+        if "GangWorker" not in " ".join(process.cmdline()):  # the number may be another process's by now
             return
         try:
             process.wait(_LEAVE_S)

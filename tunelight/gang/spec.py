@@ -1,4 +1,4 @@
-"""What a gang is made of, and how long its parts may take."""
+"""What a gang is made of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
 START_LIMIT_S = 600.0
-"""How long the workers' processes and imports may take (a cold network file system is slow)."""
+"""How long the workers may take to start and import (a cold network file system is slow)."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class GangSpec:
     first_bundle: int = 0
     workers_per_bundle: int = 1
     init_hook: bytes | None = None
-    """Pickled; called without arguments on every worker before the gang first meets."""
+    """A pickled function, called without arguments on every worker before the gang first meets."""
     process_group: str | None = None
-    """torch's backend, where it is not to be chosen by what workers hold."""
+    """torch's backend (None: NCCL where each worker has a GPU of its own, else gloo)."""
     timeout_s: float | None = None
     """How long a collective may take (None: torch's default, 30 minutes)."""
     environ: dict[str, str] = field(default_factory=dict)
-    """Variables that every worker gets before it imports anything."""
+    """Environment variables that every worker has before it imports anything."""
     cwd: str = "."
     sys_path: tuple[str, ...] = ()
     on_resize: OnResize = field(default_factory=OnResize)
@@ -57,7 +57,7 @@ class GangSpec:
 
     @property
     def collectives(self) -> str:
-        """How ranks reach one another: Horovod; or nccl where each rank has a GPU of its own, else gloo."""
+        """The backend for collectives: ``horovod``; or ``nccl`` where each rank has a GPU of its own, else ``gloo``."""
         if self.backend == "horovod":
             return "horovod"
         if self.process_group is not None:
@@ -66,13 +66,13 @@ class GangSpec:
 
     @property
     def roams(self) -> bool:
-        """True where ranks that meet on one node may later have to meet others on the network, in the same processes.
+        """True where ranks on one node may later have to meet others over the network, in the same processes.
 
-        NCCL chooses its network interface once in a process's life: such a gang meets on the network from the start.
+        NCCL chooses its interface once per process, so such a gang meets over the network from the start.
         """
         return "nccl" in self.collectives and (self.reservation.least is not None or self.wanted > self.workers)
 
 
 def driver_paths() -> tuple[str, ...]:
-    """Return the folders that this process imports from, absolute, for its workers to import from too."""
+    """Return the absolute paths that this process imports from, for its workers to import from as well."""
     return tuple(dict.fromkeys(os.path.abspath(path or ".") for path in sys.path))  # noqa: PTH100

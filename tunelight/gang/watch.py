@@ -1,4 +1,4 @@
-"""Tells a gang that hangs from one that takes its time: by batches, of which somebody has to finish one."""
+"""Tells a gang that hangs from a slow one, by the batches that its ranks finish."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A rank's sign of life: how much it has done (batches, reports), and whether it waits for other ranks."""
+    """A rank's progress: how many batches and reports it has done, and whether it waits for other ranks."""
 
     done: int = 0
     waits: bool = False
     begun: bool = False
-    """True once a Trainer has come to its set-up."""
+    """True once a Trainer has been set up."""
 
 
 @dataclass
 class HangWatch:
-    """Says which rank holds the others up; times are seconds of one clock, passed in.
+    """Finds the rank that blocks the others in a gang that hangs. Times are seconds of one clock, passed in.
 
-    A gang hangs when no rank has done anything more for ``limit_s`` seconds, although all of them had done
-    something before and all of them still answer. Between a Trainer's set-up and the first batch (which may have to
-    be compiled), it hangs when some of them wait for others so long. None: it is never said to hang. What does
-    nothing that is counted (training code without Lightning, between two reports) is not watched.
+    A gang hangs when no rank has made progress for ``limit_s`` seconds, although all of them had before and all still
+    answer. Between a Trainer's set-up and the first batch, which may have to be compiled, it hangs when some ranks
+    wait for others for that long. None: a gang never counts as hanging. Training code without Lightning, whose
+    progress between two reports is not counted, is not watched.
     """
 
     limit_s: float | None
@@ -31,12 +31,12 @@ class HangWatch:
     _heard: dict[int, float] = field(default_factory=dict)
 
     def rest(self) -> None:
-        """Begin anew: the ranks had to wait for somebody else."""
+        """Start again from now: the ranks had to wait for a decision."""
         self._since.clear()
         self._heard.clear()
 
     def hear(self, rank: int, sign: Sign, now: float) -> None:
-        """Take a rank's sign of life."""
+        """Note a rank's progress."""
         last = self._signs.get(rank, Sign(-1))
         if (sign.done, sign.begun) != (last.done, last.begun):
             self._since.pop(rank, None)
@@ -44,9 +44,9 @@ class HangWatch:
         self._signs[rank], self._heard[rank] = sign, now
 
     def stuck(self, ranks: list[int]) -> int | None:
-        """Return which of the running ``ranks`` to give up; None while they get on.
+        """Return which of the running ``ranks`` to give up; None while they make progress.
 
-        It is the one that has done least and waits for nobody, as far as can be seen.
+        It is the rank with the least progress, of those that do not wait for others if there are any.
         """
         if self.limit_s is None or not ranks:
             return None

@@ -11,8 +11,8 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,8 +26,9 @@ from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.gpus import VISIBLE, fixed_gpus
 from tunelight.gang.meeting.group import Meeting
-from tunelight.gang.meeting.rendezvous import Rendezvous, StoreControl
+from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
+from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign
 from tunelight.machine.imports import collector_resting
@@ -40,11 +41,11 @@ from tunelight.session.task import Task
 
 _TIDY_LIMIT_S = 10.0
 _FETCH_LIMIT_S = 60.0
-"""How long rank 0 may take to hand out what it has made already: references and handles."""
+"""How long rank 0 may take to hand out references that it has made already."""
 _COLLECTIVES = ("torch/distributed/", "horovod/")
-"""Where the code lies that waits for other ranks."""
+"""Parts of the paths of code that waits for other ranks."""
 CONCURRENCY = 6
-"""Calls that a worker answers at once: a poll that waits, and short ones beside it."""
+"""How many calls a worker answers at the same time: a poll that waits, and short ones."""
 WARM_IMPORTS = (
     "torch",
     "torch.distributed",
@@ -55,46 +56,30 @@ WARM_IMPORTS = (
 
 
 def warm_imports() -> None:
-    """Import what every trial needs, once for the life of a worker."""
+    """Import what every trial needs, once in the life of a worker."""
     import importlib
 
     with collector_resting():
         for name in WARM_IMPORTS:
             importlib.import_module(name)
-    # Lightning's own way with torch's trees, once a run and rank: nobody who reads it could do anything about it.
+    # Lightning's use of torch's trees warns once a run and rank, and users can do nothing about it.
     warnings.filterwarnings("ignore", message=r".isinstance\(treespec, LeafSpec\)", category=FutureWarning)
-    for name in ("pytorch_lightning", "lightning_fabric", ""):  # a logger's own filter misses what its children say
+    for name in ("pytorch_lightning", "lightning_fabric", ""):  # a logger's filter would miss its children's records
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_worth_a_line)
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    """Tell whether a line of Lightning's belongs in a trial's log: not its advert, nor tunelight's own callbacks."""
-    said = record.getMessage()
-    return "litlogger" not in said and "entry point 'tunelight'" not in said
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where a worker runs."""
-
-    node_id: str
-    address: str
-    pid: int
-    hostname: str
-    gpus: tuple[str, ...] = ()
-    """The GPUs that Ray gave it: numbers in PCI order, or UUIDs."""
-    seen: tuple[str, ...] = ()
-    """The GPUs that CUDA shows its process, in CUDA's order, for good; empty before its first meeting."""
-    versions: Mapping[str, str | None] = field(default_factory=dict)
-    """What is installed there, of that which has to be the same on all ranks."""
+    """Tell whether a record of Lightning belongs in a trial's log: not its advert, nor tunelight's callbacks."""
+    message = record.getMessage()
+    return "litlogger" not in message and "entry point 'tunelight'" not in message
 
 
 class TrialBox:
-    """What goes in and out of one trial.
+    """The events and decisions of one trial.
 
-    Ray may run two calls in another order than they were sent: whoever comes first makes the box, and a call
-    for one trial never reaches another.
+    Ray may run two calls in another order than they were sent. The first call for a trial makes its box, so that no
+    call reaches another trial.
     """
 
     def __init__(self, serial: int) -> None:
@@ -106,22 +91,22 @@ class TrialBox:
 
 
 class _RayStore:
-    """Ray's object store, for what one trial gives another."""
+    """Ray's object store, for states that trials exchange."""
 
     @staticmethod
     def put(value: Any) -> Any:
-        """Copy a state into the store of this node; it is there while this process and a reference live."""
+        """Copy a state into this node's store, where it stays while this process and a reference live."""
         return ray.put(value)
 
     @staticmethod
     def get(reference: Any, timeout_s: float) -> Any:
-        """Return what the one reference leads to that the other trial's head returned; None where it returned none."""
+        """Return the state that another trial's head has offered, by a reference to its answer; None for no offer."""
         offered = ray.get(reference, timeout=timeout_s)
         return ray.get(offered[0], timeout=timeout_s) if offered else None
 
 
 class GangWorker:
-    """One rank. Every method returns at once but ``join`` and ``poll``; the trial runs in a thread.
+    """One rank of a gang. The trial runs in a thread, and only ``join`` and ``poll`` wait.
 
     Runs on: worker.
     """
@@ -144,7 +129,7 @@ class GangWorker:
         self._left: tuple[str, ...] = ()
 
     def locate(self) -> Location:
-        """Return where this worker runs; the first answer means that its imports are done."""
+        """Return where this worker runs. It answers once its imports are done."""
         context = ray.get_runtime_context()
         return Location(
             node_id=context.get_node_id(),
@@ -160,26 +145,26 @@ class GangWorker:
         if hook is not None:
             with collector_resting():
                 _load(hook)()
-            self._clean = CleanState()  # what the hook did is there for every trial
-        found = self.locate()
-        return replace(found, seen=fixed_gpus(found.gpus))
+            self._clean = CleanState()  # every trial starts with what the hook has set
+        location = self.locate()
+        return replace(location, seen=fixed_gpus(location.gpus))
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
-        """Open the gang's store, and the backend's own, on ``address``; return their ports. Runs on: rank 0."""
+        """Open the gang's store, and the backend's rendezvous, on ``address``; return their ports. Runs on: rank 0."""
         return self._rendezvous.host(address, backend, layout)
 
     def join(self, meeting: Meeting, place: Place) -> None:
         """Meet the other ranks, as ``place``."""
         self._place = place
         if place.gpus:
-            # At the first meeting, all GPUs of a node's ranks, so that they can reach one another; then the same ones.
+            # All GPUs of the node's ranks at the first meeting, so that they can reach one another; the same later.
             os.environ[VISIBLE] = ",".join(place.gpus)
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         self._rendezvous.join(meeting, place)
         self._clean.remember_environment()
 
     def leave(self) -> tuple[str, ...]:
-        """Leave the gang's group and store once the last trial is over; return what it left behind."""
+        """Leave the gang's group and store once the last trial has ended; return what that left behind."""
         if self._thread is not None:
             self._thread.join(_TIDY_LIMIT_S)
             if self._thread.is_alive():
@@ -188,9 +173,9 @@ class GangWorker:
         return self._left
 
     def start(self, task: Task) -> None:
-        """Start a trial in a thread of its own (grad and inference mode are thread-local)."""
+        """Start a trial in a new thread, because grad and inference mode are thread-local."""
         if self._thread is not None:
-            self._thread.join()  # it has posted its last event; this takes no time
+            self._thread.join()  # at once: it has posted its last event
         box = self._box(task.serial)
         box.mailbox.put(Continue(task.until))
         self._thread = threading.Thread(target=self._run, args=(task, box), name="tunelight-trial", daemon=True)
@@ -203,7 +188,7 @@ class GangWorker:
             return self._trial if serial == self._trial.serial else TrialBox(serial)
 
     def poll(self, serial: int, timeout_s: float) -> tuple[list[Event], Sign]:
-        """Return the events of trial ``serial`` that came, waiting up to ``timeout_s`` for the first; and a sign."""
+        """Return the events of trial ``serial``, waiting up to ``timeout_s`` for the first, and the rank's progress."""
         box = self._box(serial)
         events: list[Event] = []
         with contextlib.suppress(queue.Empty):
@@ -215,23 +200,23 @@ class GangWorker:
         return events, Sign(0, waits) if session is None else Sign(session.progress.done, waits, session.progress.begun)
 
     def answer(self, serial: int, decision: Decision) -> None:
-        """Hand a decision to trial ``serial``. Runs on: rank 0; what is to be adopted: every rank."""
+        """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt, every rank."""
         self._box(serial).mailbox.put(decision)
 
     def abort(self, serial: int, reason: str) -> None:
-        """Call trial ``serial`` off; it ends where it next waits or reports."""
+        """Cancel trial ``serial``, which ends where it next waits or reports."""
         self._box(serial).mailbox.abort(reason)
         session = self._session
         if session is not None and session.shared is not None and serial == self._trial.serial:
             session.shared.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
     def writes(self, serial: int) -> bool:
-        """Tell whether trial ``serial`` is writing a checkpoint, perhaps as the last that it does."""
+        """Tell whether trial ``serial`` is writing a checkpoint, also while it ends."""
         writing = self._writing
         return writing is not None and serial == self._trial.serial and writing.busy
 
     def given(self, serial: int, key: str) -> Any:
-        """Return what this rank made for all in trial ``serial``. Runs on: rank 0, asked by the others."""
+        """Return a value that rank 0 has made for all ranks in trial ``serial``. Runs on: rank 0, called by others."""
         return self._box(serial).given[key]
 
     def _run(self, task: Task, box: TrialBox) -> None:
@@ -243,7 +228,7 @@ class GangWorker:
             with self._output(task, post):
                 ended = self._train(task, box)
                 if ended.error is not None:
-                    post(ended)  # the peers are to be ended soon: cleaning up can wait, and ``leave`` waits for it
+                    post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
                 self._left = self._clean.restore()
                 self._rendezvous.tidy()
             if task.terminal is None:
@@ -251,7 +236,7 @@ class GangWorker:
                 bring_home(task.trial_dir, began, over=first and ended.error is None)
             if ended.error is None:
                 post(Ended(ended.rank, ended.stopped, left_behind=self._left))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the head must hear of it
+        except BaseException as error:  # noqa: BLE001 - the head must know of any error
             self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
             if ended is None or ended.error is None:
                 post(Ended(self._rank, error=self._describe(error, secondary=False), left_behind=self._left))
@@ -265,10 +250,10 @@ class GangWorker:
 
     def _train(self, task: Task, box: TrialBox) -> Ended:
         assert self._place is not None  # join comes before start
-        control = self._rendezvous.control(f"{task.serial}/{task.trial_id}")
-        shared = self._shared(task, control, box)
+        channel = self._rendezvous.channel(f"{task.serial}/{task.trial_id}")
+        shared = self._shared(task, channel, box)
         session = sessions.Session(
-            task, self._place, control, box.events.put, box.mailbox, shared=shared, store=_RayStore()
+            task, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore()
         )
         self._writing = session.writing
         try:
@@ -282,21 +267,21 @@ class GangWorker:
             session.check_finished()
         except TrialStopped:
             return Ended(self._rank, stopped=True)
-        except BaseException as error:  # noqa: BLE001 - SystemExit too is the trial's failure, not ours
-            return Ended(self._rank, error=self._fail(error, control, box, job=task.job))
+        except BaseException as error:  # noqa: BLE001 - a SystemExit is a failure of the trial, too
+            return Ended(self._rank, error=self._fail(error, channel, box, job=task.job))
         finally:
             self._session = None
             sessions.set_current(None)
             shared.end()
-            with contextlib.suppress(Exception):  # what it fails of now is no longer the trial's
+            with contextlib.suppress(Exception):  # an error here is no longer the trial's
                 session.writing.settle()
             self._writing = None
         return Ended(self._rank)
 
-    def _shared(self, task: Task, control: StoreControl, box: TrialBox) -> MadeByRankZero:
+    def _shared(self, task: Task, channel: StoreChannel, box: TrialBox) -> MadeByRankZero:
         assert self._place is not None  # join comes before start
         return MadeByRankZero(
-            control,
+            channel,
             lead=self._place.rank == 0,
             alone=self._place.world_size == 1,
             given=box.given,
@@ -305,22 +290,22 @@ class GangWorker:
             datasets=task.datasets,
         )
 
-    def _fail(self, error: BaseException, control: StoreControl, box: TrialBox, *, job: bool) -> WorkerError:
-        """Describe a failure, and free the peers that wait for this rank in a collective."""
-        called_off = box.mailbox.aborted is not None  # for another rank's failure
-        first = control.failed_first(self._rank)
+    def _fail(self, error: BaseException, channel: StoreChannel, box: TrialBox, *, job: bool) -> WorkerError:
+        """Describe a failure, and leave the group so that peers stop waiting for this rank."""
+        called_off = box.mailbox.aborted is not None  # because another rank failed
+        first = channel.failed_first(self._rank)
         self._rendezvous.leave()
         secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
         described = self._describe(error, secondary=secondary, carry=job)
-        if not job:  # a job's driver raises it
-            sys.stderr.write(described.traceback)  # the trial's log: a person looks there first
+        if not job:  # a driver raises the error of its job
+            sys.stderr.write(described.traceback)  # to the trial's log, where people look first
         return described
 
     def _describe(self, error: BaseException, *, secondary: bool, carry: bool = False) -> WorkerError:
         text = "".join(traceback.format_exception(error))
         name = type(error).__name__
         message = str(error)
-        traceback.clear_frames(error.__traceback__)  # they hold the Trainer, the model and its data
+        traceback.clear_frames(error.__traceback__)  # they refer to the Trainer, the model and its data
         exception = carried(error) if carry else None
         node = os.uname().nodename
         return WorkerError(self._rank, node, name, message, text, secondary=secondary, exception=exception)
@@ -331,24 +316,18 @@ class GangWorker:
 
 
 def _trial_environment(task: Task) -> dict[str, str]:
-    """Return what Lightning reads as Trainer defaults: its files go to the trial's folder.
+    """Return variables by which Lightning writes to the trial's folder; for a job, the width of the terminal.
 
-    A job's Trainer is made already, on the driver; it only wants to know how wide its terminal is.
+    A job's Trainer was made on the driver, with its own folder.
     """
     if task.job:
         return {} if task.terminal is None else {"COLUMNS": str(task.terminal.columns)}
-    quiet = (
-        {}
-        if task.verbose
-        else {
-            "PL_TRAINER_ENABLE_MODEL_SUMMARY": "False",
-        }
-    )
+    quiet = {} if task.verbose else {"PL_TRAINER_ENABLE_MODEL_SUMMARY": "False"}
     return {"PL_TRAINER_DEFAULT_ROOT_DIR": task.trial_dir, **quiet}
 
 
 def _load(train: Any) -> Callable[..., object]:
-    """Unpickle the train function, anew for every trial, so that what it captured is as it was sent."""
+    """Unpickle the train function, again for each trial, so that the objects that it captured are unchanged."""
     import cloudpickle
 
     data = ray.get(train) if isinstance(train, ray.ObjectRef) else train
@@ -362,7 +341,7 @@ def _load(train: Any) -> Callable[..., object]:
 
 
 def _lost_data(error: BaseException | None) -> bool:
-    """Tell whether an error comes of the end of an actor, as that of a dataset ends with rank 0."""
+    """Tell whether an error follows from the end of an actor, such as a dataset's, which ends with rank 0."""
     while error is not None:
         if isinstance(error, RayActorError):
             return True
@@ -371,7 +350,7 @@ def _lost_data(error: BaseException | None) -> bool:
 
 
 def _waits_for_peers(frame: FrameType | None) -> bool:
-    """Tell whether a thread is inside a collective (or backward, which ends in one), as far as its frames show."""
+    """Tell by a thread's frames whether it is in a collective, or in backward, which ends in one."""
     while frame is not None:
         code = frame.f_code
         if code.co_name == "_engine_run_backward" or any(part in code.co_filename for part in _COLLECTIVES):
@@ -381,5 +360,5 @@ def _waits_for_peers(frame: FrameType | None) -> bool:
 
 
 def _add_paths(paths: tuple[str, ...]) -> None:
-    """Let this process import what the driver can, where the folders exist here."""
+    """Add the driver's import paths that exist on this node."""
     sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))  # noqa: PTH112

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 MUST_AGREE: Final = ("python", "torch", "ray", "pytorch-lightning", "tunelight")
-"""What differs between processes that train together makes them fail late, or compute other numbers."""
+"""Packages that must have the same version in all processes of a gang, which else fail late or differ in results."""
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str | None]:
@@ -31,29 +31,29 @@ def installed() -> dict[str, str | None]:
 
 
 def node_name(host: str, node_id: str, address: str) -> str:
-    """Return what a message calls a node: its host, the start of Ray's id (a host may have several), its address."""
+    """Return a node's name in messages: its host, the start of Ray's id (a host may have several) and its address."""
     return f"{host}#{node_id[:6]} ({address})"
 
 
 def alike(name: str, version: str | None) -> str:
-    """Return what of a version has to be the same: of Python's two numbers, of others all but the build (+cpu)."""
+    """Return the part of a version that must agree: two numbers of Python's, all but the build (+cpu) of others."""
     if version is None:
         return "none"
     return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
 
 
 def differences(versions: Mapping[str, Mapping[str, str | None]]) -> list[str]:
-    """Return a sentence for each of ``MUST_AGREE`` that is not the same everywhere; ``versions`` by node's name."""
-    told = []
+    """Return a sentence for each of ``MUST_AGREE`` that differs between nodes; ``versions`` is by node name."""
+    conflicts = []
     for name in MUST_AGREE:
-        held: dict[str, list[str]] = {}
+        nodes_by_version: dict[str, list[str]] = {}
         for node, known in versions.items():
             if name in known:
-                held.setdefault(alike(name, known[name]), []).append(node)
-        if len(held) > 1:
-            listed = "; ".join(f"{version} on {_some(nodes)}" for version, nodes in held.items())
-            told.append(f"{name} is not the same on all nodes: {listed}.")
-    return told
+                nodes_by_version.setdefault(alike(name, known[name]), []).append(node)
+        if len(nodes_by_version) > 1:
+            listed = "; ".join(f"{version} on {_some(nodes)}" for version, nodes in nodes_by_version.items())
+            conflicts.append(f"{name} is not the same on all nodes: {listed}.")
+    return conflicts
 
 
 ADVICE: Final = "Install the same versions on every node: one image, or one environment on a shared disk."

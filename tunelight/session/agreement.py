@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tunelight.errors import GangError
 from tunelight.messages import Adopt, Decision, Place, Stop
-from tunelight.session.mailbox import Mailbox, RankChannel, decode, encode
+from tunelight.session.mailbox import Mailbox, RankChannel, from_message, to_message
 
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; none takes an hour."""
@@ -36,10 +36,10 @@ class Agreement:
         self._turn += 1
         if self._place.rank == 0:
             decision = decide()
-            self._broadcast(self._turn, encode(decision))
+            self._broadcast(self._turn, to_message(decision))
             return decision
         message = self._receive(self._turn, number)
-        received: Decision | None = None if message is None else decode(message)
+        received: Decision | None = None if message is None else from_message(message)
         if isinstance(received, Adopt):
             received = self._mailbox.take_adopt(received.serial, ANSWER_LIMIT_S)
         return Stop(self._mailbox.aborted or "stopped") if received is None else received

@@ -104,7 +104,7 @@ _VERBS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", A
 _DECISIONS: dict[str, Decision] = {"continue": Continue(), "save": Save(), "offer": Offer()}
 
 
-def encode(decision: Decision) -> str:
+def to_message(decision: Decision) -> str:
     """Return a decision as a message of a :class:`RankChannel`."""
     if isinstance(decision, Stop):
         return f"stop {decision.reason}"
@@ -112,7 +112,7 @@ def encode(decision: Decision) -> str:
     return f"{verb} {decision.serial}" if isinstance(decision, Adopt) else verb
 
 
-def decode(message: str) -> Decision:
+def from_message(message: str) -> Decision:
     """Return the decision that a message encodes; an ``Adopt`` has its serial only, the rest is in the mailbox."""
     verb, _, rest = message.partition(" ")
     if verb == "adopt":

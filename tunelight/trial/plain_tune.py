@@ -36,8 +36,9 @@ def gang_trainable(
     Args:
         train: the train function; it runs on every worker, with the trial's config.
         workers, cpus_per_worker, gpus_per_worker, resources_per_trial: the reservation, as in ``tunelight.run``.
-        backend: how the workers meet, as in ``tunelight.run``.
-        metric, mode, keep: how many of the best checkpoints to keep beside the last two, judged by what.
+        backend: for collectives between the workers, as in ``tunelight.run``.
+        metric, mode: by which the best checkpoints are chosen.
+        keep: how many of the best to keep, beside the last two.
         seed: of the sweep; each trial's seed follows from it and its number.
         failures, on_resize: what a trial survives, and what an elastic gang keeps, as in ``tunelight.run``.
         start: for a scheduler that resizes gangs, as tunelight's ElasticASHA: how many of ``workers=(least, most)``

@@ -1,4 +1,4 @@
-"""A sweep's end waits for the checkpoints that trials which were stopped last are still writing."""
+"""Waits at the end of a sweep for checkpoints that the last stopped trials are still writing."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tunelight.compat.ray import trial_actor
 from tunelight.gang.gang import WRITE_LIMIT_S
 
 _LOOK_S = 1.0
-"""How often it is asked whether a signal has come."""
+"""How often to look whether a signal has come."""
 
 
 class SettlingCallback(Callback):
-    """Has the heads of stopped trials bring them to their end before Tune ends the heads: it gives those 10 s.
+    """Lets heads end their stopped trials before Tune ends the heads, to which it gives 10 s only.
 
-    While there are other trials nothing waits for that: a head that gets another trial, or is ended, does it by itself.
-    Runs on: driver.
+    While other trials live there is no need: a head ends its last trial when it gets another, or is ended. Runs on:
+    driver.
 
     Args:
-        finished: tells whether no trial lives, or is to come.
-        stopped: tells whether a signal has stopped the sweep, which then waits no longer.
-        clock: seconds.
+        finished: returns whether no trial lives or is to come.
+        stopped: returns whether a signal has stopped the sweep, which then waits no longer.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class SettlingCallback(Callback):
     ) -> None:
         self._finished, self._stopped, self._clock = finished, stopped, clock
         self._ended: dict[Any, float] = {}
-        """The heads of trials that have ended, each with the time of its last."""
+        """The heads of ended trials, each with the time at which its last trial ended."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Remember the trial's head. Called by Tune just before it stops the trial there."""
         now, head = self._clock(), trial_actor(trial)
-        self._ended = {one: since for one, since in self._ended.items() if now - since < WRITE_LIMIT_S}
+        self._ended = {actor: since for actor, since in self._ended.items() if now - since < WRITE_LIMIT_S}
         if head is not None:
             self._ended[head] = now
 
@@ -55,4 +55,4 @@ class SettlingCallback(Callback):
                 _, settling = ray.wait(settling, num_returns=len(settling), timeout=_LOOK_S)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_ended": {}}  # Tune pickles its callbacks, and heads end with it
+        return {"_ended": {}}  # Tune pickles its callbacks; the heads end with Tune

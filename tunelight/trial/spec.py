@@ -15,11 +15,14 @@ from tunelight.resources import Reservation
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """What all trials of a sweep have in common, as their heads know it.
+    """What all trials of a sweep have in common.
 
-    ``train`` is the cloudpickled train function or a reference to it: the head never opens it.
-    ``soft_errors``: a failed trial ends with a result that holds its error, so that Tune keeps the head
-    and its gang; without it ``step`` raises, which is what plain Tune expects.
+    Attributes:
+        train: the cloudpickled train function, or a reference to it; the head does not unpickle it.
+        soft_errors: a failed trial ends with a result that holds its error, so that Tune keeps the head and its gang.
+            Otherwise ``step`` raises, as plain Tune expects.
+        real_checkpoints: ``save_checkpoint`` gives Tune the checkpoint itself, beside the pointer to it.
+        first: how far a trial may train before its first answer.
     """
 
     train: Any
@@ -37,7 +40,7 @@ class TrialSpec:
     real_checkpoints: bool = True
     verbose: int = 0
     start: int | None = None
-    """How many workers a trial has until ``Resize`` says otherwise (None: all that it can get, as they come)."""
+    """How many workers a trial has until a ``Resize`` (None: all that it can get, as they arrive)."""
     datasets: DatasetHandle | None = None
     """The sweep's datasets."""
     cwd: str = field(default_factory=os.getcwd)

@@ -1,4 +1,4 @@
-"""GangTrainable: one Tune trial holds one gang. It translates between the two, and loops over nothing."""
+"""GangTrainable: translates between a trial of Ray Tune and a gang of workers."""
 
 from __future__ import annotations
 
@@ -41,33 +41,33 @@ with collector_resting():  # a trial's head waits for this before its workers st
 
 
 _LAST_LIMIT_S = 5.0
-"""How long a trial may take to its end where its head ends too, what it is writing not counted."""
+"""How long a trial may take to end where its head ends too, the writing of a checkpoint not counted."""
 
 
 class GangTrainable(Trainable):
     """A Tune trial whose training runs on a gang. Made by :func:`make_trainable`. Runs on: trial.
 
-    The gang starts with the first step, outlives the trial when Tune re-uses this actor, and is replaced
-    when it cannot be used again.
+    The gang starts with the first step. It outlives the trial when Tune re-uses this actor, and is replaced when it
+    cannot be used again.
     """
 
     spec: ClassVar[TrialSpec]
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-        """Return the whole gang's reservation."""
+        """Return the reservation of head and workers."""
         return cls.spec.reservation.factory
 
     # -- Tune's calls, in the order in which they come
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Remember the first trial; its gang starts later, for this actor may be thrown away unused."""
+        """Prepare the first trial. Its gang starts later, because Tune may discard this actor unused."""
         self._gang: Gang | None = None
         self._gang_log = GangLog()
         self._trial = self._new_trial(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take another trial. Always True: what went wrong is raised by ``step``, where it can be handled."""
+        """Take another trial. Always returns True: errors are raised by ``step``, where Tune can handle them."""
         self._finish("stopped")
         self._trial = self._new_trial(new_config)
         return True
@@ -76,9 +76,9 @@ class GangTrainable(Trainable):
         return Trial(self.spec, self.trial_id, self._trial_dir(), config)
 
     def _trial_dir(self) -> Path:
-        """Return where the files go of the trial that Tune names now: in its storage, if that is a path, else beside.
+        """Return the folder of the trial that Tune has set last: in Tune's storage, if that is a path, else its logdir.
 
-        Only a trial that is made asks: when Tune has named the next trial, the one before may not have ended yet.
+        Called for new trials only: Tune sets the next trial while the one before may not have ended.
         """
         storage = self._storage
         if storage is not None and (
@@ -88,7 +88,7 @@ class GangTrainable(Trainable):
         return Path(self.logdir)
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Go on from what ``save_checkpoint`` left."""
+        """Resume from what ``save_checkpoint`` wrote."""
         trial = self._trial
         trial.load(checkpoint if isinstance(checkpoint, str | os.PathLike) else None, self._iteration)
         self._iteration = trial.number
@@ -98,7 +98,7 @@ class GangTrainable(Trainable):
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
         trial = self._trial
-        trial.prune()  # Tune has the report before: what that made needless may go
+        trial.prune()  # Tune has the last report now
         try:
             run = trial.run
             if run is None:
@@ -114,25 +114,25 @@ class GangTrainable(Trainable):
             self._give_back()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Leave in ``checkpoint_dir`` a pointer to the trial's newest checkpoint, written now if need be.
+        """Write to ``checkpoint_dir`` a pointer to the trial's newest checkpoint, which is written now if need be.
 
-        Under plain Tune (``real_checkpoints``) the file itself lies beside it. A gang that is resized ends the trial
-        here: Tune asks when it is to be paused, and what the gang holds beyond its start is wanted by others then.
+        Under plain Tune (``real_checkpoints``) the checkpoint itself is copied there. A gang that can be resized ends
+        the trial here: Tune calls this before a pause, when other trials need the gang's additional workers.
         """
         trial, gang = self._trial, self._gang
         info = trial.kept.newest or trial.resume
         fresh = info is not None and info.number == trial.number
         if not fresh and gang is not None and gang.running and trial.number:
             saved = gang.save().checkpoint
-            if saved is None:  # it ended before it could: it may have written this report's in the background
-                saved = next((one for one in checkpoints.find(trial.folder) if one.number == trial.number), None)
+            if saved is None:  # the trial ended first; its last report may have written one in the background
+                saved = next((info for info in checkpoints.find(trial.folder) if info.number == trial.number), None)
             if saved is not None:
                 info = trial.kept.add(saved)
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)
         if self.spec.start is not None and info is not None:
-            trial.resume = info  # and if Tune goes on with it all the same, then from here
+            trial.resume = info  # where it restarts if Tune does not pause it after all
             self._finish("paused")
 
     def cleanup(self) -> None:
@@ -142,18 +142,17 @@ class GangTrainable(Trainable):
         self._close_gang()
 
     def settle(self) -> None:
-        """Bring the last trial here, which Tune has stopped, to its end; what it is writing is finished first."""
+        """End the last trial here, which Tune has stopped, once it has finished writing."""
         self._finish("stopped", limit_s=_LAST_LIMIT_S)
 
-    # -- the scheduler's door
+    # -- calls from schedulers
 
     def decide(self, decision: Decision | Resize) -> None:
-        """Take a decision that Tune has no word for, between two steps.
+        """Carry out a decision that Tune's interface cannot express, between two steps.
 
-        ``Continue(until=n)`` lets the trial run on unasked to report n; ``Stop`` ends it at its next report,
-        before Tune comes to say so; ``Resize(n)`` lets it go on with n workers, of those that the gang may have,
-        from a report on at which all of them are there; ``Adopt`` makes it another trial's training, at the report
-        that waits.
+        ``Continue(until=n)`` lets the trial train to report n without an answer; ``Stop`` ends it at its next report,
+        before Tune does; ``Resize(n)`` lets it train on with n workers, as soon as all of them are there; ``Adopt``
+        replaces its training by another trial's, at the report that waits.
         """
         trial = self._trial
         if isinstance(decision, Adopt):
@@ -166,25 +165,25 @@ class GangTrainable(Trainable):
             self._answer(decision)
 
     def offer(self) -> tuple[Any, ...]:
-        """Return a reference to what training is made of at the report that waits, alone in a tuple; () without one.
+        """Return a reference to the training's state at the report that waits, in a tuple; () without a state.
 
-        It is passed on unopened.
+        The reference is passed on without being resolved.
         """
         run = self._trial.run
         weights = None if run is None else run.offer()
         return () if weights is None else (weights,)
 
     def _possible(self, size: int) -> int | None:
-        """Return the size that the gang can have which is nearest to ``size``."""
-        one = self.spec.reservation
-        return None if one.least is None else min(max(size, one.least), max(one.workers, one.most or 0))
+        """Return the possible size of the gang that is nearest to ``size``."""
+        can = self.spec.reservation
+        return None if can.least is None else min(max(size, can.least), max(can.workers, can.most or 0))
 
     def _answer(self, decision: Decision) -> None:
         trial = self._trial
-        assert trial.run is not None  # there is a trial to answer
+        assert trial.run is not None  # only a started trial is answered
         trial.run.answer(decision)
         if isinstance(decision, Stop) and self._grown:
-            trial.run.finish(decision.reason)  # Tune may keep the gang idle: others want what it holds
+            trial.run.finish(decision.reason)  # Tune may keep the gang idle, and others need its workers
             self._give_back()
 
     @property
@@ -192,7 +191,7 @@ class GangTrainable(Trainable):
         return self.spec.start is not None and self._gang is not None and self._gang.size > self.spec.start
 
     def _give_back(self) -> None:
-        """Give back, once its trial is over, what the gang holds beyond the size that the next one starts with."""
+        """Release the gang's workers beyond those that the next trial starts with, once its trial is over."""
         if self.spec.start is not None and self._gang is not None and not self._gang.running:
             self._gang.want(self.spec.start)
 
@@ -246,24 +245,24 @@ class GangTrainable(Trainable):
 
     def _reported(self, report: Report) -> dict[str, Any]:
         trial = self._trial
-        trial.heard(report)
+        trial.note(report)
         result = {
             **report.metrics,
             "epoch": report.epoch,
             "timestamp": report.timestamp,
             TRAINING_ITERATION: report.number,
-            RESULT_KEY: self._ours(report),
+            RESULT_KEY: self._extras(report),
         }
-        astray = trial.divergence.judge(report.number, report.metrics) if self.spec.soft_errors else None
-        if astray is not None:
+        diverged = trial.divergence.judge(report.number, report.metrics) if self.spec.soft_errors else None
+        if diverged is not None:
             self._answer(Stop("diverged"))
             result[DONE] = True
-            error = WorkerError(0, os.uname().nodename, "Divergence", astray, "")
+            error = WorkerError(0, os.uname().nodename, "Divergence", diverged, "")
             result[RESULT_KEY]["error"] = {**error.asdict(), "state": "DIVERGED"}
         return result
 
     def _ended(self, event: Any) -> dict[str, Any]:
-        """Say that the trial's last report was its end (no iteration that was never trained)."""
+        """Return the result that ends the trial with its last report, without another iteration."""
         trial = self._trial
         if trial.last is None:
             message = "the trial ended without a report"
@@ -275,44 +274,44 @@ class GangTrainable(Trainable):
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:
-        """Return the result that ends a failed trial. Raises: TrialError where Tune is to let go of the gang too."""
+        """Return the result that ends a failed trial. Raises: TrialError where Tune has to end the gang as well."""
         self._trial.run = None
         if error.type_name == DRAINED:
             self._close_gang()
             raise moved_away(error)
         if self._gang is not None and not self._gang.met and error.rank < 0:
-            self._close_gang()  # it cannot be had: the next trial gets another
+            self._close_gang()  # it could not start: the next trial gets another
             if error.cause != "exception":
-                raise TrialError(error)  # Tune may try again, elsewhere
+                raise TrialError(error)  # Tune may retry on other nodes
         if not self.spec.soft_errors:
             raise TrialError(error)
         return {
             DONE: True,
             TRAINING_ITERATION: self._trial.number,
-            RESULT_KEY: {**self._ours(None), "error": {**masked_error(error.asdict()), "state": classify(error)}},
+            RESULT_KEY: {**self._extras(None), "error": {**masked_error(error.asdict()), "state": classify(error)}},
         }
 
-    def _ours(self, report: Report | None) -> dict[str, Any]:
-        """Return what a result carries for tunelight's own driver side."""
+    def _extras(self, report: Report | None) -> dict[str, Any]:
+        """Return the part of a result that tunelight's callbacks on the driver read."""
         trial = self._trial
         return {
             "number": trial.number,
             "seconds": trial.seconds,
             "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
-            "checkpoints": tuple(trial.kept.news()),  # tuples: Tune's TensorBoard logger tries to draw lists
+            "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
             "notes": tuple(report.notes) if report else (),
             "error": None,
             "warm": self._gang is not None and self._gang.warm,
             "gang": self._gang_log.news(self._gang),
             "log": trial.news(),
-            "adopted": trial.told_of_adopting(),
+            "adopted": trial.adoption(),
         }
 
     # -- ends
 
     def _finish(self, reason: str, limit_s: float | None = None) -> None:
-        """Bring the running trial to its end, within a limit."""
+        """End the running trial, within a limit."""
         trial = self._trial
         if self._gang is not None and self._gang.running:
             if stores.inside(trial.folder):
@@ -330,5 +329,5 @@ class GangTrainable(Trainable):
 
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:
     """Return a Trainable class for ``spec``."""
-    unique = f"{name}-{secrets.token_hex(3)}"  # Tune knows trainables by name, in all of a process
+    unique = f"{name}-{secrets.token_hex(3)}"  # Tune registers trainables by name in a process
     return type(unique, (GangTrainable,), {"spec": spec, "__module__": __name__})

@@ -23,13 +23,12 @@ logger = logging.getLogger(__name__)
 class Trial:
     """One trial on a gang, from its start to its end. Runs on: trial.
 
-    A head makes one for each trial that Tune gives it. What Tune says of the next trial, its folder above all, does
-    not reach the one before.
+    A head makes one for each trial that Tune gives it, so that nothing of the next trial reaches the one before.
 
     Args:
         spec: what all trials of the sweep have in common.
-        trial_id: Tune's name for it.
-        folder: where its files go.
+        trial_id: its id in Tune.
+        folder: the folder of its files.
         config: its configuration.
     """
 
@@ -39,35 +38,35 @@ class Trial:
         self.folder = folder
         self.config = config
         self.number = 0
-        """The last report that Tune has heard of."""
+        """The last report that Tune has."""
         self.size = spec.start
-        """How many workers it is to have (None: as many as the gang has)."""
+        """How many workers to use (None: all that the gang has)."""
         self.run: ResilientRun | None = None
-        """Its run on the gang, once it has started."""
+        """Its run on the gang, while there is one."""
         self.last: Report | None = None
         self.seconds = 0.0
         """How long it has trained, up to its last report (see :class:`tunelight.messages.Report`)."""
         self.resume: CheckpointInfo | None = None
-        """The checkpoint that it goes on from."""
+        """The checkpoint to resume from."""
         self.unable: CheckpointError | None = None
-        """Why it cannot go on, if it cannot."""
+        """Why it cannot be resumed, if it cannot."""
         self.kept = checkpoints.Kept(spec.checkpoints.keep, spec.mode)
         self.divergence = Divergence(spec.metric, spec.mode)
         self._adopted: str | None = None
         self._log: list[str] = []
 
     def say(self, text: str) -> None:
-        """Tell the person who runs the sweep something, with the next result."""
+        """Send a note to the person who runs the sweep, with the next result."""
         logger.warning(text)
         self._log.append(text)
 
     def news(self) -> tuple[str, ...]:
-        """Return what was said since this was last asked."""
+        """Return the notes since the last call."""
         log, self._log = self._log, []
         return tuple(log)
 
     def task(self) -> Task:
-        """Return what the gang is to train."""
+        """Return the task for the gang."""
         spec = self.spec
         return Task(
             trial_id=self.id,
@@ -86,17 +85,17 @@ class Trial:
             datasets=spec.datasets,
         )
 
-    def heard(self, report: Report) -> None:
-        """Note a report that is about to be passed on."""
+    def note(self, report: Report) -> None:
+        """Note a report that is about to be passed on to Tune."""
         self.number, self.last = report.number, report
-        self.seconds = max(self.seconds, report.seconds)  # after a fault it goes back
+        self.seconds = max(self.seconds, report.seconds)  # after a fault it restarts from less
 
-    # -- where it goes on
+    # -- where it resumes
 
     def load(self, pointer: str | os.PathLike[str] | None, number: int) -> None:
-        """Go on from the checkpoint that Tune's own names, or from a later one that its folder has.
+        """Resume from the checkpoint that Tune's checkpoint points to, or from a later one in the trial's folder.
 
-        ``number``: the report at which Tune says that it was paused. Where there is no checkpoint, ``unable`` says so.
+        ``number``: the report at which Tune has paused it. Without a checkpoint ``unable`` says so.
         """
         self.resume = self.kept.newest = None
         left = None if pointer is None else checkpoints.adopt(pointer, self.folder)
@@ -109,14 +108,14 @@ class Trial:
             self.unable = checkpoints.cannot_go_on(self.id, self.number, left)
 
     def _from(self, left: CheckpointInfo) -> tuple[CheckpointInfo | None, str | None]:
-        """Return from where it goes on: Tune knows where it paused, its folder how far it came after that."""
+        """Return the checkpoint to resume from: Tune's is where it paused, and the folder may have later ones."""
         heard = checkpoints.heard(self.folder)
         if heard is not None and heard > left.number and Path(left.path).is_relative_to(self.folder):
             return checkpoints.newest_whole(self.folder, heard, left)
         return checkpoints.whole_or_before(left)
 
     def recover(self) -> None:
-        """Find where it goes on, if it has trained before and Tune does not say so."""
+        """Find the checkpoint to resume from, if the trial has trained before and Tune does not know."""
         checkpoints.remove_drafts(self.folder)
         if self.resume is None:
             self.resume = self._tell(checkpoints.last_whole(self.folder, checkpoints.heard(self.folder)))
@@ -126,9 +125,9 @@ class Trial:
             self.kept.forget_after(self.number, self.folder)
 
     def newest(self, number: int) -> CheckpointInfo | None:
-        """Return the last whole checkpoint up to report ``number``, where it starts again.
+        """Return the last valid checkpoint up to report ``number``, to restart from.
 
-        The folder knows more than was heard of: a worker that died may have finished one before.
+        The folder may hold one that no event told of: a worker may have finished it before it died.
         """
         checkpoints.remove_drafts(self.folder)
         return self._tell(checkpoints.newest_whole(self.folder, number, self.resume))
@@ -143,29 +142,29 @@ class Trial:
     # -- its checkpoints
 
     def prune(self) -> None:
-        """Delete the checkpoints that nobody needs any more."""
+        """Delete the checkpoints that are not needed any more."""
         self.kept.prune(self.folder)
 
     def settle(self) -> None:
-        """Look which checkpoints there are, now that nobody writes one any more, and keep those that are needed."""
-        with suppress(OSError):  # a store that does not say just now
-            self.kept.known = checkpoints.find(self.folder)  # the last was finished meanwhile, or is lost
+        """Find the checkpoints in the folder, now that none is being written, and delete those not needed."""
+        with suppress(OSError):  # the store may not answer
+            self.kept.known = checkpoints.find(self.folder)  # the last one may have been finished or lost
         self.prune()
 
-    # -- what it takes over from another trial
+    # -- exchange with other trials
 
     def adopt(self, adopt: Adopt) -> None:
-        """Become another trial's training, and remember whose configuration holds from now on."""
+        """Take over another trial's training and configuration."""
         how = None if self.run is None else self.run.adopt(adopt)
         self._adopted = how or "none"
         if how is not None and self.run is not None:
             self.config = dict(adopt.config)
-            self.kept.newest = self.run.resume if how == "disk" else None  # the last is of what it was before
+            self.kept.newest = self.run.resume if how == "disk" else None  # earlier ones are of the former training
 
-    def told_of_adopting(self) -> str | None:
-        """Return what became of the last order to adopt, once: "memory", "disk" or "none"."""
-        told, self._adopted = self._adopted, None
-        return told
+    def adoption(self) -> str | None:
+        """Return the outcome of the last order to adopt, once: "memory", "disk" or "none"."""
+        outcome, self._adopted = self._adopted, None
+        return outcome
 
 
 def trial_seed(sweep_seed: int, trial_id: str) -> int:

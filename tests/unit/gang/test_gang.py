@@ -11,10 +11,10 @@ from ray.exceptions import ActorDiedError, RaySystemError
 
 from tunelight.gang.gang import SILENCE_LIMIT_S, Gang
 from tunelight.gang.membership import Membership
+from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import Sign
-from tunelight.gang.worker import Location
 from tunelight.messages import Ended, Event, Report
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation

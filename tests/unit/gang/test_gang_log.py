@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tunelight.gang.gang_log import GangLog
-from tunelight.gang.worker import Location
+from tunelight.gang.placement import Location
 
 
 def gang(*pids: int, met_at: float, trials: int = 1) -> Any:

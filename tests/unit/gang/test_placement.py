@@ -12,9 +12,9 @@ from tunelight.errors import GangError
 from tunelight.gang import membership as memberships
 from tunelight.gang.gpus import fixed_gpus
 from tunelight.gang.membership import Membership
+from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.worker import Location
 from tunelight.messages import Place
 from tunelight.resources import Reservation
 

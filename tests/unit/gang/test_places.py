@@ -11,9 +11,8 @@ from tunelight.errors import ResourceError
 from tunelight.gang.gpus import visible_gpus
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.horovod import environment
-from tunelight.gang.placement import arrange, layout
+from tunelight.gang.placement import Location, arrange, layout
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.worker import Location
 from tunelight.lightning.remote.driver import _first_bundle
 from tunelight.resources import Reservation, check_fits
 

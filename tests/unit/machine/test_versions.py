@@ -9,9 +9,9 @@ import pytest
 
 from tunelight.errors import GangError
 from tunelight.gang.membership import Membership
+from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.worker import Location
 from tunelight.machine.versions import MUST_AGREE, alike, differences, installed, node_name
 from tunelight.resources import Reservation
 

@@ -10,7 +10,7 @@ from tests.fakes import MemoryControl
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop
 from tunelight.session import session
 from tunelight.session.exchange import Exchange
-from tunelight.session.mailbox import Mailbox, decode, encode
+from tunelight.session.mailbox import Mailbox, from_message, to_message
 from tunelight.session.task import Task
 
 
@@ -79,7 +79,7 @@ class Gang:
 
 def test_a_word_stands_for_each_decision() -> None:
     decisions: list[Any] = [Continue(), Save(), Offer(), Stop("asha"), Adopt(None, {}, serial=4)]
-    assert [decode(encode(decision)) for decision in decisions] == decisions
+    assert [from_message(to_message(decision)) for decision in decisions] == decisions
 
 
 def test_a_rank_takes_the_order_to_adopt_that_rank_0_means_and_no_earlier_one() -> None:

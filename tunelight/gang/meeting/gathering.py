@@ -1,7 +1,7 @@
-"""Ranks look for one another before their backend does.
+"""Checks before a backend connects: that all ranks have come, and that their nodes can connect to one another.
 
-What a backend does where a rank is late or a port is blocked is worse: Horovod ends the process after 30 s, and gloo
-waits for minutes and names nobody.
+Backends handle a late rank or a blocked port badly: Horovod ends the process after 30 s, and gloo waits for minutes
+without naming the rank.
 """
 
 from __future__ import annotations
@@ -22,48 +22,49 @@ from tunelight.messages import Place
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-COME_LIMIT_S = 100.0
-"""How long ranks wait for one another here: less than the gang's head waits for them."""
+GATHER_LIMIT_S = 100.0
+"""How long ranks wait for one another here, which is less than the gang's head waits for them."""
 _MOST_AT_ONCE = 64
-"""Connections that a rank tries at once."""
+"""How many connections a rank tries at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A rank as it is seen by the others: the host it is on, and the address that the gang knows of that."""
+    """A rank as the others know it: its host, and the address of that host within the gang."""
 
     host: str
     address: str
 
 
-def gather(store: dist.Store, place: Place, limit_s: float = COME_LIMIT_S) -> list[Peer]:
-    """Wait for all ranks; return them in their order. Raises: GangError naming those that did not come in time."""
+def gather(store: dist.Store, place: Place, limit_s: float = GATHER_LIMIT_S) -> list[Peer]:
+    """Wait for all ranks; return them in rank order. Raises: GangError naming those that are late."""
     store.set(f"here/{place.rank}", json.dumps([os.uname().nodename, place.interface]))
     _wait(store, [f"here/{rank}" for rank in range(place.world_size)], limit_s)
     return [Peer(*json.loads(store.get(f"here/{rank}"))) for rank in range(place.world_size)]
 
 
 def try_pairs(store: dist.Store, place: Place, nodes: int, address: str, limit_s: float = REACH_LIMIT_S) -> None:
-    """Look whether every node reaches every other at a free port of ``address``, the one that the backend will use.
+    """Check that every node can connect to every other at a free port of ``address``, which the backend will use.
 
-    The first rank of each node tries, and all wait for what it found. Raises: GangError naming two that are apart.
+    The first rank of each node tries, and all ranks wait for its result. Raises: GangError naming two nodes that
+    cannot connect.
     """
     tried = [f"tried/{node}" for node in range(nodes)]
     with _door(store, place, address):
         if place.local_rank == 0:
             doors = [f"door/{node}" for node in range(nodes) if node != place.node_rank]
-            _wait(store, doors, COME_LIMIT_S)
+            _wait(store, doors, GATHER_LIMIT_S)
             store.set(tried[place.node_rank], _try(place, [json.loads(store.get(door)) for door in doors], limit_s))
-        _wait(store, tried, COME_LIMIT_S)
+        _wait(store, tried, GATHER_LIMIT_S)
     if said := next(filter(None, (store.get(key).decode() for key in tried)), None):
         raise GangError(said, "exception")
 
 
 def _try(place: Place, doors: Sequence[tuple[str, str, int]], limit_s: float) -> str:
-    """Return what is wrong with the way to others (host, address and port of each); nothing where all is well."""
+    """Return why another node (host, address and port) cannot be reached; an empty string where all can."""
     with ThreadPoolExecutor(_MOST_AT_ONCE) as threads:
-        told = threads.map(lambda door: reach(door[1], door[2], limit_s), doors)
-        for (host, address, port), why in zip(doors, told, strict=True):
+        reasons = threads.map(lambda door: reach(door[1], door[2], limit_s), doors)
+        for (host, address, port), why in zip(doors, reasons, strict=True):
             if why is not None:
                 me = f"Rank {place.rank} on {os.uname().nodename} ({place.interface})"
                 return unreachable(me, host, address, port, why)
@@ -72,7 +73,7 @@ def _try(place: Place, doors: Sequence[tuple[str, str, int]], limit_s: float) ->
 
 @contextlib.contextmanager
 def _door(store: dist.Store, place: Place, address: str) -> Iterator[None]:
-    """Listen on ``address`` for the other nodes, as the first rank of this one."""
+    """Listen on ``address`` for the other nodes, if this is the first rank of its node."""
     if place.local_rank:
         yield
         return

@@ -1,4 +1,4 @@
-"""Where a rank joins its gang, and what a backend for collectives does for it there."""
+"""What a rank needs to know to join its gang, and the interface of a backend for collectives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where and as what a rank joins.
+    """What ranks need to know to meet.
 
     ``backend`` is ``gloo``, ``nccl`` or ``horovod``; ``host`` and ``port`` are the store's; ``group_port`` is
     that of the backend's own rendezvous, where it has one. ``layout`` counts the ranks of each node;
@@ -29,22 +29,22 @@ class Meeting:
 
 
 class CollectiveGroup(Protocol):
-    """What a backend does for the ranks of a gang. Runs on: worker."""
+    """One rank's part of a backend for collectives. Runs on: worker."""
 
     def host(self, address: str, layout: tuple[int, ...]) -> int:
-        """Open what the ranks need to find one another on ``address``; return its port, or 0. Runs on: rank 0."""
+        """Serve the backend's rendezvous on ``address``; return its port, or 0 for none. Runs on: rank 0."""
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Meet the other ranks."""
 
     def leave(self) -> None:
-        """Leave the group. Peers that wait in a collective of it are freed, with an error."""
+        """Leave the group; collectives in which peers wait fail with an error."""
 
     def close(self) -> None:
-        """Drop what ``host`` opened."""
+        """Close what ``host`` opened."""
 
     def tidy(self) -> None:
-        """Drop what a trial made beside the gang's own group."""
+        """Destroy the groups that a trial made beside the gang's."""
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error only says that another rank is gone."""

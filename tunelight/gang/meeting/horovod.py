@@ -1,7 +1,7 @@
-"""The gang's collectives by Horovod: initialised once for the gang, and anew in the same processes if it must.
+"""Collectives by Horovod, which can be initialised again in the same processes.
 
-Ranks find one another through Horovod's own HTTP rendezvous, which rank 0 serves on the gang's interface
-alone (Horovod's own launcher binds all of them).
+Ranks find one another through Horovod's HTTP rendezvous, which rank 0 serves on the gang's interface alone (Horovod's
+launcher would bind all interfaces).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 LEAVE_LIMIT_S = 30.0
-"""How long Horovod may take to shut down; a stopped peer holds it up until gloo gives up on it."""
+"""How long Horovod may take to shut down: a stopped peer delays it until gloo times out."""
 
 
 class HorovodGroup:
@@ -48,8 +48,8 @@ class HorovodGroup:
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Initialise Horovod as this rank."""
-        import horovod.torch as hvd  # it is there in Horovod's gangs only
-        import torch.distributed as dist  # workers import torch, whoever reads this may not
+        import horovod.torch as hvd  # installed for Horovod's gangs only
+        import torch.distributed as dist  # only workers import torch
 
         os.environ.update(environment(meeting, place))
         # Horovod ends the process of a rank that waits 30 s for one that still imports.
@@ -64,7 +64,7 @@ class HorovodGroup:
         self._joined = True
 
     def leave(self) -> None:
-        """Shut Horovod down, which ends what peers wait for with an error."""
+        """Shut Horovod down; collectives in which peers wait fail with an error."""
         import horovod.torch as hvd
 
         if self._joined:
@@ -83,10 +83,10 @@ class HorovodGroup:
             self._server = None
 
     def tidy(self) -> None:
-        """Do nothing: a trial makes no groups of Horovod's."""
+        """Do nothing: a trial makes no process groups of Horovod."""
 
     def lost_peer(self, error: BaseException) -> bool:
-        """Tell whether an error is Horovod's word for a peer that has left or died."""
+        """Tell whether an error is Horovod's for a peer that has left or died."""
         return type(error).__name__ == "HorovodInternalError"
 
 
@@ -97,11 +97,11 @@ _NAME_IT = (
 
 
 def named(host: str, *, alone: bool) -> tuple[str, str | None]:
-    """Return the address of the host name that Horovod will use, and why it cannot (None where it can).
+    """Return the address that Horovod will use for a host name, and why it cannot work (None where it can).
 
-    Its collectives go by the first address of the name that can be bound to. Without one it crashes; with one of the
-    loopback interface, as Debian's installer writes into /etc/hosts, ranks elsewhere wait in vain. ``alone``: all ranks
-    are at one address.
+    Horovod uses the first address of the name that can be bound to. Without one it crashes; with a loopback address,
+    as Debian's installer writes into /etc/hosts, ranks on other nodes wait in vain. ``alone``: all ranks are at one
+    address.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -122,12 +122,12 @@ def named(host: str, *, alone: bool) -> tuple[str, str | None]:
 
 
 def host_of_node(node: int) -> str:
-    """Return what a node is called among Horovod's hosts."""
+    """Return the name of a node among Horovod's hosts."""
     return f"node{node}"
 
 
 def environment(meeting: Meeting, place: Place) -> dict[str, str]:
-    """Return what Horovod reads: where this rank is, and where the others are to be found.
+    """Return the environment variables by which Horovod knows this rank and finds the others.
 
     Across nodes, ranks of one local rank are numbered by node; the last nodes may have fewer ranks.
     """

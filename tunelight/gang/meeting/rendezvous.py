@@ -1,7 +1,7 @@
-"""How the ranks of a gang meet: a store on the gang's interface, and beside it a backend for collectives.
+"""How the ranks of a gang meet: over a store, and a backend for collectives, both on the gang's interface alone.
 
-A meeting can be left and held again in the same processes (after a failed trial, say): each one is on a
-fresh store. Nothing listens beyond the gang's own interface.
+Ranks can leave a meeting and meet again in the same processes, after a failed trial for example. Each meeting has a
+store of its own.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _CLAIM_LIMIT_S = 1.0
 
 
 _TAKES_AN_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
-"""Variables by which gloo, NCCL and Horovod's gloo are told which interface they are to use."""
+"""The variables that choose the network interface of gloo, NCCL and Horovod's gloo."""
 
 
 def interface_variables(interface: str | None, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return which interface each library is to use: the gang's own, or the user's choice.
+    """Return the variables that choose each library's interface: the user's choice, else the gang's interface.
 
-    ``chosen`` is the environment before the worker first joined a gang. A worker that was alone with its peers on one
-    node may later meet others on the network, so that nothing of an earlier meeting may stay.
+    ``chosen`` is the environment before the worker first joined a gang, without what an earlier meeting set: a worker
+    whose peers were all on its node may later meet others over the network.
     """
     mine = {} if interface is None else dict.fromkeys(_TAKES_AN_INTERFACE, interface)
     return mine | {name: chosen[name] for name in _TAKES_AN_INTERFACE if name in chosen}
 
 
 def group_for(backend: str) -> CollectiveGroup:
-    """Return the backend's side of this rank."""
+    """Return this rank's part of a backend (``gloo``, ``nccl`` or ``horovod``)."""
     if backend == "horovod":
-        from tunelight.gang.meeting.horovod import HorovodGroup  # it is there in Horovod's gangs only
+        from tunelight.gang.meeting.horovod import HorovodGroup  # installed for Horovod's gangs only
 
         return HorovodGroup()
-    from tunelight.gang.meeting.torch_group import TorchGroup  # as above
+    from tunelight.gang.meeting.torch_group import TorchGroup  # imports torch
 
     return TorchGroup()
 
@@ -57,12 +57,12 @@ class Rendezvous:
         self._server: dist.TCPStore | None = None
         self._control: dist.TCPStore | None = None
         self._group: CollectiveGroup | None = None
-        self._last: StoreControl | None = None
+        self._last: StoreChannel | None = None
         self._chosen: dict[str, str] | None = None
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
-        """Open a fresh store, and what the backend needs, on ``address`` alone; return the ports. Runs on: rank 0."""
-        import torch.distributed as dist  # workers import torch, whoever reads this may not
+        """Open a new store, and the backend's rendezvous, on ``address`` alone; return their ports. Runs on: rank 0."""
+        import torch.distributed as dist  # only workers import torch
 
         with listening(address) as listener:
             port = int(listener.getsockname()[1])
@@ -78,7 +78,7 @@ class Rendezvous:
         return port, self._group.host(address, layout)
 
     def join(self, meeting: Meeting, place: Place) -> None:
-        """Meet the other ranks: connect to the store, then to one another by the backend's own way."""
+        """Meet the other ranks: connect to the store, then to one another by the backend."""
         if self._chosen is None:
             self._chosen = dict(os.environ)
         interface = interface_name(place.interface)
@@ -101,61 +101,61 @@ class Rendezvous:
         return dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=JOIN_LIMIT_S))
 
     def leave(self) -> None:
-        """Leave the group. Peers that wait in a collective of it are freed, with an error."""
+        """Leave the group; collectives in which peers wait fail with an error."""
         if self._group is not None:
             self._group.leave()
 
     def close(self) -> None:
-        """Leave, and drop the store."""
+        """Leave, and close the store."""
         self.leave()
         if self._group is not None:
             self._group.close()
         self._control = self._server = self._last = self._group = None
 
-    def control(self, name: str) -> StoreControl:
-        """Return the channel for rank 0's word in one trial; what the last one left in the store goes."""
+    def channel(self, name: str) -> StoreChannel:
+        """Return the channel from rank 0 to the other ranks for one trial; the last trial's messages are deleted."""
         if self._control is None:
             raise RuntimeError("the rank has joined no gang")
         if self._last is not None:
             self._last.clear()
-        self._last = StoreControl(self._control, name)
+        self._last = StoreChannel(self._control, name)
         return self._last
 
     def tidy(self) -> None:
-        """Drop what a trial made beside the gang's own group."""
+        """Destroy the groups that a trial made beside the gang's."""
         if self._group is not None:
             self._group.tidy()
 
     def lost_peer(self, error: BaseException) -> bool:
-        """Tell whether an error only says that another rank is gone: never the cause while there is another."""
+        """Tell whether an error only says that another rank is gone, which makes it a consequence and no cause."""
         import torch.distributed as dist
 
         return isinstance(error, dist.DistError) or (self._group is not None and self._group.lost_peer(error))
 
 
-class StoreControl:
-    """Rank 0's word over the gang's store; see :class:`tunelight.session.mailbox.RankChannel`."""
+class StoreChannel:
+    """Messages from rank 0 over the gang's store; see :class:`tunelight.session.mailbox.RankChannel`."""
 
     def __init__(self, store: dist.TCPStore, name: str) -> None:
         self._store = store
         self._name = name
-        self._said: list[str] = []
+        self._keys: list[str] = []
 
     def _key(self, turn: int | str) -> str:
         return f"{self._name}/{turn}"
 
     def clear(self) -> None:
-        """Delete the words said; every rank has ended its trial by now."""
-        for key in self._said:
+        """Delete the messages, once every rank has ended its trial."""
+        for key in self._keys:
             self._store.delete_key(key)
 
-    def broadcast(self, turn: int | str, word: str) -> None:
-        """Publish rank 0's word for ``turn``."""
-        self._said.append(self._key(turn))
-        self._store.set(self._key(turn), word)
+    def broadcast(self, turn: int | str, message: str) -> None:
+        """Send rank 0's message for ``turn``."""
+        self._keys.append(self._key(turn))
+        self._store.set(self._key(turn), message)
 
     def receive(self, turn: int | str, timeout_s: float) -> str | None:
-        """Return rank 0's word for ``turn``, or None when it has not come within ``timeout_s``."""
+        """Return rank 0's message for ``turn``, or None when it has not come within ``timeout_s`` seconds."""
         import torch.distributed as dist
 
         key = self._key(turn)
@@ -166,10 +166,10 @@ class StoreControl:
         return bytes(self._store.get(key)).decode()
 
     def failed_first(self, rank: int) -> int:
-        """Claim to be the rank that failed first; return the one that was. An unreachable store: ``rank``."""
+        """Claim to be the first rank to fail; return the first that did (``rank``, if the store is unreachable)."""
         try:
             self._store.set_timeout(timedelta(seconds=_CLAIM_LIMIT_S))
-            word = self._store.compare_set(f"{self._name}/failed", "", str(rank))
-            return int(bytes(word).decode() or rank)
-        except Exception:  # noqa: BLE001 - rank 0 is gone with its store; the head will see that
+            first = self._store.compare_set(f"{self._name}/failed", "", str(rank))
+            return int(bytes(first).decode() or rank)
+        except Exception:  # noqa: BLE001 - rank 0 and its store are gone, which the head notices
             return rank

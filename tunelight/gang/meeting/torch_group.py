@@ -1,4 +1,4 @@
-"""The gang's collectives by torch.distributed: gloo, or nccl where each rank has a GPU of its own."""
+"""Collectives by torch.distributed: gloo, or NCCL where each rank has a GPU of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLLECTIVE_LIMIT_S = 1800.0
 
 
 class TorchGroup:
-    """torch's default process group, on the gang's own store."""
+    """torch's default process group, on the gang's store."""
 
     def __init__(self) -> None:
         self._joined = False
@@ -32,7 +32,7 @@ class TorchGroup:
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Build the process group."""
-        import torch.distributed as dist  # workers import torch, whoever reads this may not
+        import torch.distributed as dist  # only workers import torch
 
         if (nodes := len(meeting.layout)) > 1:
             try_pairs(dist.PrefixStore("pairs", store), place, nodes, place.interface)
@@ -50,7 +50,7 @@ class TorchGroup:
         import torch.distributed as dist
 
         if self._joined and dist.is_initialized():
-            with contextlib.suppress(Exception):  # a group that is broken already has nothing to lose
+            with contextlib.suppress(Exception):  # the group may be broken already
                 dist.destroy_process_group()
             _forget_meshes()
         self._joined = False
@@ -59,7 +59,7 @@ class TorchGroup:
         """Do nothing."""
 
     def tidy(self) -> None:
-        """Destroy the groups that a trial made beside the gang's own."""
+        """Destroy the process groups that a trial made beside the gang's."""
         import torch.distributed as dist
         from torch.distributed import distributed_c10d as c10d
 
@@ -73,17 +73,17 @@ class TorchGroup:
             _forget_meshes()
 
     def lost_peer(self, error: BaseException) -> bool:
-        """Tell whether an error is gloo's or nccl's word for a connection that is gone."""
+        """Tell whether an error is gloo's or NCCL's for a lost connection."""
         return isinstance(error, RuntimeError) and any(
             word in str(error) for word in ("gloo", "Connection closed", "NCCL")
         )
 
 
 def _forget_meshes() -> None:
-    """Let device meshes let go of groups that are destroyed.
+    """Remove destroyed groups from device meshes.
 
-    Gloo closes a group's connections, which frees the peers that wait in it, only when nobody holds the group any
-    more; and caches of torch's DTensor keep meshes, and so their groups, for the process's life.
+    Gloo closes a group's connections, which frees peers that wait in it, once nothing refers to the group any more;
+    but caches of torch's DTensor keep meshes, and so their groups, for the life of the process.
     """
     module = sys.modules.get("torch.distributed.device_mesh")
     if module is None:
