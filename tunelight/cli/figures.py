@@ -12,7 +12,7 @@ from tunelight.cli.app import command
 from tunelight.cli.inspect import load
 from tunelight.cli.options import STORAGE, Json, Storage, Sweep
 from tunelight.cli.printing import print_json
-from tunelight.errors import SettingsError, StorageError, guess
+from tunelight.errors import SettingsError, StorageError, unknown
 
 _FORMATS = ("html", "json", "png", "svg", "pdf")
 
@@ -34,11 +34,9 @@ def plot(
 
     for name in figures or ():
         if name not in FIGURES:
-            raise SettingsError(f"There is no figure {name!r}.{guess(name, FIGURES)} There are: {', '.join(FIGURES)}.")
+            raise SettingsError(unknown("There is no figure", name, FIGURES))
     if format not in _FORMATS:
-        raise SettingsError(
-            f"There is no format {format!r}.{guess(format, _FORMATS)} There are: {', '.join(_FORMATS)}."
-        )
+        raise SettingsError(unknown("There is no format", format, _FORMATS))
     written = []
     for name in figures or FIGURES:
         path = out / f"{name}.{format}"

@@ -10,7 +10,7 @@ from tunelight.cli.app import FAILED, command
 from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Workers, given, workers_of
 from tunelight.cli.overrides import read_sets, told
 from tunelight.cli.printing import print_json, short
-from tunelight.errors import SettingsError, StorageError, guess
+from tunelight.errors import SettingsError, StorageError, unknown
 
 Cluster = Annotated[str, typer.Option("--cluster", help="Nodes x slots a node: 16x8.")]
 Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
@@ -87,7 +87,7 @@ def plan(
     takes = ("num_samples", "workers", "max_epochs", "scheduler")
     for name in settings:
         if name not in takes:
-            raise SettingsError(f"A plan does not depend on {name!r}.{guess(name, takes)} It takes {', '.join(takes)}.")
+            raise SettingsError(unknown("A plan does not depend on", name, takes, listed="It takes"))
     options = {**settings, **_scheduler(scheduler)}
     from tunelight.simulation import plan as make
 

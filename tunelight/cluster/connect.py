@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.cluster.runtime_env import for_job, refuse_local
-from tunelight.errors import ResourceError, SettingsError, guess
+from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.record.names import SWEEP_FILE
 from tunelight.resources import Reservation, fitted, trials_at_once
 
@@ -212,7 +212,7 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
     valid = sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_"))
     for name in given if "RAY_RUNTIME_ENV_PLUGINS" not in os.environ else ():
         if name not in RuntimeEnv.known_fields:
-            raise SettingsError(f"runtime_env has no {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
+            raise SettingsError(unknown("runtime_env has no", name, valid))
     for name, value in variables.items() if isinstance(variables := given.get("env_vars"), Mapping) else ():
         if not isinstance(value, str):  # Ray's own error would show the value
             raise SettingsError(f"runtime_env: env_vars[{name!r}] must be text, not {type(value).__name__}. Quote it.")

@@ -19,6 +19,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunelight import stores
+from tunelight.errors import last_line
 from tunelight.gang.meeting.rendezvous import Meeting, Rendezvous
 from tunelight.machine.network import addresses, interface_name, listening, reach
 from tunelight.machine.version_check import ADVICE, differences, installed, node_name
@@ -144,7 +145,7 @@ class NodeCheck:
                 found: Here = ray.get(call)
             except ray.exceptions.RayError as error:
                 if isinstance(error, ray.exceptions.RayTaskError):
-                    return f"The node {name} cannot take part: {_last_line(error)}. {ADVICE}"
+                    return f"The node {name} cannot take part: {last_line(error) or type(error).__name__}. {ADVICE}"
                 continue  # it is gone, or its worker is: that is no reason to end a sweep
             self._versions[name] = found.versions
             if found.sees is False:
@@ -156,7 +157,3 @@ class NodeCheck:
                 )
         told = differences(self._versions) if done else []
         return f"{' '.join(told)} {ADVICE}" if told else None
-
-
-def _last_line(error: BaseException) -> str:
-    return next((line for line in reversed(str(error).strip().splitlines()) if line.strip()), type(error).__name__)

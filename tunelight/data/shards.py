@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tunelight.data.shelf import check_rows, is_cached, materialized, ray_data, task_errors
-from tunelight.errors import DataError, guess
+from tunelight.errors import DataError, unknown
 from tunelight.session.session import Session, current
 
 if TYPE_CHECKING:
@@ -136,9 +136,8 @@ def _borrowed(name: str, session: Session | None) -> Any:
     lent = None if session is None or session.sharing is None else session.sharing.lent
     if lent is None or name not in lent.rows:
         known = [] if lent is None else list(lent.rows)
-        there = f"There are: {', '.join(known)}." if known else "This sweep has none."
         raise DataError(
-            f"There is no dataset {name!r}.{guess(name, known)} {there} Give it to the sweep: "
+            f"{unknown('There is no dataset', name, known)} Give it to the sweep: "
             f"tl.run(..., datasets={{{name!r}: ds}}), or pass the dataset itself."
         )
     return ray.get(lent.shelf.get.remote(name), timeout=_GET_LIMIT_S)

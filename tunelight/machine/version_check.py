@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Final
 
+from tunelight.errors import first_of
 from tunelight.machine.versions import versions_of
 
 MUST_AGREE: Final = ("python", "torch", "ray", "pytorch-lightning", "tunelight")
@@ -39,14 +40,9 @@ def differences(versions: Mapping[str, Mapping[str, str | None]]) -> list[str]:
             if name in known:
                 held.setdefault(alike(name, known[name]), []).append(node)
         if len(held) > 1:
-            listed = "; ".join(f"{version} on {_some(nodes)}" for version, nodes in held.items())
+            listed = "; ".join(f"{version} on {first_of(nodes)}" for version, nodes in held.items())
             told.append(f"{name} is not the same on all nodes: {listed}.")
     return told
 
 
 ADVICE: Final = "Install the same versions on every node: one image, or one environment on a shared disk."
-
-
-def _some(nodes: list[str], most: int = 5) -> str:
-    rest = f" and {len(nodes) - most} more" if len(nodes) > most else ""
-    return ", ".join(nodes[:most]) + rest

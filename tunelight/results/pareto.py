@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.record import metric_value
 from tunelight.settings import Mode, paired
 
@@ -63,9 +63,7 @@ class Fronted(Generic[Trial]):
         known = dict(self.objectives)
         for metric in metrics:
             if metric not in known:
-                raise SettingsError(
-                    f"{metric!r} is no metric of this sweep.{guess(metric, known)} It has {', '.join(known)}."
-                )
+                raise SettingsError(unknown("This sweep is not judged by", metric, known, listed="It is by"))
         wanted = metrics or tuple(known)
         points = [
             (trial, [metric_value(trial.metrics, metric) for metric in wanted])

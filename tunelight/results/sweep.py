@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunelight import record as storage
 from tunelight import stores
-from tunelight.errors import NoResultError, SettingsError, guess
+from tunelight.errors import NoResultError, SettingsError, first_of, guess
 from tunelight.record import SweepState
 from tunelight.results.pareto import Fronted
 from tunelight.results.trial import TrialResult
@@ -280,9 +280,8 @@ class SweepResults(Fronted[TrialResult]):
         """Say who is on the Pareto front, where there are several metrics."""
         if len(self.objectives) > 1:
             ids = [trial.id for trial in self.pareto()]
-            more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
             names = " and ".join(f"{metric} ({mode})" for metric, mode in self.objectives)
-            yield f"On the Pareto front of {names}: {', '.join(ids[:_MOST_IDS]) or 'none'}{more}"
+            yield f"On the Pareto front of {names}: {first_of(ids, _MOST_IDS) or 'none'}"
 
     def _states(self) -> str:
         parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]

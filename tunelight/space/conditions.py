@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tunelight.errors import SpaceError, guess
+from tunelight.errors import SpaceError, guess, unknown
 from tunelight.space.plain import plain
 
 _CLOSE = 1e-9
@@ -48,10 +48,7 @@ def check_when(key: str, when: When, domains: Mapping[str, Any], where: Callable
         start = f"{where(key, name)}{key}: its `when`"
         if name not in domains:
             others = [other for other in order if other != key]
-            raise SpaceError(
-                f"{start} names {name!r}, which is not in the search space.{guess(name, others)} The space has: "
-                f"{', '.join(others) or 'no other key'}."
-            )
+            raise SpaceError(unknown(f"{start}: the search space has no key", name, others, None, "It has"))
         if order.index(name) >= order.index(key):
             raise SpaceError(
                 f"{start} names {name}, which does not stand above it. Put {name} first: keys are drawn in their order."

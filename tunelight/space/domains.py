@@ -189,9 +189,7 @@ class DomainReader:
         if isinstance(given, Mapping):
             for key in given:
                 if key not in names:
-                    raise self._error(
-                        path, f"{name} takes no {key!r}.{guess(key, names)} It takes: {', '.join(names)}.", inside=name
-                    )
+                    raise self._error(path, unknown(f"{name} takes no", key, names, listed="It takes"), inside=name)
             named = dict(given)
         else:
             listed = list(given) if isinstance(given, list | tuple) else [given]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight.errors import ImportPathError, NoResultError, SettingsError, guess
+from tunelight.errors import ImportPathError, NoResultError, SettingsError, unknown
 from tunelight.record import INTERRUPTED, SWEEP_FILE, Record, create_sweep_folder, read_sweep_file, write_sweep_file
 from tunelight.results import SweepResults, TrialResult
 from tunelight.sweep.resume import resume
@@ -152,10 +152,7 @@ def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> No
     known = [name for name in dict.fromkeys(name for report in trial.history for name in report) if name not in _WHEN]
     for name in ignore:
         if name not in known:
-            raise SettingsError(
-                f"Trial {trial.id} reported no metric {name!r} that could be ignored.{guess(name, known)} It reported: "
-                f"{', '.join(known)}."
-            )
+            raise SettingsError(unknown(f"Trial {trial.id} reported no metric", name, known, listed="It reported"))
     told = read_sweep_file(sweep.folder)
     if objects := told.get("space_objects"):
         raise SettingsError(

@@ -262,7 +262,7 @@ def test_check_refuses_a_gang_that_never_fits(space):
         ("metrik=val_acc", "Did you mean 'metric'?"),
         ("workers=0", "workers must be a whole number"),
         ("model.depth=3", "takes no argument 'depth'"),
-        ("optimizer.lr=3", "not in the search space, so it cannot be fixed"),
+        ("optimizer.lr=3", "The search space has no key 'optimizer.lr'"),
         ("model.lr={loguniform: [1e-3, 1]}", "fixes a key to one value"),
     ],
 )

@@ -231,7 +231,7 @@ def test_a_warm_start_judges_by_the_metrics_of_the_new_sweep(tmp_path):
     folder = earlier(tmp_path / "a")
     one = build("nsgaii", space, metric=["acc", "latency"], mode=["max", "min"], warm_start=[folder, folder])
     assert [trial.values for trial in one.study.trials if trial.values] == [[0.1, 3.0], [-float("inf"), float("inf")]]
-    with pytest.raises(SettingsError, match=r"reported 'accuracy', .*They reported: loss, acc"):
+    with pytest.raises(SettingsError, match=r"metric 'accuracy'.*They reported: loss, acc"):
         build("tpe", space, metric="accuracy", warm_start=folder)
     with pytest.raises(StorageError, match="no sweep that can be read"):
         build("tpe", space, warm_start=tmp_path / "nowhere")

@@ -58,7 +58,7 @@ def test_what_is_ignored_is_not_compared(tmp_path):
 
 
 def test_only_a_metric_that_was_reported_can_be_ignored(tmp_path):
-    with pytest.raises(SettingsError, match=r"no metric 'los' .*Did you mean 'loss'\? It reported: loss, acc, epoch"):
+    with pytest.raises(SettingsError, match=r"no metric 'los'.*Did you mean 'loss'\? It reported: loss, acc, epoch"):
         reproduce(recorded(tmp_path / "1", 0.1), 0, ignore=["los"])
 
 

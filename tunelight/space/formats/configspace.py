@@ -16,7 +16,7 @@ from typing import Any
 from tunelight.errors import SpaceError
 from tunelight.space.conditions import values_of
 from tunelight.space.constraints import constant_of, name_of
-from tunelight.space.formats.common import Described, Entry, refuse, unknown
+from tunelight.space.formats.common import Described, Entry, refuse, unreadable
 
 _CS = "ConfigSpace"
 _KINDS = "uniform_float, uniform_int, normal_float, categorical, ordinal, constant"
@@ -39,7 +39,7 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             before = when.setdefault(child, {})
             before[parent] = [value for value in before.get(parent, values) if value in values]
             if not before[parent]:
-                raise unknown(_CS, child, f"condition on {parent}, which never holds", "conditions that can hold")
+                raise unreadable(_CS, child, f"condition on {parent}, which never holds", "conditions that can hold")
     try:
         order = list(graphlib.TopologicalSorter({key: list(when.get(key, {})) for key in domains}).static_order())
     except graphlib.CycleError as error:
@@ -59,11 +59,11 @@ def _domain(key: str, told: Mapping[str, Any]) -> dict[str, Any]:
         if kind == "normal_float":
             wanted = _sigma(told["lower"], told["upper"], bool(log))
             if not math.isclose(told["sigma"], wanted, rel_tol=1e-6):
-                raise unknown(_CS, key, f"sigma {told['sigma']}", f"{wanted}, the width that its own `around` has")
+                raise unreadable(_CS, key, f"sigma {told['sigma']}", f"{wanted}, the width that its own `around` has")
             return {f"{log}uniform": [told["lower"], told["upper"]], "around": told["mu"]}
         if kind == "categorical":
             if len(set(told.get("weights") or [1])) > 1:
-                raise unknown(_CS, key, f"weights {told['weights']}", "choices that are all alike")
+                raise unreadable(_CS, key, f"weights {told['weights']}", "choices that are all alike")
             return {"choice": list(told["choices"])}
         if kind == "ordinal":
             return {"ordinal": list(told["sequence"])}
@@ -71,7 +71,7 @@ def _domain(key: str, told: Mapping[str, Any]) -> dict[str, Any]:
             return {"fixed": told["value"]}
     except KeyError as error:
         raise SpaceError(f"{key}: {kind} lacks its {error}.") from error
-    raise unknown(_CS, key, str(kind), _KINDS)
+    raise unreadable(_CS, key, str(kind), _KINDS)
 
 
 def _conditions(told: Mapping[str, Any], domains: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
@@ -88,7 +88,7 @@ def _conditions(told: Mapping[str, Any], domains: Mapping[str, Any]) -> Iterator
     elif kind == "NEQ" and choices is not None:
         yield child, parent, [choice for choice in choices if choice != told["value"]]
     else:
-        raise unknown(_CS, child, f"condition {kind} on {parent}", "EQ, IN, AND; NEQ on categorical and ordinal")
+        raise unreadable(_CS, child, f"condition {kind} on {parent}", "EQ, IN, AND; NEQ on categorical and ordinal")
 
 
 _SIGNS = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=="}
@@ -108,7 +108,7 @@ def _text(clause: Mapping[str, Any]) -> str:
         return f"{_named(clause['name'])} == {clause['value']!r}"
     if kind == "IN":
         return " or ".join(f"{_named(clause['name'])} == {value!r}" for value in clause["values"]) or "false"
-    raise unknown(_CS, "forbiddens", kind, f"EQUALS, IN, AND, OR, CLAUSE_ and RELATION_ {', '.join(_SIGNS)}")
+    raise unreadable(_CS, "forbiddens", kind, f"EQUALS, IN, AND, OR, CLAUSE_ and RELATION_ {', '.join(_SIGNS)}")
 
 
 def _named(key: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SpaceError
-from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unknown
+from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unreadable
 
 _OPTUNA = "Optuna"
 _FLOAT, _INT, _CHOICE = "FloatDistribution", "IntDistribution", "CategoricalDistribution"
@@ -25,7 +25,7 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _read(key: str, told: Any) -> Any:
     kind, attributes = _taken_apart(key, told)
     if kind not in (_FLOAT, _INT, _CHOICE):
-        raise unknown(_OPTUNA, key, str(kind), f"{_FLOAT}, {_INT}, {_CHOICE}")
+        raise unreadable(_OPTUNA, key, str(kind), f"{_FLOAT}, {_INT}, {_CHOICE}")
     try:
         if kind == _CHOICE:
             choices = list(attributes["choices"])
@@ -41,7 +41,7 @@ def _read(key: str, told: Any) -> Any:
     if step is None:
         return {f"{log}uniform": [low, high]}
     if not _divides(step, low, high):
-        raise unknown(_OPTUNA, key, f"step {step} from {low} to {high}", "steps whose multiples the bounds are")
+        raise unreadable(_OPTUNA, key, f"step {step} from {low} to {high}", "steps whose multiples the bounds are")
     return {"qrandint" if kind == _INT else "quniform": [low, high, step]}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SpaceError, guess
-from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unknown
+from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unreadable
 
 _WANDB = "W&B"
 _OF_OTHERS = ("name", "program", "command", "project", "entity", "description", "controller", "job", "image_uri")
@@ -46,7 +46,7 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         raise SpaceError(f"A {_WANDB} sweep holds `parameters:`, a mapping, not {parameters!r}.")
     method = given.get("method", "random")
     if method not in _SEARCHERS:
-        raise unknown(_WANDB, "method", repr(method), ", ".join(_SEARCHERS))
+        raise unreadable(_WANDB, "method", repr(method), ", ".join(_SEARCHERS))
     domains = {key: _read(str(key), told, method == "grid") for key, told in parameters.items()}
     told: dict[str, Any] = {}
     if method == "bayes":
@@ -65,10 +65,10 @@ def _metric(told: Any) -> dict[str, Any]:
         raise SpaceError(f"metric: a {_WANDB} sweep says {{name: ..., goal: minimize}}, not {told!r}.")
     goal = told.get("goal", "minimize")
     if goal not in _MODES:
-        raise unknown(_WANDB, "metric", f"goal {goal!r}", ", ".join(_MODES))
+        raise unreadable(_WANDB, "metric", f"goal {goal!r}", ", ".join(_MODES))
     for key in told:
         if key not in ("name", "goal"):
-            raise unknown(_WANDB, "metric", repr(key), "name, goal")
+            raise unreadable(_WANDB, "metric", repr(key), "name, goal")
     return {"metric": told["name"], "mode": _MODES[goal]}
 
 
@@ -79,7 +79,7 @@ def _early(told: Any) -> dict[str, Any]:
     known = ("type", "min_iter", "eta")
     if not isinstance(told, Mapping) or told.get("type") != "hyperband" or not told.keys() <= set(known):
         readable = "{type: hyperband, min_iter: ..., eta: ...}; else leave it out, and say scheduler='asha'"
-        raise unknown(_WANDB, "early_terminate", repr(told), readable)
+        raise unreadable(_WANDB, "early_terminate", repr(told), readable)
     return {
         "scheduler": {
             "name": "asha",
@@ -96,11 +96,11 @@ def _read(key: str, told: Any, grid: bool) -> Any:
         return {inner: _read(f"{key}.{inner}", part, grid) for inner, part in told["parameters"].items()}
     kind = told.get("distribution") or _implied(told)
     if kind not in _KNOWN:
-        raise unknown(_WANDB, key, f"distribution {kind!r}", ", ".join(_KNOWN))
+        raise unreadable(_WANDB, key, f"distribution {kind!r}", ", ".join(_KNOWN))
     taken = {"constant": ("value",), "categorical": ("values",), **dict.fromkeys(_NORMAL, ("mu", "sigma", "q"))}
     for name in told:
         if name not in ("distribution", *taken.get(kind, ("min", "max", "q"))):
-            raise unknown(_WANDB, key, f"{name!r} of {kind}", ", ".join(taken.get(kind, ("min", "max", "q"))))
+            raise unreadable(_WANDB, key, f"{name!r} of {kind}", ", ".join(taken.get(kind, ("min", "max", "q"))))
     try:
         domain = _domain(kind, told)
     except KeyError as error:
@@ -138,7 +138,7 @@ def _as_grid(key: str, kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
         return {"grid_search": told["values"]}
     if kind == "int_uniform":
         return {"grid_search": list(range(told["min"], told["max"] + 1))}
-    raise unknown(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform")
+    raise unreadable(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform")
 
 
 # --- writing ----------------------------------------------------------------------------------------------
