@@ -44,7 +44,9 @@ def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sets)
 
 
-def told(file: str, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[SearchSpace, dict[str, Any]]:
+def load_space_and_settings(
+    file: str, lines: Sequence[str], options: Mapping[str, Any]
+) -> tuple[SearchSpace, dict[str, Any]]:
     """Return the space and the settings that a file, ``--set`` and options say together.
 
     Raises: SettingsError for a name that is neither a setting nor a key, or given both ways; what the file raises.

@@ -8,7 +8,7 @@ import typer
 
 from tunelight.cli.app import FAILED, command
 from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Workers, given, workers_of
-from tunelight.cli.overrides import read_sets, told
+from tunelight.cli.overrides import load_space_and_settings, read_sets
 from tunelight.cli.printing import print_json, short
 from tunelight.errors import SettingsError, StorageError, unknown
 
@@ -81,7 +81,7 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what a sweep would take and cost on a cluster, by simulating it. Exit code 1: not in time, or not at all."""
-    space, settings = told(
+    space, settings = load_space_and_settings(
         file, sets, given(num_samples=num_samples, workers=workers_of(workers), max_epochs=max_epochs)
     )
     takes = ("num_samples", "workers", "max_epochs", "scheduler")

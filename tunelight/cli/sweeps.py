@@ -9,7 +9,7 @@ import typer
 
 from tunelight.cli.app import FAILED, INTERRUPTED, OK, command
 from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Sweep, Workers, given, workers_of
-from tunelight.cli.overrides import read_sets, settings_of, told
+from tunelight.cli.overrides import load_space_and_settings, read_sets, settings_of
 from tunelight.cli.printing import about_sweep, print_json, print_table, shown_path, words
 from tunelight.errors import ResourceError, SettingsError
 
@@ -56,16 +56,16 @@ def check(
     --batch trains and validates one batch on a gang of the wanted size (a train function: until its first report),
     which starts Ray and leaves nothing behind.
     """
-    space, settings = told(file, sets, given(workers=workers_of(workers), address=address))
+    space, settings = load_space_and_settings(file, sets, given(workers=workers_of(workers), address=address))
     from tunelight.sweep.check import check as look
-    from tunelight.sweep.check import rehearse
+    from tunelight.sweep.check import dry_run
 
     checked = look(space, settings)
     if not json:
         _show_checked(checked)
     if checked.misfit:
         raise ResourceError(checked.misfit)
-    rehearsal = rehearse(checked) if batch else None
+    rehearsal = dry_run(checked) if batch else None
     if json:
         print_json(_checked(checked) | {"batch": rehearsal})
     elif rehearsal is not None and rehearsal.error is None:
@@ -140,7 +140,7 @@ def run(
         resume=resume or None,
         progress=False if quiet or json else None,
     )
-    space, settings = told(file, sets, options)
+    space, settings = load_space_and_settings(file, sets, options)
     from tunelight.sweep.run import run as start
 
     _finish(start(space, **settings), quiet=quiet, json=json)

@@ -36,12 +36,12 @@ def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, ch
         chosen: one of ``FORMATS``.
     """
     if chosen == "json":
-        text = json.dumps(storage.plain(facts), indent=2) + "\n"
+        text = json.dumps(storage.to_json_types(facts), indent=2) + "\n"
     elif chosen == "yaml":
         text = storage.to_yaml(facts)
     else:
         write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python}[chosen]
-        text = write(storage.plain(facts), settings, path.name)
+        text = write(storage.to_json_types(facts), settings, path.name)
     storage.write_atomically(path, text)
 
 

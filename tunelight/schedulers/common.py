@@ -118,7 +118,7 @@ class End:
         return math.floor(self._max_t) + 1 if math.isfinite(self._max_t) and at <= self._max_t else None
 
 
-def places(n: int, eta: float) -> int:
+def top_count(n: int, eta: float) -> int:
     """Return how many of ``n`` trials are the best 1/eta: floor(n / eta)."""
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from sortedcontainers import SortedList
 
-from tunelight.schedulers.common import places
+from tunelight.schedulers.common import top_count
 from tunelight.schedulers.rungs import Rung
 
 _RECENT: Final = 512
@@ -65,7 +65,7 @@ class Cap:
         own, rank = below.filed[trial_id][0], top.rank(trial_id)
         before = self._below.bisect_left(own)
         self._below.add(own)
-        if min(rank, before) >= max(1, places(len(self._below), eta)):
+        if min(rank, before) >= max(1, top_count(len(self._below), eta)):
             return False
         return abs(float(self._below[min(rank, len(self._below) - 1)]) - own) > self.epsilon
 

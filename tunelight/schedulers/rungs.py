@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sortedcontainers import SortedList
 
-from tunelight.schedulers.common import places
+from tunelight.schedulers.common import top_count
 
 _LATE: Final = 1.5
 """Among the best 1/eta to this power is who is promoted late."""
@@ -61,8 +61,8 @@ class Rung:
         They are among the best 1/eta^1.5, or the very best: whoever came to be among the best 1/eta only as the rung
         filled up stands at its margin, and would be dropped at the next one as a rule, for the price of a tail.
         """
-        n = places(len(self.filed), eta)
-        late = max(places(len(self.filed), eta**_LATE), 1 if closed or n else 0)
+        n = top_count(len(self.filed), eta)
+        late = max(top_count(len(self.filed), eta**_LATE), 1 if closed or n else 0)
         for *key, trial_id in self._waiting:
             if self._order.bisect_left(tuple(key)) >= late:
                 return
@@ -93,4 +93,4 @@ class Rung:
         self._waiting = SortedList((*self.filed[trial_id], trial_id) for trial_id in state["waiting"])
 
     def _best(self, eta: float, *, closed: bool) -> int:
-        return max(places(len(self.filed), eta), 1 if closed else 0)
+        return max(top_count(len(self.filed), eta), 1 if closed else 0)

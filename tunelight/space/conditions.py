@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunelight.errors import SpaceError, guess, unknown
-from tunelight.space.plain import plain
+from tunelight.space.plain import to_plain_config
 
 _CLOSE = 1e-9
 When = Mapping[str, Sequence[Any]]
@@ -35,7 +35,7 @@ def same(value: Any, wanted: Any) -> bool:
     """Tell whether two values are equal, and true is not 1; what YAML has no word for is named by its import path."""
     if isinstance(value, bool) != isinstance(wanted, bool):
         return False
-    return bool(plain(value) == plain(wanted))
+    return bool(to_plain_config(value) == to_plain_config(wanted))
 
 
 def check_when(key: str, when: When, domains: Mapping[str, Any], where: Callable[[str, str], str]) -> None:

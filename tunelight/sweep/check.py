@@ -89,7 +89,7 @@ def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """What one batch came to: what was reported, or ``error``, the trial's."""
 
     config: Mapping[str, Any]
@@ -97,7 +97,7 @@ class Rehearsal:
     error: str | None
 
 
-def rehearse(checked: Checked) -> Rehearsal:
+def dry_run(checked: Checked) -> DryRun:
     """Train a batch of the first sample on a gang of the wanted size, in a sweep that leaves nothing behind.
 
     A ``model=`` sweep trains and validates one batch (Lightning's ``fast_dev_run``), a train function runs until its
@@ -117,4 +117,4 @@ def rehearse(checked: Checked) -> Rehearsal:
         trial = results.trials[0]
         report = dict(trial.history[0]) if trial.history else {}
         error = trial.error or (None if report else f"it ended as {trial.state} without a report")
-        return Rehearsal(config, {name: report[name] for name in report if name not in _WHEN}, error)
+        return DryRun(config, {name: report[name] for name in report if name not in _WHEN}, error)

@@ -21,7 +21,6 @@ from tunelight.record import (
     SweepState,
     TrialState,
     locked,
-    plain,
     pull,
     reaching,
     read_lines,
@@ -29,6 +28,7 @@ from tunelight.record import (
     read_sweep_file,
     repair,
     sweep_folder,
+    to_json_types,
 )
 from tunelight.settings import Settings, fingerprint
 from tunelight.space import SearchSpace
@@ -40,7 +40,7 @@ _SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_
 
 
 @dataclass(frozen=True)
-class Past:
+class SavedSweep:
     """What a sweep's folder says: what it was told (``sweep.yaml``), and what happened."""
 
     folder: Path
@@ -55,12 +55,12 @@ class Past:
 
     def baselines(self, space: SearchSpace) -> list[dict[str, Any]]:
         """Return the baselines that it was told so far, as trials are recorded with them."""
-        return [plain(space.filled(config)) for config in self.told.get("baselines") or ()]
+        return [to_json_types(space.filled(config)) for config in self.told.get("baselines") or ()]
 
     def with_new(self, baselines: Sequence[Any]) -> list[Any]:
         """Return the baselines that it was told so far, and those of ``baselines`` (plain data) that are new."""
-        known = [plain(config) for config in self.told.get("baselines") or ()]
-        return [*known, *(config for config in baselines if plain(config) not in known)]
+        known = [to_json_types(config) for config in self.told.get("baselines") or ()]
+        return [*known, *(config for config in baselines if to_json_types(config) not in known)]
 
     def again(self, max_epochs: int | None) -> list[TrialState]:
         """Return the trials that are to go on, in order of creation.
@@ -98,7 +98,7 @@ class Past:
                 f"max_epochs={settings.max_epochs} is less than the {known} that trials of {self.folder} trained "
                 f"already, and it can only grow. Give max_epochs={known} or more."
             )
-        found = [*_space_differs(self.told.get("space"), plain(space.describe())), *self._differences(told)]
+        found = [*_space_differs(self.told.get("space"), to_json_types(space.describe())), *self._differences(told)]
         if not found:
             return
         text = f"{self.folder} is not the sweep that is asked for now: {'; '.join(found)}."
@@ -114,7 +114,7 @@ class Past:
         found = [
             f"{name} was {self.told[name]!r} and is {now!r}"
             for name in (_SAME if comparable else ("require",))
-            if name in self.told and (now := plain(told.get(name))) != self.told[name]
+            if name in self.told and (now := to_json_types(told.get(name))) != self.told[name]
         ]
         if self.seed is not None and told.get("seed") != self.seed:
             found.append(f"seed was {self.seed} and is {told.get('seed')} (leave it out to keep it)")
@@ -133,7 +133,7 @@ def code_of(settings: Settings) -> dict[str, str | None]:
 
 def objects_in(space: SearchSpace) -> list[str]:
     """Return the keys of a space whose choices are objects, for sweep.yaml: it holds those as text only."""
-    return [key for key in space.domains if any(plain(choice) != choice for choice in space.choices(key))]
+    return [key for key in space.domains if any(to_json_types(choice) != choice for choice in space.choices(key))]
 
 
 def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[str]:
@@ -155,7 +155,7 @@ def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[s
 
 
 @contextlib.contextmanager
-def taken_up(settings: Settings) -> Iterator[Past | None]:
+def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
     """Hold the sweep that ``settings`` name while it goes on, and return its past; None where there is none yet.
 
     With ``resume="force"`` a damaged record is repaired first. Raises: StorageError where another driver runs it,
@@ -178,4 +178,4 @@ def taken_up(settings: Settings) -> Iterator[Past | None]:
         if settings.resume == FORCE and (done := repair(folder)):
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
         lines = read_lines(folder)
-        yield Past(folder, read_sweep_file(folder), lines, read_record(folder))
+        yield SavedSweep(folder, read_sweep_file(folder), lines, read_record(folder))

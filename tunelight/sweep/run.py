@@ -22,7 +22,15 @@ from tunelight.lightning.recipe import payload
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import Lent, OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.record import RECORD_FILE, create_sweep_folder, locked, mirrored, plain, provenance, write_sweep_file
+from tunelight.record import (
+    RECORD_FILE,
+    create_sweep_folder,
+    locked,
+    mirrored,
+    provenance,
+    to_json_types,
+    write_sweep_file,
+)
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
@@ -31,7 +39,7 @@ from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import drop, for_tune
 from tunelight.stores.masking import masked_settings
-from tunelight.sweep.past import Past, code_of, objects_in, taken_up
+from tunelight.sweep.past import SavedSweep, code_of, objects_in, open_saved_sweep
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -159,7 +167,7 @@ def run(
     settings = Settings(**{**space.settings, **given})
     check_settings(space, settings)
     with contextlib.ExitStack() as stack:
-        past = stack.enter_context(taken_up(settings)) if settings.resume else None
+        past = stack.enter_context(open_saved_sweep(settings)) if settings.resume else None
         if settings.seed is None:
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
@@ -212,7 +220,7 @@ class _Sweep:
 
 
 @contextlib.contextmanager
-def _claimed(sweep: _Sweep, past: Past | None) -> Iterator[_Sweep]:
+def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
     """Give a new sweep its folder; one that goes on has its own.
 
     The folder is deleted again, with those above it that were made for it, where the sweep ends before anything
@@ -237,7 +245,7 @@ def _claimed(sweep: _Sweep, past: Past | None) -> Iterator[_Sweep]:
         raise
 
 
-def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
+def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) -> _Sweep:
     """Check what a sweep was told, build its parts, and bring them to where the past left them."""
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
@@ -275,13 +283,13 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told, baselines)
 
 
-def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
+def _untried(past: SavedSweep, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
     """Return the baselines that no trial was made of yet. Raises: SettingsError where new ones are one too many."""
     tried = [line["config"] for line in past.lines if line["kind"] == "trial"]
     made, known = len(tried), past.baselines(space)
     found, new = [], 0
     for config in (space.filled(config) for config in settings.baselines):
-        if (as_recorded := plain(config)) in tried:
+        if (as_recorded := to_json_types(config)) in tried:
             tried.remove(as_recorded)
         else:
             found.append(config)
@@ -296,7 +304,7 @@ def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[st
     return found
 
 
-def _settle(past: Past, sweep: _Sweep) -> None:
+def _settle(past: SavedSweep, sweep: _Sweep) -> None:
     """Bring record and study of a sweep to their end whose driver died after its last trial had ended."""
     from tunelight.searchers import Follower
 
@@ -307,7 +315,7 @@ def _settle(past: Past, sweep: _Sweep) -> None:
 
 
 def _start_from(
-    past: Past, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
+    past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
 ) -> Start:
     """Tell scheduler and searcher of the past; return where the search goes on."""
     from tunelight.searchers import Again

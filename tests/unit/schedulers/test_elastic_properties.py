@@ -12,7 +12,7 @@ from ray.tune.experiment import Trial
 
 from tests.unit.tune import Cluster
 from tunelight.schedulers import ElasticASHA
-from tunelight.schedulers.common import places
+from tunelight.schedulers.common import top_count
 
 
 class Watched:
@@ -48,7 +48,7 @@ class Watched:
             for trial_id in rung.promoted:
                 if (rung.milestone, trial_id) not in self.known:
                     self.known.add((rung.milestone, trial_id))
-                    best = places(len(rung), self.inner._promotion.eta)
+                    best = top_count(len(rung), self.inner._promotion.eta)
                     assert rung.rank(trial_id) < max(1, best)
                     if rung.rank(trial_id) >= best:
                         self.closed[rung.milestone] = (len(rung), added)

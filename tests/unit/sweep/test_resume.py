@@ -19,7 +19,7 @@ from tunelight.record import RECORD_FILE, Record, read_lines, read_sweep_file, w
 from tunelight.searchers import SweepSearch
 from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
-from tunelight.sweep.past import taken_up
+from tunelight.sweep.past import open_saved_sweep
 
 
 def train(config: dict[str, Any]) -> None:
@@ -206,7 +206,7 @@ class Driver:
         space = tl.SearchSpace({"x": tl.uniform(0, 1)})
         given = Settings(**(self.told | settings))
         with contextlib.ExitStack() as stack:
-            past = stack.enter_context(taken_up(given)) if given.resume else None
+            past = stack.enter_context(open_saved_sweep(given)) if given.resume else None
             sweep = stack.enter_context(sweeps._claimed(sweeps._prepare(space, given, past), past))
             search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
             search._make = lambda trial_id, config: SimpleNamespace(
