@@ -38,16 +38,16 @@ def doctor(
 
         found = survey(address)
         fit, where = found.fit, f"The cluster at {found.address}"
-        told: Any = {"fit": fit, **vars(found)}
+        answer: Any = {"fit": fit, **vars(found)}
         findings: Iterable[Finding] = found.findings
     else:
         from tunelight.cluster.doctor import examine
 
         findings = examine()
         fit, where = not any(finding.verdict == "wrong" for finding in findings), "This machine"
-        told = {"fit": fit, "findings": findings}
+        answer = {"fit": fit, "findings": findings}
     if json:
-        print_json(told)
+        print_json(answer)
     else:
         if cluster or address is not None:
             _print_nodes(found)

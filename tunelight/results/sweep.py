@@ -36,14 +36,14 @@ class SweepResults:
     :attr:`ahead` is the one that had reported better. STOPPED and INTERRUPTED ones count with what they reported.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], state: SweepState, told: Mapping[str, Any]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], state: SweepState, settings: Mapping[str, Any]) -> None:
         self.folder = Path(folder).absolute()
-        self._told = {**state.sweep, **told}
+        self._settings = {**state.sweep, **settings}
         self._state = self.record = state
         """What was recorded: also who was trained where and when, and what was said on the way."""
         now = state.updated or 0.0
         self.trials = [
-            TrialResult(trial, self._told, self.folder, now, [state.runs[number] for number in trial.runs])
+            TrialResult(trial, self._settings, self.folder, now, [state.runs[number] for number in trial.runs])
             for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
         ]
         """Every trial, in order of creation."""
@@ -62,7 +62,7 @@ class SweepResults:
     @property
     def objectives(self) -> tuple[tuple[str, Mode], ...]:
         """Metric and mode of each objective; ``best`` goes by the first."""
-        return paired(self._told.get("metric"), self._told.get("mode"))
+        return paired(self._settings.get("metric"), self._settings.get("mode"))
 
     @property
     def metric(self) -> str | None:

@@ -44,22 +44,22 @@ class SavedSweep:
     """What a sweep's folder says: what it was told (``sweep.yaml``), and what happened."""
 
     folder: Path
-    told: Mapping[str, Any]
+    sweep_file: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
     state: SweepState
 
     @property
     def seed(self) -> int | None:
         """The seed that its configurations and trials follow from."""
-        return self.told.get("seed")
+        return self.sweep_file.get("seed")
 
     def baselines(self, space: SearchSpace) -> list[dict[str, Any]]:
         """Return the baselines that it was told so far, as trials are recorded with them."""
-        return [to_json_types(space.filled(config)) for config in self.told.get("baselines") or ()]
+        return [to_json_types(space.filled(config)) for config in self.sweep_file.get("baselines") or ()]
 
     def with_new(self, baselines: Sequence[Any]) -> list[Any]:
         """Return the baselines that it was told so far, and those of ``baselines`` (plain data) that are new."""
-        known = [to_json_types(config) for config in self.told.get("baselines") or ()]
+        known = [to_json_types(config) for config in self.sweep_file.get("baselines") or ()]
         return [*known, *(config for config in baselines if to_json_types(config) not in known)]
 
     def again(self, max_epochs: int | None) -> list[TrialState]:
@@ -84,10 +84,10 @@ class SavedSweep:
         from tunelight.record import RecordCallback  # imports Ray Tune
 
         if self.state.ended is None:
-            told = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
-            RecordCallback(self.folder, **told).close()
+            sweep_file = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
+            RecordCallback(self.folder, **sweep_file).close()
 
-    def check(self, space: SearchSpace, settings: Settings, told: Mapping[str, Any]) -> None:
+    def check(self, space: SearchSpace, settings: Settings, sweep_file: Mapping[str, Any]) -> None:
         """Refuse to go on with another sweep than this one; under ``resume="force"``, only warn.
 
         ``told`` is what sweep.yaml would now hold. Raises: SettingsError, which says what differs.
@@ -98,7 +98,10 @@ class SavedSweep:
                 f"max_epochs={settings.max_epochs} is less than the {known} that trials of {self.folder} trained "
                 f"already, and it can only grow. Give max_epochs={known} or more."
             )
-        found = [*_space_differs(self.told.get("space"), to_json_types(space.describe())), *self._differences(told)]
+        found = [
+            *_space_differs(self.sweep_file.get("space"), to_json_types(space.describe())),
+            *self._differences(sweep_file),
+        ]
         if not found:
             return
         text = f"{self.folder} is not the sweep that is asked for now: {'; '.join(found)}."
@@ -109,20 +112,20 @@ class SavedSweep:
             )
         warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=5)
 
-    def _differences(self, told: Mapping[str, Any]) -> list[str]:
+    def _differences(self, sweep_file: Mapping[str, Any]) -> list[str]:
         comparable = self.state.ended != GAVE_UP or any(trial.history for trial in self.state.trials.values())
         found = [
-            f"{name} was {self.told[name]!r} and is {now!r}"
+            f"{name} was {self.sweep_file[name]!r} and is {now!r}"
             for name in (_SAME if comparable else ("require",))
-            if name in self.told and (now := to_json_types(told.get(name))) != self.told[name]
+            if name in self.sweep_file and (now := to_json_types(sweep_file.get(name))) != self.sweep_file[name]
         ]
-        if self.seed is not None and told.get("seed") != self.seed:
-            found.append(f"seed was {self.seed} and is {told.get('seed')} (leave it out to keep it)")
-        before, now = self.told.get("code") or {}, told.get("code") or {}
+        if self.seed is not None and sweep_file.get("seed") != self.seed:
+            found.append(f"seed was {self.seed} and is {sweep_file.get('seed')} (leave it out to keep it)")
+        before, now = self.sweep_file.get("code") or {}, sweep_file.get("code") or {}
         for name in _CODE if comparable else ():
-            same_name = self.told.get(name) == told.get(name)
+            same_name = self.sweep_file.get(name) == sweep_file.get(name)
             if same_name and None not in (before.get(name), now.get(name)) and before[name] != now[name]:
-                found.append(f"the code of {name} ({told.get(name)}) has changed")
+                found.append(f"the code of {name} ({sweep_file.get(name)}) has changed")
         return found
 
 

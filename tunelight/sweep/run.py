@@ -204,7 +204,7 @@ class _Sweep:
     searcher: Searcher
     start: Start
     folder: Path
-    told: Mapping[str, Any]
+    sweep_file: Mapping[str, Any]
     baselines: Sequence[Mapping[str, Any]]
     """Those that are still to be tried."""
 
@@ -234,7 +234,7 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
     new = [folder for folder in (storage, *storage.parents) if not folder.exists()]
     folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
     try:
-        write_sweep_file(folder, sweep.told)
+        write_sweep_file(folder, sweep.sweep_file)
         yield replace(sweep, folder=folder)
     except BaseException:
         if not (folder / RECORD_FILE).stat().st_size:
@@ -268,19 +268,19 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     at_first = reservation
     if getattr(scheduler, "resizes", False) and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
-    told = _told(space, settings, reservation, at_first)
+    sweep_file = _sweep_file(space, settings, reservation, at_first)
     start = Start()
     if past is not None:
-        past.check(space, settings, told)
+        past.check(space, settings, sweep_file)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
         start = _start_from(past, space, settings, scheduler, searcher)
         folder = past.folder
         baselines = _untried(past, space, settings)
-        told["baselines"] = past.with_new(told["baselines"])
+        sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
     else:
         folder = Path()  # a new one is claimed when all is right
         baselines = [space.filled(config) for config in settings.baselines]
-    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told, baselines)
+    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, sweep_file, baselines)
 
 
 def _untried(past: SavedSweep, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
@@ -345,16 +345,20 @@ def _default_name(settings: Settings) -> str:
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 
 
-def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation) -> dict[str, Any]:
+def _sweep_file(
+    space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation
+) -> dict[str, Any]:
     """Return all that ``run`` was told, as plain data for sweep.yaml: without secrets."""
-    told: dict[str, Any] = {"space": space.describe(), "require": space.require}
+    sweep_file: dict[str, Any] = {"space": space.describe(), "require": space.require}
     for entry in fields(settings):
-        told[entry.name] = plain_setting(getattr(settings, entry.name))
-    told["workers"] = reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
-    told["reservation"] = at_first.bundles
-    told["code"] = code_of(settings)
-    told["space_objects"] = objects_in(space)
-    return masked_settings(told | provenance(space.source))
+        sweep_file[entry.name] = plain_setting(getattr(settings, entry.name))
+    sweep_file["workers"] = (
+        reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
+    )
+    sweep_file["reservation"] = at_first.bundles
+    sweep_file["code"] = code_of(settings)
+    sweep_file["space_objects"] = objects_in(space)
+    return masked_settings(sweep_file | provenance(space.source))
 
 
 def _tune(sweep: _Sweep, watch: HeadWatch, loan: Lent | None, signals: StopSignals) -> None:
@@ -451,9 +455,9 @@ def _callbacks(
         workers=sweep.reservation.workers,
         scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
-        run={**sweep.told["run"], "versions": sweep.told["versions"]},
+        run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
-    write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
+    write_sweep_file(folder, sweep.sweep_file)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
     if settings.progress:

@@ -213,10 +213,10 @@ def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, 
     settings = Settings(**common, resume=True)
     with open_saved_sweep(settings) as past:
         assert past is not None
-        assert SECRET not in str(past.told)
+        assert SECRET not in str(past.sweep_file)
         again = prepare(space, settings, past)
     assert again.settings.runtime_env == {"env_vars": {"MY_TOKEN": SECRET}}
-    assert SECRET not in str(again.told)
+    assert SECRET not in str(again.sweep_file)
 
 
 def test_an_address_may_name_a_variable(tmp_path, monkeypatch):
