@@ -137,5 +137,5 @@ def test_check_tells_of_its_batch(monkeypatch, error, code):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     taking(monkeypatch, "tunelight.sweep.check.dry_run", DryRun({"model.lr": 0.1}, {"val_loss": 2.3}, error))
     done = call("check", FILE, "--batch", code=code)
-    assert ("shapes differ" if error else "One batch went through; reported: val_loss=2.3") in done.output
+    assert ("shapes differ" if error else "One batch trained; reported: val_loss=2.3") in done.output
     assert json.loads(call("check", FILE, "--batch", "--json", code=code).stdout)["batch"]["error"] == error
