@@ -14,7 +14,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import pl
 from tunelight.data.server import task_errors
 from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_shard, open_whole
-from tunelight.errors import DataError, SettingsError, guess
+from tunelight.errors import DataError, SettingsError, unknown
 from tunelight.lightning.exact.eval_shards import Limit, StreamShare, batches_kept
 from tunelight.session.session import current
 
@@ -74,9 +74,7 @@ class Reading:
         """Return the columns to read, of those that are there. Raises: DataError."""
         for name in self.columns or ():
             if name not in there:
-                raise DataError(
-                    f"The dataset has no column {name!r}.{guess(name, there)} There are: {', '.join(there)}."
-                )
+                raise DataError(unknown("The dataset has no column", name, there))
         return list(self.columns or there)
 
     @staticmethod
@@ -153,7 +151,7 @@ class RayDataModule(pl.LightningDataModule):
         given = preprocess if isinstance(preprocess, Mapping) else dict.fromkeys(_PARTS, preprocess)
         for name in given:
             if name not in _PARTS:
-                raise SettingsError(f"preprocess has no {name!r}.{guess(name, _PARTS)} There are: {', '.join(_PARTS)}.")
+                raise SettingsError(unknown("preprocess has no", name, _PARTS))
         self.sources: dict[str, Any] = dict(zip(_PARTS, (train, val, test, predict), strict=True))
         self.reading = Reading(batch_size, tuple(columns) if columns else None, collate_fn, prefetch_batches)
         self._preprocess, self._buffer, self._drop_last, self._seed = dict(given), buffer, drop_last, seed

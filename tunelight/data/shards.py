@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.ray import is_materialized, set_execution_index, split_coordinator
 from tunelight.data.server import check_rows, materialized, ray_data, task_errors
-from tunelight.errors import DataError, guess
+from tunelight.errors import DataError, unknown
 from tunelight.session.session import Session, current
 
 if TYPE_CHECKING:
@@ -137,9 +137,8 @@ def _borrowed(name: str, session: Session | None) -> Any:
     datasets = None if session is None or session.shared is None else session.shared.datasets
     if datasets is None or name not in datasets.rows:
         known = [] if datasets is None else list(datasets.rows)
-        there = f"There are: {', '.join(known)}." if known else "This sweep has none."
         raise DataError(
-            f"There is no dataset {name!r}.{guess(name, known)} {there} Give it to the sweep: "
+            f"{unknown('There is no dataset', name, known)} Give it to the sweep: "
             f"tl.run(..., datasets={{{name!r}: ds}}), or pass the dataset itself."
         )
     return ray.get(datasets.server.get.remote(name), timeout=_GET_LIMIT_S)

@@ -15,7 +15,7 @@ import numpy as np
 from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer, Quantized
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.settings.dotted import holder_of
 from tunelight.space import SearchSpace
 from tunelight.space.domains import ARGUMENTS, MODIFIERS, whole_bounds
@@ -62,8 +62,7 @@ def check_known(mutations: Mapping[str, Any], domains: Mapping[str, Any]) -> Non
     for key in mutations:
         if key not in domains:
             raise SettingsError(
-                f"hyperparam_mutations holds {key!r}, which is not in the search space.{guess(key, domains)} The space "
-                f"has: {', '.join(domains)}."
+                unknown("hyperparam_mutations: the search space has no key", key, domains, None, "It has")
             )
 
 

@@ -17,7 +17,7 @@ from optuna.distributions import (
 from optuna.trial import Trial, TrialState, create_trial
 
 from tunelight.space.domains import spell, whole_bounds
-from tunelight.space.plain import plain
+from tunelight.space.plain import to_plain_config
 
 _PLAIN = (bool, int, float, str)
 
@@ -48,7 +48,7 @@ class Parameter:
         """Return how the study holds a value, also a recorded one. Raises: ValueError where it lies outside."""
         if self.choices is not None:
             found = [text for text, choice in self.choices.items() if _same(choice, value)]
-            found += [text for text, choice in self.choices.items() if plain(choice) == value]
+            found += [text for text, choice in self.choices.items() if to_plain_config(choice) == value]
             if not found:
                 raise ValueError("it is none of the choices")
             value = found[0]
@@ -97,7 +97,7 @@ def _categorical(key: str, values: Sequence[Any]) -> Parameter:
         return Parameter(key, CategoricalDistribution(tuple(values)))
     texts: dict[str, Any] = {}
     for value in values:
-        text = value if isinstance(value, str) else json.dumps(plain(value))
+        text = value if isinstance(value, str) else json.dumps(to_plain_config(value))
         texts[text if text not in texts else f"{text} ({len(texts)})"] = value
     labels: tuple[CategoricalChoiceType, ...] = tuple(texts)
     return Parameter(key, CategoricalDistribution(labels), texts)

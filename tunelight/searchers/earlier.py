@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.record import (
     ERROR,
     FINISHED,
@@ -78,10 +78,8 @@ def _check_metrics(folder: Path, state: SweepState, metrics: Sequence[str]) -> N
     known = dict.fromkeys(name for trial in state.trials.values() for report in trial.history for name in report)
     for metric in metrics:
         if not any(_reports(state, metric)):
-            raise SettingsError(
-                f"warm_start: no trial of {folder} reported {metric!r}, by which this sweep judges."
-                f"{guess(metric, known)} They reported: {', '.join(known) or 'nothing'}."
-            )
+            start = f"warm_start: no trial of {folder} reported this sweep's metric"
+            raise SettingsError(unknown(start, metric, known, listed="They reported"))
 
 
 def _reports(state: SweepState, metric: str) -> Iterator[bool]:

@@ -26,7 +26,7 @@ from tunelight.searchers.study_copy import StudyCopy, storage_opener
 from tunelight.searchers.sweep import TrackingSearcher
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
-from tunelight.space.plain import plain
+from tunelight.space.plain import to_plain_config
 
 logger = logging.getLogger("tunelight")
 
@@ -279,7 +279,7 @@ class OptunaSearcher(TrackingSearcher):
                     raise ValueError
                 params[key] = parameter.stored(value), parameter
             except (ValueError, TypeError):
-                others[key] = plain(value)
+                others[key] = to_plain_config(value)
         return params, others
 
     @property

@@ -15,7 +15,7 @@ import optuna
 from optuna import samplers
 from optuna.samplers import BaseSampler
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 
 KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "tpe": ("TPESampler", {"constant_liar": True}),
@@ -39,7 +39,7 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
             raise SettingsError(f"{type(kind).__name__} is made already, and takes no {', '.join(options)} any more.")
         return copy.deepcopy(kind)
     if kind not in KINDS:
-        raise SettingsError(f"There is no sampler {kind!r}.{guess(kind, KINDS)} There are: {', '.join(KINDS)}.")
+        raise SettingsError(unknown("There is no sampler", kind, KINDS))
     if objectives > 1 and kind in _ONE_METRIC:
         raise SettingsError(f"searcher={kind!r} takes one metric only. Choose 'nsgaii', 'tpe' or 'gp' for several.")
     name, usual = KINDS[kind]
@@ -48,8 +48,7 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
     for option in options:
         if option not in valid:
             raise SettingsError(
-                f"searcher {kind!r} has no {option!r}.{guess(option, valid)} It takes study_storage, "
-                f"{', '.join(valid)}."
+                unknown(f"searcher {kind!r} has no", option, ["study_storage", *valid], listed="It takes")
             )
     try:
         with quiet():

@@ -16,7 +16,7 @@ from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingSchedul
 from ray.tune.search import Searcher
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
 from tunelight.searchers import SweepSearch
@@ -179,9 +179,7 @@ def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves)
 def _check_metric(metric: str | None, table: Curves) -> None:
     known = list(table.curve(table.config(0, 0)).metrics)
     if metric not in known:
-        raise SettingsError(
-            f"The curves hold no metric {metric!r}.{guess(str(metric), known)} They hold {', '.join(known)}."
-        )
+        raise SettingsError(unknown("The curves hold no metric", metric, known, listed="They hold"))
 
 
 def _world(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tunelight.errors import MetricError, guess
+from tunelight.errors import MetricError, unknown
 from tunelight.record import is_better, metric_value
 from tunelight.reporting.figures.style import Values
 from tunelight.settings.dotted import flatten
@@ -52,8 +52,7 @@ def check_metric(results: SweepResults, metric: str) -> str:
     valid = metrics_of(results)
     if metric not in valid and metric != judged_by(results)[0]:
         raise MetricError(
-            f"No trial of {results.name} reported a number as {metric!r}.{guess(metric, valid)} "
-            f"Reported were: {', '.join(valid) or 'none'}."
+            unknown(f"No trial of {results.name} reported a number as", metric, valid, listed="Reported were")
         )
     return metric
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.reporting.figures.data import Column
 from tunelight.reporting.figures.style import Values, is_wide
 
@@ -53,8 +53,7 @@ def importances_of(
     with them among those trials that have it. Raises: SettingsError for another evaluator.
     """
     if evaluator not in EVALUATORS:
-        near = guess(evaluator, EVALUATORS)
-        raise SettingsError(f"evaluator is {evaluator!r}, but is one of: {', '.join(EVALUATORS)}.{near}")
+        raise SettingsError(unknown("There is no evaluator", evaluator, EVALUATORS))
     if len(values) < _LEAST:
         return [], f"Importances need {_LEAST} trials with a value; there are {len(values)}."
     if float(np.ptp(values)) == 0:

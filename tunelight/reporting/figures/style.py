@@ -28,10 +28,10 @@ _LOG_BELOW: Final = 0.25
 
 def text(value: Any, most: int = _TEXT) -> str:
     """Return a value as text for a figure: not taken for markup by plotly, and not longer than ``most`` characters."""
-    return html.escape(plain(value, most), quote=False)
+    return html.escape(clip_text(value, most), quote=False)
 
 
-def plain(value: Any, most: int = _TEXT) -> str:
+def clip_text(value: Any, most: int = _TEXT) -> str:
     """Return a value as text for where plotly knows no markup: the axes of parallel coordinates."""
     if isinstance(value, float):
         return f"{value:.4g}"
