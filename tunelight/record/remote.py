@@ -105,9 +105,7 @@ def pull_lock(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(
-                file, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # taken meanwhile: its holder's file is newer
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # taken meanwhile: its holder's file is newer
             if os.pread(file, len(stored) + 1, 0) != stored:
                 os.ftruncate(file, 0)
                 os.pwrite(file, stored, 0)

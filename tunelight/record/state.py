@@ -128,7 +128,7 @@ class SweepState:
 
     @property
     def mode(self) -> str:
-        """ "min" or "max"."""
+        """The direction of the metric, "min" or "max"."""
         return str(self.sweep.get("mode") or "min")
 
 

@@ -301,7 +301,7 @@ def _settle(past: Past, sweep: _Sweep) -> None:
 
     past.settle()
     if isinstance(sweep.searcher, TrackingSearcher):
-        sweep.searcher.mirror_to(sweep.folder)
+        sweep.searcher.copy_to(sweep.folder)
         sweep.searcher.close({})
 
 
@@ -454,7 +454,7 @@ def _callbacks(
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
     if isinstance(sweep.searcher, TrackingSearcher):
-        sweep.searcher.mirror_to(folder)
+        sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
     for text in loan.notes if loan is not None else ():
