@@ -1,4 +1,4 @@
-"""Turns: how a population that is larger than the cluster shares it."""
+"""Time sharing: how a population that is larger than the cluster takes turns on it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 Order = Callable[[Any], tuple[int, int]]
-"""How much a trial has had: whoever has had less comes first."""
+"""How much a trial has had of the cluster, as a sort key: those that have had less come first."""
 
 
 def next_trial(controller: Any, order: Order) -> Any:
-    """Return the trial to run next: the first in order of those that Tune has promised a gang, else of those that wait.
+    """Return the trial to run next: the first in order of the pending ones, else of the paused ones.
 
-    Only one that waits is promised a gang at a time, so that who comes back later with less may still come first.
+    Only one paused trial at a time becomes pending, so that one that pauses later with less may still come first.
     """
     trials = controller.get_trials()
     for status in (Trial.PENDING, Trial.PAUSED):
@@ -26,7 +26,7 @@ def next_trial(controller: Any, order: Order) -> Any:
 
 
 def should_yield(controller: Any, trial: Any, order: Order) -> bool:
-    """Tell whether a trial is to let another have its gang: one waits that has had no more, and there is no room."""
+    """Tell whether a trial should release its gang: another one waits that has had no more, and there is no room."""
     try:
         live = [one for one in controller.get_live_trials() if not one.is_finished()]
         waiting = [one for one in live if one is not trial and one.status in (Trial.PENDING, Trial.PAUSED)]
@@ -36,11 +36,11 @@ def should_yield(controller: Any, trial: Any, order: Order) -> bool:
 
 
 def max_gangs(controller: Any, trial: Any) -> float:
-    """Return how many gangs like this trial's the cluster can hold, by its CPUs and GPUs; infinity if nobody says."""
+    """Return how many gangs like this trial's the cluster can hold, by CPUs and GPUs; infinity if that is not known."""
     updater, factory = controller._resource_updater, trial.placement_group_factory
-    most = math.inf
+    count = math.inf
     for name, total in (("CPU", updater.get_num_cpus()), ("GPU", updater.get_num_gpus())):
         needed = sum(bundle.get(name, 0) for bundle in factory.bundles)
         if needed:
-            most = min(most, math.floor(total / needed + 1e-9))
-    return most
+            count = min(count, math.floor(total / needed + 1e-9))
+    return count

@@ -43,7 +43,7 @@ class GridSearcher(Searcher):
         return Searcher.FINISHED
 
     def _pick(self, taken: list[tuple[int, int]], key: str, domain: Any) -> Any:
-        """Return a key's value on the path (beyond it: the first); add its index and the count of values to ``taken``."""
+        """Return a key's value on the path (beyond it: the first); add its index and their number to ``taken``."""
         values = self._values[key] or []
         path = self._path or []
         at = path[len(taken)] if len(taken) < len(path) else 0
