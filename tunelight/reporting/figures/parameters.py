@@ -12,7 +12,17 @@ from plotly.subplots import make_subplots
 
 from tunelight.reporting.figures.data import MISSING, Column, check_metric, columns, judged_by, same_epoch, values_of
 from tunelight.reporting.figures.importance import MOST, ROUGH, Evaluator, importances_of, is_there
-from tunelight.reporting.figures.style import SCALE, Values, axis_type, figure, is_wide, nothing, plain, scatter, text
+from tunelight.reporting.figures.style import (
+    SCALE,
+    Values,
+    axis_type,
+    clip_text,
+    figure,
+    is_wide,
+    nothing,
+    scatter,
+    text,
+)
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
@@ -73,7 +83,7 @@ def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
     more = len(judged.columns) - _MOST_AXES
     note = "drag along an axis to select" + (f"; {more} more keys are left out" if more > 0 else "")
     made = figure(title, note=note)
-    target = _axis(plain(judged.metric, 24), judged.values, judged.values)
+    target = _axis(clip_text(judged.metric, 24), judged.values, judged.values)
     axes = [_column_axis(column) for column in judged.columns[:_MOST_AXES]]
     line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
     made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15))
@@ -82,7 +92,7 @@ def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
 
 
 def _column_axis(column: Column) -> dict[str, Any]:
-    label = plain(column.key, 24)
+    label = clip_text(column.key, 24)
     if column.numeric:
         numbers = column.numbers
         return _axis(label, numbers, numbers[column.there])
@@ -95,7 +105,7 @@ def _column_axis(column: Column) -> dict[str, Any]:
         "label": label,
         "values": numbers.astype(np.float32),
         "tickvals": ticks[::step],
-        "ticktext": [plain(name, 16) for name in names[::step]],
+        "ticktext": [clip_text(name, 16) for name in names[::step]],
         "range": [ticks[0] - 0.2, ticks[-1] + 0.2],
     }
 
