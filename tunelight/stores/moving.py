@@ -40,9 +40,10 @@ def push(path: Path) -> None:
 
 @as_os_error
 def push_changed(folder: Path, since: float, wanted: Callable[[str], bool]) -> None:
-    """Push the files of a folder whose relative path is ``wanted``, if the store's have another size, or are older.
+    """Push the files of a folder whose relative path is ``wanted`` and that have changed.
 
-    That is, those written ``since`` then. Hidden files are not pushed. Processes of a node take turns.
+    That is, whose size differs in the store, or that were written after ``since``. Hidden files are not pushed.
+    Processes of a node take turns.
     """
     with alone(folder):
         system, name = objects.located(folder)
