@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def print_json(data: Any) -> None:
     """Print data as strict JSON: NaN and infinities become null."""
-    from tunelight.record import plain
+    from tunelight.record import to_json_types
 
-    typer.echo(json.dumps(_strict(plain(data)), indent=2))
+    typer.echo(json.dumps(_strict(to_json_types(data)), indent=2))
 
 
 def _strict(value: Any) -> Any:

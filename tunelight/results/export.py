@@ -36,12 +36,12 @@ def export(trial: TrialResult, told: Mapping[str, Any], path: Path, asked: str |
     copied = _copy_checkpoint(trial, path).absolute() if checkpoint else trial.address
     facts = _facts(trial, told, copied)
     if chosen == "json":
-        text = json.dumps(storage.plain(facts), indent=2) + "\n"
+        text = json.dumps(storage.to_json_types(facts), indent=2) + "\n"
     elif chosen == "yaml":
         text = storage.to_yaml(facts)
     else:
         write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python}[chosen]
-        text = write(storage.plain(facts), told, path.name)
+        text = write(storage.to_json_types(facts), told, path.name)
     storage.write_text(path, text)
     return path
 

@@ -22,11 +22,19 @@ from tunelight.lightning.recipe import payload
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import Lent, OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.record import RECORD_FILE, create_sweep_folder, locked, mirrored, plain, provenance, write_sweep_file
+from tunelight.record import (
+    RECORD_FILE,
+    create_sweep_folder,
+    locked,
+    mirrored,
+    provenance,
+    to_json_types,
+    write_sweep_file,
+)
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.to_json_types import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.stores import drop, for_tune
 from tunelight.stores.masking import masked_settings
@@ -280,7 +288,7 @@ def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[st
     made, known = len(tried), past.baselines(space)
     found, new = [], 0
     for config in (space.filled(config) for config in settings.baselines):
-        if (as_recorded := plain(config)) in tried:
+        if (as_recorded := to_json_types(config)) in tried:
             tried.remove(as_recorded)
         else:
             found.append(config)
