@@ -178,7 +178,7 @@ def _pairs(title: str, rows: Any) -> str:
 
 
 def _table(results: SweepResults) -> Iterator[str]:
-    """Yield the table of trials; each cell says by what it sorts where that is a number."""
+    """Yield the table of trials; cells with numbers carry the value to sort by."""
     metric, _ = judged_by(results)
     configs = [flatten(trial.config) for trial in results.trials]
     keys = list(dict.fromkeys(key for config in configs for key in config))

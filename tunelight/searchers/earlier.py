@@ -30,7 +30,7 @@ class Earlier:
     name: str
     state: str
     config: Mapping[str, Any]
-    """As its best report was trained under."""
+    """The configuration that its best report was trained under."""
     best: Sequence[float] = ()
     """All metrics in its best report; empty where there is none."""
     curve: Mapping[int, float] = field(default_factory=dict)
@@ -38,10 +38,10 @@ class Earlier:
 
 
 def read_earlier(folders: Iterable[str | os.PathLike[str]], objectives: Sequence[tuple[str, Mode]]) -> list[Earlier]:
-    """Return what can be learnt from the sweeps in ``folders``, judged by the metrics of this one.
+    """Return the trials of earlier sweeps that say something of their configuration, by this sweep's metrics.
 
-    Trials that failed by themselves say nothing of their configuration, nor do those without a report.
-    Raises: StorageError where there is no sweep; SettingsError where none of its trials reported the metrics.
+    Trials that failed for other reasons are left out, as are those without a report.
+    Raises: StorageError if there is no sweep; SettingsError if none of its trials reported the metrics.
     """
     found: list[Earlier] = []
     for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):

@@ -205,7 +205,7 @@ def replay_searcher(
             f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
         ) from error
     points = {trial: values for trial, values in teller.points.items() if trial in again}
-    return ResumeState(created=teller.created, told=frozenset(teller.told), points=points)
+    return ResumeState(created=teller.created, known=frozenset(teller.told), points=points)
 
 
 def _is_end(line: Mapping[str, Any]) -> bool:

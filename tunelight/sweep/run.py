@@ -311,7 +311,7 @@ def _settle(past: SavedSweep, sweep: _Sweep) -> None:
 
     past.settle()
     if isinstance(sweep.searcher, TrackingSearcher):
-        sweep.searcher.mirror_to(sweep.folder)
+        sweep.searcher.copy_to(sweep.folder)
         sweep.searcher.close({})
 
 
@@ -464,7 +464,7 @@ def _callbacks(
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
     if isinstance(sweep.searcher, TrackingSearcher):
-        sweep.searcher.mirror_to(folder)
+        sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
     for text in datasets.notes if datasets is not None else ():

@@ -75,7 +75,7 @@ def test_gangs_that_a_scheduler_resizes_leave_it_too():
     ledger = Ledger()
     ledger.kept_cpus = 1
     updater = SimpleNamespace(get_num_cpus=lambda: 4, get_num_gpus=lambda: 0)
-    ledger.look(SimpleNamespace(_resource_updater=updater))
+    ledger.update_capacity(SimpleNamespace(_resource_updater=updater))
     assert ledger.capacity == (3, 0)
 
 
