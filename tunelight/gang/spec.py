@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunelight.messages import OnResize
+from tunelight.settings.backends import BACKENDS
 
 START_LIMIT_S = 600.0
 """How long the workers' processes and imports may take (a cold network file system is slow)."""
@@ -57,11 +58,10 @@ class GangSpec:
 
     @property
     def collectives(self) -> str:
-        """How ranks reach one another: Horovod; or nccl where each rank has a GPU of its own, else gloo."""
-        if self.backend == "horovod":
-            return "horovod"
-        if self.process_group is not None:
-            return self.process_group
+        """How ranks reach one another: the backend's own way; else nccl if each has a GPU of its own, or gloo."""
+        own = BACKENDS[self.backend].collectives or self.process_group
+        if own is not None:
+            return own
         return "nccl" if self.gpus_per_worker >= 1 else "gloo"
 
     @property

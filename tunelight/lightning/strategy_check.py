@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 from tunelight.compat.lightning import flavour, flavour_of
 from tunelight.errors import StrategyError
 from tunelight.session.session import Session, current
+from tunelight.settings.backends import BACKENDS
 
 if TYPE_CHECKING:
     from tunelight.compat.lightning import Callback
 
-
-STRATEGIES = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
-"""What tunelight's strategies are called, by the backend of the gangs that they are for."""
 _OTHER = "lightning"
 """The other package that Lightning is published as."""
 
@@ -63,17 +61,17 @@ def check_strategy(trainer: Any, session: Session) -> None:
     if session.wanted == 1:
         return
     alone = f"each of the gang's {session.world_size} workers would train a model of its own"
+    ours = f"tunelight.{BACKENDS[session.backend].strategy_name}"
     if flavour_of(type(trainer)) not in (None, flavour()):
         raise StrategyError(
             f"This Trainer is of the package {_OTHER}, and tunelight's strategies are of pytorch_lightning, another "
             f"copy of the same code, so that {alone}. Write `import pytorch_lightning as pl` in place of `import "
-            f"lightning.pytorch as pl` for Trainer, model and callbacks, and pass strategy=tunelight."
-            f"{STRATEGIES[session.backend]}() to the Trainer. A library that imports {_OTHER} itself can train with "
+            f"lightning.pytorch as pl` for Trainer, model and callbacks, and pass strategy="
+            f"{ours}() to the Trainer. A library that imports {_OTHER} itself can train with "
             "one worker: workers=1."
         )
-    if getattr(trainer.strategy, "backend", None) in STRATEGIES:
+    if getattr(trainer.strategy, "backend", None) in BACKENDS:
         return
     raise StrategyError(
-        f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy=tunelight."
-        f"{STRATEGIES[session.backend]}() to the Trainer."
+        f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy={ours}() to the Trainer."
     )

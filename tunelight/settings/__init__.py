@@ -3,4 +3,4 @@
 from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object
 from tunelight.settings.objectives import Mode, check_paired, paired
 from tunelight.settings.trainer import check_trainer_argument
-from tunelight.settings.values import BACKENDS, NAMES, PARTS, Checkpoints, Settings, check_names, check_setting
+from tunelight.settings.values import NAMES, PARTS, Checkpoints, Settings, check_names, check_setting

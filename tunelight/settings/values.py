@@ -9,16 +9,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight import stores
 from tunelight.compat.arguments import known_fields, replacement
-from tunelight.errors import HOW_TO_GET_HOROVOD, ArgumentError, SettingsError, guess, unknown
+from tunelight.errors import ArgumentError, SettingsError, guess, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
+from tunelight.settings.backends import Backend, check_backend
 from tunelight.settings.code import check_model, load_object, tune_callback
 from tunelight.settings.data import Fed, check_datasets
 from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode, check_paired
@@ -26,7 +26,6 @@ from tunelight.settings.objectives import Judged, Mode, check_metric, check_mode
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
 
-BACKENDS = ("ddp", "horovod", "sharded")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -86,7 +85,7 @@ class Settings(Judged, Fed):
     cpus_per_worker: float = 1
     gpus_per_worker: float = 0
     resources_per_trial: Mapping[str, Any] | None = None
-    backend: Literal["ddp", "horovod", "sharded"] = "ddp"
+    backend: Backend = "ddp"
     reuse_gangs: bool = True
     checkpoints: Checkpoints | None = field(default_factory=Checkpoints)
     max_concurrent: int | None = None
@@ -265,14 +264,6 @@ def _on_resize(name: str, value: Any) -> OnResize:
     return OnResize(keep=rule, warmup_steps=_whole(f"{name}: warmup_steps", steps, 0))
 
 
-def _backend(name: str, value: Any) -> str:
-    if value not in BACKENDS:
-        raise SettingsError(f"There is no {name} {value!r}.{guess(value, BACKENDS)} There are: {', '.join(BACKENDS)}.")
-    if value == "horovod" and find_spec("horovod") is None:
-        raise SettingsError(f"{name}='horovod': {HOW_TO_GET_HOROVOD}")
-    return str(value)
-
-
 def _checkpoints(_name: str, value: Any) -> Checkpoints | None:
     if isinstance(value, Checkpoints):
         return value
@@ -398,7 +389,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "workers": _workers,
     "cpus_per_worker": _number,
     **dict.fromkeys(("gpus_per_worker", "data_cpus"), functools.partial(_number, zero=True)),
-    "backend": _backend,
+    "backend": check_backend,
     "checkpoints": _checkpoints,
     "time_budget": _budget,
     "storage": _storage,

@@ -25,7 +25,8 @@ from pydantic import (
 
 from tunelight.compat.arguments import replacement
 from tunelight.errors import SettingsError, SpaceError, TunelightError
-from tunelight.settings import BACKENDS, NAMES, Settings, check_setting
+from tunelight.settings import NAMES, Settings, check_setting
+from tunelight.settings.backends import BACKENDS
 from tunelight.space.domains import ARGUMENTS, AROUND, MODIFIERS, OPTIONAL
 from tunelight.space.files import YamlFile
 
@@ -170,7 +171,7 @@ class SpaceFile(_Closed):
     cpus_per_worker: Annotated[PositiveFloat, Checked] = Field(1, description="CPUs that a worker holds.")
     gpus_per_worker: Annotated[float, Field(ge=0), Checked] = Field(0, description="GPUs that a worker holds.")
     resources_per_trial: Annotated[Options | None, Checked] = Field(None, description="The same in Tune's old words.")
-    backend: Annotated[Literal[BACKENDS], Checked] = Field("ddp", description="How workers meet.")  # type: ignore[valid-type]
+    backend: Annotated[Literal[tuple(BACKENDS)], Checked] = Field("ddp", description="How workers meet.")  # type: ignore[valid-type]
     reuse_gangs: Annotated[bool, Checked] = Field(True, description="Keep workers warm from trial to trial.")
     checkpoints: Annotated[bool | Options | None, Checked] = Field(
         True, description="Which checkpoints are kept: {keep: 1, every: 1}; false for none."

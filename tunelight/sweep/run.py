@@ -26,6 +26,7 @@ from tunelight.record import RECORD_FILE, create_sweep_folder, locked, mirrored,
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
+from tunelight.settings.backends import Backend
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.stores import drop, for_tune
@@ -75,7 +76,7 @@ def run(
     cpus_per_worker: float = UNSET,
     gpus_per_worker: float = UNSET,
     resources_per_trial: Mapping[str, Any] | None = UNSET,
-    backend: Literal["ddp", "horovod", "sharded"] = UNSET,
+    backend: Backend = UNSET,
     reuse_gangs: bool = UNSET,
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,

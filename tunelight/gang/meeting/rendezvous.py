@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from tunelight.errors import GangError
 from tunelight.machine.network import interface_name, listening, no_such_address, reach, unreachable
 from tunelight.messages import Place
+from tunelight.settings.backends import BackendInfo
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -78,15 +79,10 @@ class Group(Protocol):
         """Tell whether an error only says that another rank is gone."""
 
 
-def group_for(backend: str) -> Group:
-    """Return the backend's side of this rank."""
-    if backend == "horovod":
-        from tunelight.gang.meeting.horovod import HorovodGroup  # it is there in Horovod's gangs only
-
-        return HorovodGroup()
-    from tunelight.gang.meeting.torch_group import TorchGroup  # as above
-
-    return TorchGroup()
+def group_for(collectives: str) -> Group:
+    """Return one rank's side of a group: its module is imported here, for it may need an optional library."""
+    group: Group = BackendInfo.of_collectives(collectives).load_group()()
+    return group
 
 
 class Rendezvous:
