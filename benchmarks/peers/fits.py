@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from workload import run_job, write_event
+from events import write_event
+from workload import run_job
 
 
 @dataclass(frozen=True)

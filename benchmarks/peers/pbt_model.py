@@ -6,10 +6,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pbt_parts import BATCHES, SAMPLES, Population
+from events import write_event
+from pbt_data import BATCHES, SAMPLES, Population
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from workload import write_event
 
 import tunelight as tl
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -16,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from events import THREADS, write_event
+
 J = TypeVar("J")
-THREADS = 1
-"""Threads of torch in every worker of every peer."""
 ATTEMPTS = 4
 """How often ddp_spawn is started anew where a process of it died of a signal."""
 
@@ -49,13 +48,6 @@ def make_configs(trials: int, seed: int, hidden: tuple[int, ...]) -> list[dict[s
     """Return ``trials`` configurations, the same for the same seed; ``index`` says which is which."""
     rng = random.Random(seed)
     return [{"index": index, "lr": 10 ** rng.uniform(-4, -1), "hidden": rng.choice(hidden)} for index in range(trials)]
-
-
-def write_event(folder: str | Path, rank: int, trial: int, event: str, **fields: Any) -> None:
-    """Append what happened on ``rank`` to that rank's file; one short write, safe from any process."""
-    line = {"trial": trial, "event": event, "time": time.time(), "pid": os.getpid(), **fields}
-    with (Path(folder) / f"events-{rank}.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 def train_one(  # one trial, in whatever process the peer calls it
