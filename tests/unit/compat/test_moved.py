@@ -108,7 +108,7 @@ def test_sweep_run_is_a_module_that_can_be_called(monkeypatch):
         pytest.warns(DeprecationWarning, match=r"write tunelight\.run\("),
         pytest.raises(tl.errors.ArgumentError),
     ):
-        run(nonsense=1)  # type: ignore[operator]
+        run(nonsense=1)
 
 
 # --- what it costs ------------------------------------------------------------------------------------------
