@@ -1,6 +1,6 @@
 """Faults that chaos.py injects, one a trial: what, at which moment, on which rank; and the training that they hit.
 
-Everything that a fault's trial does is told to one file of the sweep, one JSON object a line.
+Each step of a trial is written to one file of the sweep, one JSON object a line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every peer shares: torch's threads in each worker, and the file that a rank writes what happened to."""
+"""What all peers share: the number of torch's threads, and each rank's file of events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THREADS = 1
 
 
 def write_event(folder: str | Path, rank: int, trial: int, event: str, **fields: Any) -> None:
-    """Append what happened on ``rank`` to that rank's file; one short write, safe from any process."""
+    """Append an event to the file of ``rank``; one short write, safe from any process."""
     line = {"trial": trial, "event": event, "time": time.time(), "pid": os.getpid(), **fields}
     with (Path(folder) / f"events-{rank}.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")

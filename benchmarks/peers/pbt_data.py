@@ -1,4 +1,4 @@
-"""What a member of pbt.py's population is: its batches, rates and size, and the events that are measured."""
+"""The population of pbt.py: its members' batches, rates and size, and the events that are measured."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SPACE = (1e-5, 1e-2)
 INTERVAL = 2
 """Reports from one comparison to the next."""
 DRIVER = 9
-"""The driver's number among the ranks that write events."""
+"""The driver's number, beside the ranks, in names of event files."""
 
 
 @dataclass(frozen=True)
 class Population:
-    """Two members of ``megabytes`` of weights, that report ``reports`` times; ``folder`` takes events and storage."""
+    """Two members of ``megabytes`` of weights, that report ``reports`` times; events and storage are in ``folder``."""
 
     folder: str
     megabytes: float
@@ -52,8 +52,8 @@ class Population:
             for path in Path(self.folder).glob("events-*.jsonl")
             for line in path.read_text().splitlines()
         ]
-        return sorted(events, key=lambda one: float(one["time"]))
+        return sorted(events, key=lambda event: float(event["time"]))
 
     def decided(self) -> None:
-        """Note that the second member is to learn from the first, which is what happens next. Runs on: driver."""
+        """Note the decision that the second member learns from the first. Runs on: driver."""
         write_event(self.folder, DRIVER, 1, "decision")

@@ -1,4 +1,4 @@
-"""The parts of :mod:`pbt_parts` that need Lightning: the member, and the callback that writes its batches down."""
+"""The parts of :mod:`pbt_parts` that need Lightning: a member, and the callback that notes its batches."""
 
 from __future__ import annotations
 

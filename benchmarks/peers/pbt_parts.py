@@ -1,8 +1,8 @@
-"""What every peer of pbt.py trains, and how it writes down when a member learns from another.
+"""The training of pbt.py's peers, and the events by which a member's learning from another is timed.
 
-Two members train at once, each on 2 ranks. What they report is fixed (the first is always better), so that the second
-learns from the first at each comparison; weights and optimizer states are real. A decision is noted by the driver, the
-batches that come after it by the ranks: all of them on one machine, by one clock.
+Two members train at once, each on 2 ranks. Their metrics are fixed (the first is always better), so that the second
+learns from the first at each comparison; weights and optimizer states are real. The driver notes decisions, ranks note
+the batches that follow: all on one machine, by one clock.
 """
 
 from __future__ import annotations

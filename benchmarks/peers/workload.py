@@ -1,4 +1,4 @@
-"""What every peer of turnaround.py trains, and how each of them writes down when.
+"""The training of turnaround.py's peers, and the events by which they are timed.
 
 All peers call :func:`train_one` with their own strategy: model, data, Trainer settings, seeds, thread count
 and callbacks are the same for all of them.
@@ -19,12 +19,12 @@ from events import THREADS, write_event
 
 J = TypeVar("J")
 ATTEMPTS = 4
-"""How often ddp_spawn is started anew where a process of it died of a signal."""
+"""Starts of ddp_spawn, whose processes may die of a signal."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One peer's work. ``repeats`` makes an epoch longer; ``folder`` takes its events and storage."""
+    """One peer's work. ``repeats`` makes an epoch longer; events and storage are in ``folder``."""
 
     configs: list[dict[str, Any]]
     epochs: int
@@ -45,7 +45,7 @@ class Job:
 
 
 def make_configs(trials: int, seed: int, hidden: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return ``trials`` configurations, the same for the same seed; ``index`` says which is which."""
+    """Return ``trials`` configurations, the same for the same seed; ``index`` numbers them."""
     rng = random.Random(seed)
     return [{"index": index, "lr": 10 ** rng.uniform(-4, -1), "hidden": rng.choice(hidden)} for index in range(trials)]
 
@@ -114,7 +114,7 @@ def collect(folder: str | Path) -> list[dict[str, Any]]:
             _note(trial, rank, event)
     for trial in trials.values():
         trial["epochs"] = len(trial["validated"])
-        # A peer may kill a trial that it stops: then its last word is its end.
+        # A peer may kill a trial that it stops: then its last event is its end.
         trial["end"] = trial.get("exit") or max([trial["enter"], *trial["validated"]])
         trial["first_report"] = (trial["reported"] or trial["validated"] or [None])[0]
     return sorted(trials.values(), key=lambda trial: trial.get("enter", 0.0))
