@@ -126,11 +126,6 @@ class TrialStopped(BaseException):
     """
 
 
-HOW_TO_GET_HOROVOD = (
-    "Horovod is not installed. In tunelight's repository, `make horovod` builds it; elsewhere, see CONTRIBUTING.md: "
-    "it builds from source with a C++17 compiler and cmake, for PyTorch with gloo."
-)
-
 HOW_TO_GET_DATA = (
     "Ray Data reads and moves data as Arrow tables, and pyarrow is not installed. Install it with: "
     "pip install 'tunelight[data]'"

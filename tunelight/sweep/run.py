@@ -16,6 +16,7 @@ from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, tune_environment
 from tunelight.cluster.runtime_env import for_workers
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.moved import make_callable
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SettingsError, SweepFailedError
 from tunelight.lightning.recipe import payload
@@ -35,6 +36,7 @@ from tunelight.record import (
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
+from tunelight.settings.backends import Backend
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
@@ -85,7 +87,7 @@ def run(
     cpus_per_worker: float = UNSET,
     gpus_per_worker: float = UNSET,
     resources_per_trial: Mapping[str, Any] | None = UNSET,
-    backend: Literal["ddp", "horovod", "sharded"] = UNSET,
+    backend: Backend = UNSET,
     reuse_gangs: bool = UNSET,
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
@@ -476,3 +478,6 @@ def _callbacks(
             one.close()
         if isinstance(sweep.searcher, TrackingSearcher):
             sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})
+
+
+make_callable(__name__, run)  # `from tunelight.sweep import run` gave the function in version 0.1
