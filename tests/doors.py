@@ -68,7 +68,7 @@ ROOMS: dict[str, Room] = {
     ),
     "gang": Room(
         "workers that train as one, without Tune or Lightning",
-        names("messages errors compat policies machine stores checkpoints session resources"),
+        names("messages errors compat policies machine stores checkpoints settings session resources"),
     ),
     "schedulers": Room(
         "decide when a trial stops, pauses or changes its size", names("messages errors compat stores settings space")
@@ -97,7 +97,7 @@ ROOMS: dict[str, Room] = {
     "lightning": Room(
         "all that overrides Lightning",
         names(
-            "messages errors compat policies machine checkpoints settings session resources gang",
+            "messages errors compat policies machine checkpoints settings session space resources gang",
             "stores:lightning.remote cluster:lightning.remote",
         ),
     ),
@@ -123,7 +123,7 @@ ROOMS: dict[str, Room] = {
     "": Room(
         "the front door: every public name",
         names(
-            "errors policies settings session space resources schedulers searchers simulation results trial",
+            "errors compat policies settings session space resources schedulers searchers simulation results trial",
             "lightning data sweep",
         ),
     ),
