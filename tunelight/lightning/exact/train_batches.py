@@ -21,26 +21,26 @@ Play = Callable[[int], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Which of a full gang's ``whole`` parts worker ``worker`` of ``workers`` trains on. All count from 0."""
+class DataParts:
+    """Which of a full gang's ``total`` parts worker ``worker`` of ``workers`` trains on. All count from 0."""
 
-    whole: int
+    total: int
     workers: int
     worker: int
 
     @property
     def turns(self) -> int:
         """Return the number of parts of the first worker, which is the number of turns of all workers."""
-        return -(-self.whole // self.workers)
+        return -(-self.total // self.workers)
 
     @property
     def played(self) -> list[int]:
         """Return this worker's parts; the first has the worker's own number."""
-        return list(range(self.worker, self.whole, self.workers))
+        return list(range(self.worker, self.total, self.workers))
 
     def players(self, turn: int) -> int:
         """Return how many workers have a part in a turn; the others repeat one, which does not count."""
-        return min(self.workers, self.whole - turn * self.workers)
+        return min(self.workers, self.total - turn * self.workers)
 
 
 class Begun(Iterator[Any]):
@@ -65,13 +65,19 @@ class TrainingBatches:
 
     Args:
         batches: the batch sampler (or sampler) that yields the batches of one part.
-        sampler: the DistributedSampler in it, with ``num_replicas=parts.whole``; None for data that the user shards.
+        sampler: the DistributedSampler in it, with ``num_replicas=parts.total``; None for data that the user shards.
         joined: yield one batch in place of ``parts.turns``: the worker's even share of the global batch.
         start: samples of the epoch that are done already; the first iteration leaves them out.
     """
 
     def __init__(
-        self, batches: Any, sampler: DistributedSampler[Any] | None, parts: Parts, play: Play, *, joined: bool = False
+        self,
+        batches: Any,
+        sampler: DistributedSampler[Any] | None,
+        parts: DataParts,
+        play: Play,
+        *,
+        joined: bool = False,
     ) -> None:
         self.batches, self.parts, self.joined = batches, parts, joined
         self.sampler = sampler if sampler is not None else getattr(batches, "sampler", batches)
@@ -112,7 +118,7 @@ class TrainingBatches:
 
     def whole_batches(self, start: int) -> int | None:
         """Return the number of global batches in ``start`` samples; None if it is not an integer."""
-        batch = (self.size or 1) * self.parts.whole
+        batch = (self.size or 1) * self.parts.total
         return None if start % batch else start // batch
 
     def left(self, start: int) -> int:
@@ -134,11 +140,11 @@ class TrainingBatches:
                     self._cut.rank = own
             order = _order(self._cut)
         rest = order[start:]
-        rest += (order * (1 + self.parts.whole // max(1, len(order))))[: -len(rest) % self.parts.whole]
-        return list(BatchSampler(rest[part :: self.parts.whole], self.size or 1, self.batches.drop_last))
+        rest += (order * (1 + self.parts.total // max(1, len(order))))[: -len(rest) % self.parts.total]
+        return list(BatchSampler(rest[part :: self.parts.total], self.size or 1, self.batches.drop_last))
 
     def _joined(self, start: int) -> Iterator[Any]:
-        dealt = [self._of(part, start) for part in range(self.parts.whole)]
+        dealt = [self._of(part, start) for part in range(self.parts.total)]
         for batches in zip(*dealt, strict=True):
             samples = [sample for row in zip(*batches, strict=True) for sample in row]
             yield samples[self.parts.worker :: self.parts.workers]
@@ -169,7 +175,7 @@ class TurnLoader:
         over: batches to skip in the first iteration, for data that cannot start in its middle.
     """
 
-    def __init__(self, loader: Any, parts: Parts, play: Play, *, cut: bool, over: int = 0) -> None:
+    def __init__(self, loader: Any, parts: DataParts, play: Play, *, cut: bool, over: int = 0) -> None:
         vars(self).update(loader=loader, parts=parts, cut=cut, over=over, group=[], _play=play)
         vars(self)["taken"] = parts.played if cut else [parts.worker] * parts.turns
 

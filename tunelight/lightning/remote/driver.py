@@ -254,7 +254,7 @@ class DriverLauncher(_Launcher):
             if error.error.type_name == DRAINED:
                 raise
             if (last := _newest(folder)) is not None:
-                error.add_note(f"What it had learned is in {last.path}: fit(..., ckpt_path=...) goes on from there.")
+                error.add_note(f"Its last checkpoint is {last.path}: fit(..., ckpt_path=...) continues from there.")
             pool.give_back(held, self._strategy.workers.idle_timeout_s)
             raise
         except BaseException as error:  # Ctrl-C, or a stop by Tune: the ranks' next boundary is not waited for

@@ -29,7 +29,7 @@ from tunelight.gang.reset import torch_flags
 from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
-from tunelight.lightning.state.changes import Changes, Parts
+from tunelight.lightning.state.changes import Changes, SharedParts
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
 from tunelight.session.session import get_session
@@ -101,7 +101,7 @@ class Sent:
     """A run as sent to the ranks, and the parts of it that the driver keeps."""
 
     run: Packed
-    parts: Parts
+    parts: SharedParts
     callbacks: list[Callback]
 
 
@@ -112,7 +112,7 @@ def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     state, compiled = trainer.strategy.for_ranks(), compiling.take_off(trainer.lightning_module)
     try:
         data = [part for part in given if isinstance(part, pl.LightningDataModule)]
-        parts = Parts(_model(trainer, given), callbacks, data)
+        parts = SharedParts(_model(trainer, given), callbacks, data)
         run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
         return Sent(pack({**run, "strategy": state, "compiled": compiled, "parts": parts}), parts, callbacks)
     except Exception as error:
@@ -197,7 +197,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
     added = [*guard_callbacks(), *([] if session.task.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
     compiling.compile_again(run["compiled"])
-    parts: Parts = run["parts"]
+    parts: SharedParts = run["parts"]
     if session.context.rank == 0:
         parts.watch(_references(trainer, brought))
     run["globals"].set()
@@ -244,7 +244,7 @@ def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:
         plugin.device = strategy.root_device.type  # the driver may have another kind of device
 
 
-def _leave(trainer: Any, strategy: Any, result: Any, parts: Parts, known: Mapping[str, object]) -> Left:
+def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: Mapping[str, object]) -> Left:
     """Return the state after a run on this rank; changes to ``parts`` on rank 0 only."""
     predicting = trainer.state.fn == TrainerFn.PREDICTING
     zero = strategy.is_global_zero

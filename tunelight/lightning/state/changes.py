@@ -51,7 +51,7 @@ _MOST_NAMED = 5
 """Number of attributes that a warning names."""
 _ABSENT = object()
 
-Place = tuple[int, str, str]
+Address = tuple[int, str, str]
 """A location: a part's number, the dict in it ("" for its attributes), a name in that ("" for all of it)."""
 
 
@@ -59,9 +59,9 @@ Place = tuple[int, str, str]
 class Changes:
     """Changes of a run: new contents, deleted attributes, and parameters' ``requires_grad``."""
 
-    contents: dict[Place, Any] = field(default_factory=dict)
-    gone: list[Place] = field(default_factory=list)
-    frozen: dict[Place, bool] = field(default_factory=dict)
+    contents: dict[Address, Any] = field(default_factory=dict)
+    gone: list[Address] = field(default_factory=list)
+    frozen: dict[Address, bool] = field(default_factory=dict)
     states: dict[int, Any] = field(default_factory=dict)
     """The ``state_dict`` of callbacks with attributes that cannot be sent."""
     lost: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Unsent:
     why: str = field(compare=False)
 
 
-class Parts:
+class SharedParts:
     """The parts of a model, its callbacks and its data that both sides of a run have, in the same order.
 
     It is made on the driver and sent with them. Arguments ``named`` are further objects of both sides, by name.
@@ -88,7 +88,7 @@ class Parts:
         self._of_model = len(_walk(models))
         """Number of parts of the model; they come first."""
         modules = [(number, part) for number, part in enumerate(self.all) if isinstance(part, nn.Module)]
-        self._slots: list[Place] = [
+        self._slots: list[Address] = [
             (number, kind, name)
             for number, module in modules
             for kind in ("_parameters", "_buffers", "_modules")
@@ -98,10 +98,10 @@ class Parts:
         weights = set() if model is None else _weights(model)
         self._apart = [slot for slot in self._slots if slot[1] != "_modules" and id(self._at(slot)) not in weights]
         """Tensors that are not returned with the model's weights: those of other modules, and some buffers."""
-        self._marks: dict[Place, Any] = {}
-        self._grads: dict[Place, bool] = {}
+        self._marks: dict[Address, Any] = {}
+        self._grads: dict[Address, bool] = {}
 
-    def _at(self, slot: Place) -> Any:
+    def _at(self, slot: Address) -> Any:
         number, kind, name = slot
         return vars(self.all[number])[kind].get(name)
 
@@ -120,7 +120,7 @@ class Parts:
 
     def changes(self, named: Mapping[str, object]) -> Changes:
         """Return what has changed since `watch`."""
-        made, seen = Changes(), set[Place]()
+        made, seen = Changes(), set[Address]()
         for place, value, mark in self._marked(self.references(named)):
             seen.add(place)
             if mark == self._marks.get(place, _ABSENT):
@@ -135,11 +135,11 @@ class Parts:
         )
         return made
 
-    def _wanting(self) -> dict[Place, bool]:
+    def _wanting(self) -> dict[Address, bool]:
         slots = [slot for slot in self._slots if slot[1] == "_parameters"]
         return {slot: value.requires_grad for slot in slots if (value := self._at(slot)) is not None}
 
-    def _marked(self, known: Mapping[str, object]) -> Iterator[tuple[Place, Any, Any]]:
+    def _marked(self, known: Mapping[str, object]) -> Iterator[tuple[Address, Any, Any]]:
         """Yield all values that can change: place, value, and a mark that is equal while the value is unchanged."""
         names = {id(value): name for name, value in known.items()}
         for number, part in enumerate(self.all):
@@ -161,11 +161,11 @@ class Parts:
         made.states[number] = state
         return True
 
-    def _is_gone(self, place: Place) -> bool:
+    def _is_gone(self, place: Address) -> bool:
         number, kind, name = place
         return not kind and bool(name) and name not in vars(self.all[number])
 
-    def _called(self, place: Place) -> str:
+    def _called(self, place: Address) -> str:
         """Return the name of an attribute for a warning; for a container, the attribute that holds it."""
         number, _, name = place
         part = self.all[number]
@@ -198,7 +198,7 @@ class Parts:
                 stacklevel=2,
             )
 
-    def _put(self, place: Place, value: Any) -> None:
+    def _put(self, place: Address, value: Any) -> None:
         number, kind, name = place
         part = self.all[number]
         if kind:

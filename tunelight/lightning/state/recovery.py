@@ -261,7 +261,7 @@ def _sharing(trainer: pl.Trainer) -> tuple[int, int]:
 
 def _parts(trainer: pl.Trainer) -> int:
     parts = getattr(trainer.strategy, "parts", None)
-    return 1 if parts is None else int(parts.whole)
+    return 1 if parts is None else int(parts.total)
 
 
 def recovery_of(trainer: pl.Trainer) -> Recovery | None:

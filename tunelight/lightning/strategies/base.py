@@ -77,7 +77,7 @@ class GangStrategy(ParallelStrategy):
         """Copy and pickle the class and its arguments only: the rest belongs to its Trainer and its process."""
         return _made_anew, (type(self), *self._given)
 
-    def _settle(self, num_workers: NumWorkers, wanted: Callable[[], Workers]) -> GangEnvironment:
+    def _settle(self, num_workers: NumWorkers, ask: Callable[[], Workers]) -> GangEnvironment:
         """Join the gang that this process is in, if any; return Lightning's view of the gang.
 
         Raises: StrategyError in a gang of another size or kind than this strategy's.
@@ -86,7 +86,7 @@ class GangStrategy(ParallelStrategy):
         self._of_trainer: dict[str, Any] = {}
         session = current()
         if session is None:
-            self.workers = wanted()
+            self.workers = ask()
             return GangEnvironment(Place(0, self.workers.number, 0, 1, 0, "127.0.0.1"))
         name, context = type(self).__name__, session.context
         if context.backend != self.backend:

@@ -65,7 +65,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         **ddp_kwargs: Any,
     ) -> None:
         check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else (), "strategy")
-        wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        told = partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
-        environment = self._settle(num_workers, told)
+        gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        environment = self._settle(num_workers, ask)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)

@@ -145,11 +145,11 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         num_workers = _size(num_workers, num_hosts, num_slots)
 
         _horovod()
-        wanted = functools.partial(
-            workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, hosts=num_hosts
+        gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        ask = functools.partial(
+            workers, *gang, hosts=num_hosts, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize
         )
-        told = functools.partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
-        environment = self._settle(num_workers, told)
+        environment = self._settle(num_workers, ask)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices())
         self._compression = compression
         self._scale_lr = scale_lr

@@ -66,9 +66,9 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         process_group_backend: str | None = None,
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
-        wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        told = partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
-        environment = self._settle(num_workers, told)
+        gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        environment = self._settle(num_workers, ask)
         size = environment.world_size()
         if tensor_parallel_size < 1 or size % tensor_parallel_size:
             raise SettingsError(

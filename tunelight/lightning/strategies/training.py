@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from tunelight.lightning.exact.ddp_buckets import warm_ddp_buckets
 from tunelight.lightning.exact.evaluation import ExactEvaluation
-from tunelight.lightning.exact.train_batches import Parts, TrainingBatches, TurnLoader
+from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader
 from tunelight.lightning.state.recovery import Recovery, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.session.session import current
@@ -43,13 +43,13 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     """False before the last turn of a step."""
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> DataParts:
         """Return the parts of a full gang's data that this rank trains on."""
         workers, worker = self._shards()
         session = self._session
         if session is None or session.task.on_resize.keep != "batch":
-            return Parts(workers, workers, worker)
-        return Parts(max(workers, session.context.wanted * workers // self.world_size), workers, worker)
+            return DataParts(workers, workers, worker)
+        return DataParts(max(workers, session.context.wanted * workers // self.world_size), workers, worker)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         kwargs = super().distributed_sampler_kwargs
         module = self.lightning_module
         if self.joined and module is not None and module._trainer is not None and module.trainer.training:
-            kwargs = {**kwargs, "num_replicas": self.parts.whole}
+            kwargs = {**kwargs, "num_replicas": self.parts.total}
         return kwargs
 
     turns = 1
@@ -92,7 +92,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         self.count_turns()
         parts, by_hand, generators = self.parts, self._by_hand(), recovery.generators
         self.resumed = recovery.resumed and self.root_device.type == "cpu" and not by_hand
-        others = [part for part in range(parts.whole) if part != parts.worker]
+        others = [part for part in range(parts.total) if part != parts.worker]
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
         # Lightning does it after making the first iterator, whose workers have begun to read by then.
         _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
@@ -107,7 +107,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             inner = getattr(loader, at)
             sampler = getattr(inner, "sampler", inner)
             sharding = self._trainer()._accelerator_connector.use_distributed_sampler
-            cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.whole
+            cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.total
             batches = TrainingBatches(inner, sampler if cut else None, parts, generators.play, joined=by_hand)
             loader = copy.copy(loader)  # the user may hold it
             vars(loader)[at] = batches  # DataLoader refuses assignment
@@ -138,7 +138,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def _start(self, batches: TrainingBatches, recovery: Recovery, done: int) -> int:
         """Return the number of samples in ``done`` batches, and set Lightning's counters to this gang's batches."""
-        size, whole, before = batches.size or 1, batches.parts.whole, recovery.parts_before or batches.parts.whole
+        size, whole, before = batches.size or 1, batches.parts.total, recovery.parts_before or batches.parts.total
         if before == whole:
             return _read(done, len(batches.batches)) * whole * size
         start = done * before * size
@@ -182,7 +182,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             return super().backward(closure_loss, optimizer, *args, **kwargs)
         parts, trainer = self.parts, self._trainer()
         all_ours = any(not one.cut for one in self._turn_loaders())
-        share = 1 / turns if all_ours else parts.workers / parts.whole
+        share = 1 / turns if all_ours else parts.workers / parts.total
         logged = StepLogs(trainer._results)
         logged.add(parts.players(0))
         self._whole_step = False
