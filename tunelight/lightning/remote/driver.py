@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import cloudpickle
 import pytorch_lightning as pl
@@ -38,6 +38,9 @@ from tunelight.lightning.transfer import Packed, unpack
 from tunelight.machine.notebook import is_terminal, shown
 from tunelight.messages import CheckpointInfo, Continue, Report, Task, Terminal, Text
 from tunelight.resources import Reservation
+
+if TYPE_CHECKING:
+    from tunelight.lightning.remote.tune import TrialReporter
 
 _serials = itertools.count(1)
 _runs = itertools.count(1)
@@ -78,7 +81,7 @@ class DriverStrategy(Protocol):
 class DriverLauncher(_Launcher):
     """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
 
-    def __init__(self, strategy: DriverStrategy, before: Any) -> None:
+    def __init__(self, strategy: DriverStrategy, before: _Launcher | None) -> None:
         self.trainer: pl.Trainer
         self._strategy = strategy
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
@@ -244,7 +247,7 @@ class DriverLauncher(_Launcher):
             pool.close(held)
             held, task = self._take(), replace(task, resume=steady.resume)
 
-    def _finished(self, steady: Run, held: Held, reporter: Any, folder: Path) -> dict[int, Any]:
+    def _finished(self, steady: Run, held: Held, reporter: TrialReporter | None, folder: Path) -> dict[int, Any]:
         """Run a job to its end; return the ranks' results. Gives the gang back or closes it, unless it must move."""
         gang = held.gang
         try:
@@ -350,7 +353,7 @@ def _with_run(task: Task, run: Packed) -> Task:
     return replace(task, config={**task.config, "run": ray.put(run)})
 
 
-def _listen(run: Run, reporter: Any) -> dict[int, Any]:
+def _listen(run: Run, reporter: TrialReporter | None) -> dict[int, Any]:
     """Follow a job to its end; return the ranks' results of its last start. Raises: TrialError with the cause."""
     elastic = run.gang.spec.least is not None
     with shown() as show:
@@ -422,7 +425,7 @@ def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, nam
     return first
 
 
-def _reporter() -> Any:
+def _reporter() -> TrialReporter | None:
     """Return the reporter to the Tune trial that this process runs; None outside of one."""
     if "ray.tune" not in sys.modules:
         return None
