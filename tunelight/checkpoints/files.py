@@ -354,7 +354,7 @@ def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> Che
     paused = f"Trial {trial_id} was paused at report {number}"
     if lost is None:
         return CheckpointError(
-            f"{paused} without a checkpoint, so it cannot go on. Use tunelight.TuneReportCheckpointCallback, or a "
+            f"{paused} without a checkpoint, so it cannot continue. Use tunelight.TuneReportCheckpointCallback, or a "
             "scheduler that does not pause."
         )
     return CheckpointError(

@@ -232,6 +232,6 @@ def _warning(error: BaseException, temp: Path) -> str:
     cause = error if isinstance(error, OSError) else error.__context__
     why = getattr(cause, "strerror", None) or "the storage did not take it"
     return (
-        f"A checkpoint could not be written ({why}). Training goes on without it, and the next one is tried as "
+        f"A checkpoint could not be written ({why}). Training continues without it, and the next one is tried as "
         f"usual. Make room on the storage of {temp.parents[2]}, or bring it back."
     )

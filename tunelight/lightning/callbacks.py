@@ -1,4 +1,4 @@
-"""Lightning callbacks that report to the sweep. They know the session, nothing else of tunelight."""
+"""Lightning callbacks that report to the sweep."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TuneReportCallback(Callback):
     """Report what Lightning has logged, on every rank, whenever a hook runs.
 
     Args:
-        metrics: {reported name: Lightning's name}, a name, a list of names, or None for all that is logged.
-        on: the hook, or a list of hooks, with or without ``on_``: any that a Lightning callback has.
+        metrics: {reported name: Lightning's name}, a name, a list of names, or None for all logged metrics.
+        on: a hook of Lightning's callbacks or a list of hooks, with or without ``on_``.
         every_n: report at every n-th call of the hook only.
 
     Sanity checking is never reported. Runs on: worker. Raises: MetricError for a name that Lightning has
@@ -31,7 +31,7 @@ class TuneReportCallback(Callback):
     """
 
     reports = True
-    """Such a callback runs after the others at each hook, so that a checkpoint holds what they made of it."""
+    """Run after the other callbacks at each hook, so that a checkpoint holds the state that they leave."""
 
     @known_arguments()
     def __init__(
@@ -56,33 +56,33 @@ class TuneReportCallback(Callback):
         return report
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the bound hooks out: they are made again from their names."""
+        """Leave out the bound hooks, which are made again from their names."""
         state = {key: value for key, value in self.__dict__.items() if key not in _HOOKS}
         return {**state, "_hooks": [key for key in self.__dict__ if key in _HOOKS]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the hooks again."""
+        """Make the hooks again from their names."""
         hooks = state.pop("_hooks")
         self.__dict__.update(state)
         for hook in hooks:
             self.__dict__[hook] = self._hook(hook)
 
     def state_dict(self) -> dict[str, Any]:
-        """Keep how often the hook was called, for ``every_n``."""
+        """Return the number of calls, for ``every_n``."""
         return {"calls": self._calls}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Continue counting calls."""
         self._calls = state_dict["calls"]
 
     @property
     def state_key(self) -> str:
-        """Return a key of its own for each metrics mapping, so that a Trainer may have several."""
+        """Return a key that depends on the metrics, so that a Trainer may have several of these callbacks."""
         return self._generate_state_key(metrics=self._metrics, kind=type(self).__name__)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Refuse a Trainer that would not train on the gang."""
-        from tunelight.lightning.strategy_check import check_strategy  # a room above
+        """Refuse a Trainer that does not train on the gang. Raises: StrategyError."""
+        from tunelight.lightning.strategy_check import check_strategy
 
         if not isinstance(trainer, pl.Trainer):
             raise StrategyError(
@@ -99,7 +99,7 @@ class TuneReportCallback(Callback):
         if self._calls % self._every_n:
             return
         session = get_session()
-        from tunelight.lightning.state.adoption import TrainerExchange  # a room above
+        from tunelight.lightning.state.adoption import TrainerExchange
 
         metrics = self._read(trainer, session)
         session.boundary.writer = trainer.save_checkpoint
@@ -130,7 +130,7 @@ class TuneReportCallback(Callback):
                 if name in names.values():
                     session.note(
                         f"{name} is logged without sync_dist=True: what is reported is rank 0's share of the "
-                        "data, not the whole. Use self.log(..., sync_dist=True)."
+                        "data, not all of it. Use self.log(..., sync_dist=True)."
                     )
         return {reported: logged[name] for reported, name in names.items()}
 
@@ -143,8 +143,8 @@ class TuneReportCheckpointCallback(TuneReportCallback):
         filename: what plain Ray Tune's ``Result.checkpoint`` calls the file; in the trial's own folder
             checkpoints are named by their report.
 
-    The best by the sweep's metric and the last two are kept; ``checkpoints=`` of the sweep says how many, and at
-    which reports they are written. The file is written in the background, off a copy in rank 0's main memory.
+    The best by the sweep's metric and the last two are kept; ``checkpoints=`` of the sweep sets how many, and when
+    they are written. The file is written in the background, from a copy in rank 0's main memory.
     """
 
     @known_arguments()
@@ -164,7 +164,7 @@ class TuneReportCheckpointCallback(TuneReportCallback):
 
 
 def unsynced(trainer: pl.Trainer) -> list[str]:
-    """Return the names of validation metrics that each rank has averaged for itself."""
+    """Return the names of validation metrics that are averaged on each rank, and not over the ranks."""
     results = getattr(trainer.fit_loop.epoch_loop.val_loop, "_results", None) or {}
     names = []
     for metric in results.values():

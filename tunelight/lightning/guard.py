@@ -1,7 +1,7 @@
 """Where Lightning finds the guard, through the entry points of ``pytorch_lightning`` and of ``lightning.pytorch``.
 
-Lightning loads this for every Trainer of the environment. So nothing is imported here, and outside of a trial
-nothing added: a script that has nothing to do with tunelight must not notice it, whatever its version of Lightning.
+Lightning loads this module for every Trainer of the environment. So it imports nothing, and adds nothing outside of
+a trial: scripts without tunelight must not notice it, whatever their version of Lightning.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def guard_other_callbacks() -> list[Any]:
 
 
 def _session() -> Session | None:
-    """Return the session of the trial that this process trains; a worker of a gang has its module imported."""
+    """Return this process's session; a worker of a gang has imported its module."""
     known = sys.modules.get("tunelight.session.session")
     return None if known is None else known.current()

@@ -1,8 +1,7 @@
-"""Runs a Trainer's fit, validate, test or predict on this rank, and leaves nothing of it behind.
+"""Runs a Trainer's fit, validate, test or predict on a rank, and cleans up after it.
 
-Lightning runs no teardown hooks after an exception, lets a DataLoader's persistent workers live when
-training stops inside validation, and tells loggers "failed" of a trial that was merely stopped. This
-launcher adds what is missing.
+After an exception Lightning runs no teardown hooks, keeps a DataLoader's persistent workers when training stopped
+inside validation, and finalizes loggers as "failed" even if the trial was merely stopped. This launcher does the rest.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from tunelight.session.session import Session
 
 
 class GangLauncher(_Launcher):
-    """Launches nothing: the gang's workers run already, and each calls this for itself. Runs on: worker."""
+    """Runs a Trainer in this process, which is a worker of the gang already. Runs on: worker."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     @property
     def is_interactive_compatible(self) -> bool:
-        """Say that notebooks are fine."""
+        """Return True: it works in notebooks."""
         return True
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
-        """Run ``function`` here; clean up what Lightning leaves when it is stopped or fails."""
+        """Run ``function`` in this process; clean up if it is stopped or fails."""
         if trainer is None:
             return function(*args, **kwargs)
         for logger in trainer.loggers:
-            vars(logger).pop("finalize", None)  # a run before this one may have ended in an exception
+            vars(logger).pop("finalize", None)  # the run before may have ended in an exception
         if not self._session.task.job:
             _leave_hparams_to_the_sweep(trainer)
         recovery = None
@@ -47,7 +46,7 @@ class GangLauncher(_Launcher):
         try:
             return function(*args, **kwargs)
         except _TunerExitException:
-            raise  # Lightning's own way out of its tuner: it goes on to the real fit
+            raise  # Lightning leaves its tuner by it and continues with the fit
         except BaseException as error:
             _clean_up(trainer, "stopped" if isinstance(error, TrialStopped) else "failed")
             raise
@@ -58,7 +57,7 @@ class GangLauncher(_Launcher):
     def _resumed(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give ``fit`` the trial's own checkpoint, once it has one; the user's ``ckpt_path`` is for the first start."""
+        """Replace ``ckpt_path`` by the trial's own checkpoint once it has one; the user's is for the first start."""
         path = self._session.checkpoint_for_fit()
         if path is None:
             return args, kwargs
@@ -69,22 +68,22 @@ class GangLauncher(_Launcher):
         given = bound.arguments["ckpt_path"]
         if given is not None and str(given) != path and not self._session.task.job:  # a job names its own checkpoint
             self._session.note(
-                f"fit(ckpt_path={str(given)!r}) is for the trial's first start: it has trained since, and goes on from "
-                f"its own checkpoint of report {self._session.context.number}."
+                f"fit(ckpt_path={str(given)!r}) is for the trial's first start: it has trained since, and continues "
+                f"from its own checkpoint of report {self._session.context.number}."
             )
         bound.arguments["ckpt_path"] = path
         if bound.arguments.get("weights_only") is None and "weights_only" in bound.arguments:
-            bound.arguments["weights_only"] = False  # tunelight wrote it: it holds hyperparameters too
+            bound.arguments["weights_only"] = False  # tunelight wrote it, and it holds hyperparameters too
         return bound.args, bound.kwargs
 
     def kill(self, signum: int) -> None:
-        """Do nothing: the head ends workers."""
+        """Do nothing: the head ends its workers."""
 
 
 def _leave_hparams_to_the_sweep(trainer: pl.Trainer) -> None:
-    """Keep Lightning's default logger from writing a second set of HParams beside the sweep's own.
+    """Keep Lightning's default logger from writing a second set of HParams beside the sweep's.
 
-    TensorBoard shows the columns of one set only, whichever it reads first.
+    TensorBoard shows the columns of the set that it reads first.
     """
     for logger in trainer.loggers:
         if type(logger) is TensorBoardLogger and logger.name == "lightning_logs":
@@ -92,7 +91,7 @@ def _leave_hparams_to_the_sweep(trainer: pl.Trainer) -> None:
 
 
 def _clean_up(trainer: pl.Trainer, status: str) -> None:
-    """Do for an interrupted run what Lightning does for a finished one."""
+    """Clean up after an interrupted run as Lightning does after a finished one."""
     steps: list[Callable[[], object]] = [lambda: _teardown_hooks(trainer)]
     steps += [functools.partial(_close, loop) for loop in _loops(trainer)]
     steps += [functools.partial(logger.finalize, status) for logger in trainer.loggers]
@@ -106,7 +105,7 @@ def _clean_up(trainer: pl.Trainer, status: str) -> None:
 
 
 def _finalized(status: str) -> None:
-    """Stand in for ``finalize`` of a logger that is finalized."""
+    """Replace ``finalize`` of a logger that is finalized already."""
 
 
 def _teardown_hooks(trainer: pl.Trainer) -> None:
@@ -120,7 +119,7 @@ def _teardown_hooks(trainer: pl.Trainer) -> None:
 
 
 def _loops(trainer: pl.Trainer) -> list[Any]:
-    """Return the loops that read data; a loop comes before those that run in it."""
+    """Return the loops that read data, outer loops first."""
     fit = trainer.fit_loop
     return [fit, fit.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop]
 
@@ -128,8 +127,8 @@ def _loops(trainer: pl.Trainer) -> list[Any]:
 def _close(loop: Any) -> None:
     """End a loop's run, and shut down the worker processes of its data fetcher.
 
-    The fetcher asks for the loader's length when it is torn down, which an emptied loader does not know: Lightning
-    would raise that later, in the place of the error that ended the run.
+    The fetcher reads the loader's length when it is torn down; an emptied loader has none, and Lightning would raise
+    that later in place of the run's own error.
     """
     try:
         loop.teardown()

@@ -1,7 +1,7 @@
-"""Catches the Trainer that would train every rank alone.
+"""Refuses Trainers that would train every rank for itself.
 
-Every Trainer made inside a trial gets one silent callback that looks at its strategy, and one of
-``pytorch_lightning`` another that makes it recover. `tunelight.lightning.guard` is how Lightning finds them.
+Every Trainer made inside a trial gets a callback that checks its strategy, and one of ``pytorch_lightning`` another
+that makes it recover. Lightning finds both through `tunelight.lightning.guard`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OTHER = "lightning"
 
 
 def guard_callbacks() -> list[Callback]:
-    """Return the guard and what a recovery needs inside a trial, else nothing."""
+    """Return the callbacks for a Trainer inside a trial: the guard, and the recovery; outside of one, nothing."""
     session = current()
     if session is None:
         return []
@@ -33,11 +33,11 @@ def guard_callbacks() -> list[Callback]:
 
 
 def guard_for(session: Session, package: str) -> Any:
-    """Return the guard as a callback of the package that makes the Trainer, and so has imported its callbacks."""
+    """Return the guard as a callback of ``package``, the one whose Trainer asks for it."""
     callbacks = sys.modules[f"{package}.callbacks"]
 
     class Guard(callbacks.Callback):  # type: ignore[misc, name-defined]  # of either package
-        """Checks the Trainer's strategy before it does anything, counts its batches, quiets bars nobody could see."""
+        """Checks the Trainer's strategy, counts its batches, and disables progress bars, which nobody sees."""
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             check_strategy(trainer, session.context)
@@ -48,7 +48,7 @@ def guard_for(session: Session, package: str) -> Any:
                         callback.disable()
 
         def _count(self, *_: Any, **__: Any) -> None:
-            """Count a batch: a rank that gets on does not hang."""
+            """Count a batch, as a sign that this rank does not hang."""
             session.progress.batches += 1
 
         on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _count

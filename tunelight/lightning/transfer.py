@@ -1,9 +1,9 @@
-"""Sends objects with tensors in them through Ray's object store, copying what is large as seldom as can be.
+"""Sends objects with tensors through Ray's object store, with as few copies of large data as possible.
 
-Plain pickling copies a tensor at least three times on its way to the store. Here the memory of tensors and arrays is
-left where it is: a `Packed` shows it as arrays of bytes, which ``ray.put`` writes straight into shared memory. That is
-the sender's only copy. A receiver makes one more, since what lies in the store is read-only and shared; weights that
-come back are copied from the store straight into the model (`unpack_view`, `copy_into`).
+Plain pickling copies a tensor at least three times on its way to the store. A `Packed` holds the memory of tensors and
+arrays as arrays of bytes without a copy, and ``ray.put`` writes them directly into shared memory: the sender's only
+copy. A receiver makes another one, since objects in the store are read-only and shared; returned weights are copied
+from the store directly into the model (`unpack_view`, `copy_into`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tunelight.settings import pickling
 Bytes = npt.NDArray[np.uint8]
 
 _SMALL = 1024
-"""Memory of fewer bytes travels inside the pickle: each buffer costs Ray some 10 µs, however small it is."""
+"""Memory of fewer bytes is sent inside the pickle: each buffer costs Ray about 10 µs, however small it is."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 """What always can be."""
@@ -45,52 +45,52 @@ _NEVER_SENT = frozenset({"__dict__", "__weakref__", "_abc_impl"})
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """What `pack` made of an object; itself to be pickled, with protocol 5, or handed to ``ray.put``.
+    """The result of `pack`, to be pickled with protocol 5 or passed to ``ray.put``.
 
-    Until then it shows the memory of what was packed, without a copy: whoever changes that changes this.
+    Until then it shares the memory of the packed object: changes to one are changes to the other.
     """
 
     data: bytes
-    """The pickle, without what is large."""
+    """The pickle, without large memory."""
     storages: list[Bytes]
-    """The memory of tensors: one for each storage, however many tensors share it."""
+    """The memory of tensors: one array for each storage, which several tensors may share."""
     buffers: list[Bytes]
-    """What else pickle leaves out of band, numpy's arrays above all, in pickle's order."""
+    """Pickle's other out-of-band buffers in its order, mostly numpy's arrays."""
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that this takes in the object store, but for some dozens for each buffer."""
+        """Return its size in the object store in bytes, to within some dozens for each buffer."""
         return len(self.data) + sum(part.nbytes for part in itertools.chain(self.storages, self.buffers))
 
 
-# --- there ------------------------------------------------------------------------------------------------
+# --- pack ------------------------------------------------------------------------------------------------
 
 
 def pack(value: object, references: Mapping[str, object] = _NOTHING) -> Packed:
-    """Pickle ``value`` as cloudpickle does, but leave the memory of CPU tensors and arrays where it is.
+    """Pickle ``value`` by cloudpickle, without copying the memory of CPU tensors and arrays.
 
-    Tensors that share memory (views, tied parameters) share it again when unpacked. Memory on other devices goes
-    through torch's own pickling, and comes back on the device that it was on. As with torch's, gradients, autograd's
-    history and ``share_memory_`` stay behind.
+    Tensors that share memory (views, tied parameters) share it again when unpacked. Memory on other devices is
+    pickled by torch, and is unpacked on the same device. As with torch's pickling, gradients, autograd's history and
+    ``share_memory_`` are lost.
 
     Args:
-        references: what the receiver has already, by name: wherever one of these objects (not an equal one) is met,
-            only its name is sent. None is never taken for one.
+        references: objects that the receiver has already, by name: of these (not of equal ones) only the name is
+            sent. Names of None are ignored.
 
-    Raises: what pickle raises, mostly TypeError and PicklingError; `find_unpicklable` says what it was about.
+    Raises: pickle's errors, mostly TypeError and PicklingError; `find_unpicklable` finds their cause.
     Runs on: driver.
     """
     return _pack(value, references, to_cpu=False)
 
 
 def pack_state(state: object, references: Mapping[str, object] = _NOTHING) -> Packed:
-    """Pack what another machine is to have, such as a state dict: memory of every device is copied to the CPU's, once.
+    """Pack an object for another machine, such as a state dict: memory of other devices is copied to the CPU once.
 
     Args:
-        state: anything with tensors of any device in it, whole: the shards of a DTensor are to be gathered first.
+        state: an object with tensors on any device; shards of a DTensor must be gathered before.
         references: as in `pack`.
 
-    Raises: what pickle raises. Runs on: worker.
+    Raises: pickle's errors. Runs on: worker.
     """
     return _pack(state, references, to_cpu=True)
 
@@ -103,11 +103,11 @@ def _pack(value: object, references: Mapping[str, object], *, to_cpu: bool) -> P
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-    """Cloudpickle, but that storages and references are sent as persistent ids.
+    """Cloudpickle with persistent ids for storages and references.
 
-    A storage's id is ("storage", number, where, dtype), where being its place in ``storages`` or, of a small one, its
-    bytes; a reference's is ("reference", name). torch wraps a storage anew for each tensor, so that pickle's own memo
-    would send a shared one once for each of them.
+    A storage's id is ("storage", number, where, dtype), where ``where`` is its index in ``storages`` or, for a small
+    one, its bytes; a reference's is ("reference", name). torch wraps a storage in a new object for each tensor, so
+    that pickle's own memo would send a shared storage several times.
     """
 
     def __init__(self, file: io.BytesIO, references: Mapping[str, object], *, to_cpu: bool) -> None:
@@ -116,11 +116,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         self.buffers: list[Bytes] = []
         self._names = {id(value): name for name, value in references.items() if value is not None}
         self._to_cpu = to_cpu
-        # The storage is kept too, so that its address stays its own until the pickle is done.
+        # The storage is kept too, so that its address is not reused before the pickle is done.
         self._known: dict[int, tuple[int, int | bytes, torch.UntypedStorage]] = {}
 
     def persistent_id(self, value: Any) -> tuple[object, ...] | None:
-        kind = type(value)  # isinstance would ask a proxy what it stands for
+        kind = type(value)  # isinstance would resolve a proxy
         if issubclass(kind, torch.TypedStorage):
             storage, dtype = value._untyped_storage, value.dtype
         elif issubclass(kind, torch.UntypedStorage):
@@ -144,7 +144,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         return len(self.storages) - 1
 
     def _take(self, buffer: pickle.PickleBuffer) -> bool:
-        """Take a buffer out of the pickle; return whether it is to stay in."""
+        """Take a buffer out of the pickle, unless it is small; return whether it stays in."""
         content = np.asarray(buffer.raw())
         if content.nbytes >= _SMALL:
             self.buffers.append(content)
@@ -152,12 +152,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Bytes:
-    """Return the memory of a CPU storage as an array of bytes, whatever dtype its tensors have."""
+    """Return the memory of a CPU storage as an array of bytes."""
     return np.asarray(_Memory(storage)) if storage.nbytes() else np.empty(0, np.uint8)
 
 
 class _Memory:
-    """A storage as numpy wants to be told of it. A tensor's ``numpy()`` would forbid that the storage be resized."""
+    """A storage with numpy's array interface. A tensor's ``numpy()`` would make the storage fixed in size."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage  # the array keeps this, and so the memory
@@ -168,37 +168,37 @@ class _Memory:
         return {"version": 3, "typestr": "|u1", "shape": shape, "data": (self._storage.data_ptr(), False)}
 
 
-# --- and back ---------------------------------------------------------------------------------------------
+# --- unpack -----------------------------------------------------------------------------------------------
 
 
 def unpack(packed: Packed, references: Mapping[str, object] = _NOTHING) -> Any:
-    """Return what was packed, in memory of its own: one copy of each storage and each array.
+    """Return the packed object, with a copy of each storage and each array.
 
     Args:
-        references: what to put where the sender met its own; the same names.
+        references: the receiver's objects for the names that `pack` was given.
 
-    Raises: ModuleNotFoundError when something packed needs a module that this process cannot import,
-    UnpicklingError for a reference that was not given. Runs on: worker.
+    Raises: ModuleNotFoundError if the object needs a module that this process cannot import, UnpicklingError for a
+    missing reference. Runs on: worker.
     """
     return _Unpickler(packed, references, _fresh, (buffer.copy() for buffer in packed.buffers)).load()
 
 
 def unpack_view(packed: Packed) -> Any:
-    """Return what was packed, its tensors and arrays lying where ``packed`` lies: no copy.
+    """Return the packed object without a copy: its tensors and arrays share the memory of ``packed``.
 
-    Of a ``packed`` that came from Ray's object store everything is read-only, which torch does not know: a write
-    to such a tensor may end the process. The store keeps the object for as long as one of its tensors lives.
+    Memory in Ray's object store is read-only, which torch does not know: a write to such a tensor may end the
+    process. The store keeps the object as long as one of its tensors exists.
 
     Raises: as `unpack`. Runs on: driver.
     """
     with warnings.catch_warnings():
-        # torch warns of read-only memory, for it knows no read-only tensors: the docstring says it instead
+        # torch has no read-only tensors, and warns of read-only memory
         warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
         return _Unpickler(packed, _NOTHING, _there, packed.buffers).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    """Undoes `_Pickler`; ``storage_of`` makes a storage of the bytes that came."""
+    """Undoes `_Pickler`; ``storage_of`` makes a storage of received bytes."""
 
     def __init__(
         self,
@@ -231,14 +231,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _fresh(content: Bytes) -> torch.UntypedStorage:
-    """Copy bytes into a storage of torch's own, which can be written and resized."""
+    """Copy bytes into a new storage, which can be written and resized."""
     storage = torch.UntypedStorage(content.nbytes, device="cpu")
     _bytes_of(storage)[:] = content
     return storage
 
 
 def _there(content: Bytes) -> torch.UntypedStorage:
-    """Return a storage that lies where the bytes lie, and keeps them alive."""
+    """Return a storage that shares the memory of the bytes, and keeps them alive."""
     return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
 
 
@@ -246,23 +246,23 @@ def _there(content: Bytes) -> torch.UntypedStorage:
 
 
 def copy_into(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Copy weights that came back into the model's own parameters and buffers, which stay the objects they are.
+    """Copy returned weights into the model's own parameters and buffers, which stay the same objects.
 
-    What differs in shape takes on the shape that came, what is lazy, on the meta device or still None is made, and
-    a dtype is converted to the model's. The rest is ``load_state_dict``'s: hooks, extra state, modules with a way of
-    their own. Of ``state`` nothing is kept, so it may be a view (`unpack_view`). Keys without a place in the model,
-    and places without a key, are named in one warning.
+    Tensors of another shape are resized; those that are lazy, on the meta device or None are made; dtypes are converted
+    to the model's. The rest is done by ``load_state_dict``: hooks, extra state, modules that override it. No memory
+    of ``state`` is kept, so it may be a view (`unpack_view`). Keys that the model lacks, and parameters without a
+    key, are named in a warning.
 
-    Raises: what the model's own hooks raise. Runs on: driver.
+    Raises: errors of the model's hooks. Runs on: driver.
     """
     weights: OrderedDict[str, Any] = OrderedDict(state)
     if (versions := getattr(state, "_metadata", None)) is not None:
-        vars(weights)["_metadata"] = versions  # by which modules load what an older version of them saved
+        vars(weights)["_metadata"] = versions  # modules load states of older versions by it
     unmade = {name for name, value in weights.items() if isinstance(value, torch.Tensor) and is_lazy(value)}
     for name in unmade:
         del weights[name]
     for name in weights.keys() - _make_room(model, weights):
-        weights[name] = copy.deepcopy(weights[name])  # a metric's state, say: who takes it may keep it
+        weights[name] = copy.deepcopy(weights[name])  # a metric's state, for example: the module may keep it
     # a model with a load_state_dict of its own may return nothing
     missing, unexpected = model.load_state_dict(weights, strict=False) or ((), ())
     said = [f"the model here has no place for {first_of(unexpected)}"] if unexpected else []
@@ -277,9 +277,9 @@ def copy_into(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
-    """Give every parameter and buffer the shape of what came for it; return the keys that have such a place."""
+    """Give every parameter and buffer the shape of its new value; return the keys of these."""
     places: set[str] = set()
-    made: dict[torch.Tensor, torch.Tensor] = {}  # tied ones stay tied; tensors are hashed by identity
+    made: dict[torch.Tensor, torch.Tensor] = {}  # tied parameters stay tied; tensors are hashed by identity
     for path, module in model.named_modules(remove_duplicate=False):
         for slots in (module._parameters, module._buffers):
             for name, own in list(slots.items()):
@@ -304,7 +304,7 @@ def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
 
 
 def copy_tensor(own: torch.Tensor, came: torch.Tensor) -> None:
-    """Copy a tensor that came back into one of the driver's, which takes on its shape."""
+    """Copy a returned tensor into one of the driver's, which gets its shape."""
     with torch.no_grad():
         if is_lazy(own):
             own.materialize(came.shape)
@@ -314,7 +314,7 @@ def copy_tensor(own: torch.Tensor, came: torch.Tensor) -> None:
 
 
 def _made_for(own: torch.Tensor | None, came: torch.Tensor, *, parameter: bool) -> torch.Tensor:
-    """Return memory for a parameter or buffer that has none yet."""
+    """Return memory for a parameter or buffer without memory."""
     new = torch.empty(came.shape, dtype=came.dtype if own is None else own.dtype, device=came.device)
     if not parameter:
         return new

@@ -1,4 +1,4 @@
-"""A step on a borrowed batch: how what it does is undone, and what of it is kept for the hooks at the end."""
+"""Steps on borrowed batches: undoes them, and keeps values of theirs for the hooks at the end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HOLDERS = (dict, list, deque, set)
 
 
 def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
-    """Return a function that puts back what ``value`` holds now, and returns ``value``.
+    """Return a function that restores the present content of ``value``, and returns ``value``.
 
-    Looks into dicts, lists, deques and sets, and copies tensors (those in lists apart: they are appended, not
-    added to). Parameters and objects of other classes are taken as they are.
+    It looks into dicts, lists, deques and sets, and copies tensors (except in lists, where code appends tensors and
+    does not change them). Parameters and objects of other classes are not copied.
     """
     if type(value) is torch.Tensor and copy_tensors and not value.is_meta and value.layout is torch.strided:
         copied = value.detach().clone()
@@ -67,19 +67,19 @@ def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
 _NOT_PUT_BACK = {
     "_parameters",  # FSDP swaps them during a forward, as it does hooks
     "_modules",
-    "_computed",  # whether a metric is to be computed, and gathered, is the same on all ranks
+    "_computed",  # all ranks must compute, and gather, a metric at the same time
 }
 
 
 LIGHTNINGS_OWN = frozenset(vars(pl.LightningModule()))
-"""Attributes that every module has, of torch's and Lightning's."""
+"""Attributes of every module, by torch and Lightning."""
 
 
 def remember_attributes(owner: Any) -> Callable[[], None]:
-    """Return a function that puts an object's attributes back; those that are new by then stay.
+    """Return a function that restores an object's attributes; new attributes stay.
 
-    An empty list state of a torchmetrics metric that is concatenated over the ranks gets the appended tensors
-    with no rows, so that it is gathered with the dtype and the dimensions that the other ranks have.
+    An empty list state of a torchmetrics metric that is concatenated over the ranks gets the appended tensors without
+    rows, so that it is gathered with the dtype and the dimensions of the other ranks.
     """
     attributes = vars(owner)
     names = [name for name in attributes if name not in _NOT_PUT_BACK and not name.endswith("_hooks")]
@@ -101,10 +101,10 @@ def remember_attributes(owner: Any) -> Callable[[], None]:
 
 
 def remember_logged(results: Any) -> Callable[[], None]:
-    """Return a function that takes back what was logged into a ``_ResultCollection`` since.
+    """Return a function that removes later values from a ``_ResultCollection``.
 
-    A key that only the borrowed step has logged stays, with nothing in it: at the end all ranks reduce the same
-    keys. One that is not reduced over the ranks stays as it is: "nothing" would be 0/0.
+    A key that only the borrowed step has logged stays, without a value: at the end all ranks reduce the same keys. A
+    key that is not reduced over the ranks keeps its value: an empty mean would be 0/0.
     """
     if results is None:
         return lambda: None
@@ -123,18 +123,18 @@ def remember_logged(results: Any) -> Callable[[], None]:
     return put_back
 
 
-# --- what would be empty without them ---------------------------------------------------------------------
+# --- values for empty attributes ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What a borrowed step put where there was nothing."""
+    """A borrowed step's value for an empty attribute."""
 
     value: Any
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a dict, list, deque or set and of those in it; anything else as it is."""
+    """Return a copy of a dict, list, deque or set, and of those in it; other values are not copied."""
     made: Any
     if isinstance(value, dict):
         made = copy.copy(value)
@@ -149,9 +149,9 @@ def copied(value: Any) -> Any:
 
 
 def gaps(now: Any, borrowed: Any) -> Any:
-    """Return where ``now``, once the step is undone, has nothing and ``borrowed``, a copy from before, has something.
+    """Return where ``now``, after the step is undone, is empty and ``borrowed``, a copy from before, is not.
 
-    Returns: a `Gap`, a dict of them by key or index, or None.
+    Returns: a `Gap`, a dict of gaps by key or index, or None.
     """
     if _is_nothing(now):
         return None if _is_nothing(borrowed) else Gap(borrowed)
@@ -166,9 +166,9 @@ def gaps(now: Any, borrowed: Any) -> Any:
 
 
 def fill(now: Any, gap: Any) -> Any:
-    """Return ``now`` with what is still nothing filled in, in place where it is a container."""
+    """Return ``now`` with what is still empty filled in; containers are changed in place."""
     if isinstance(gap, Gap) and isinstance(now, dict) and now:
-        gap = gaps(now, gap.value) or {}  # results of another loader have come since
+        gap = gaps(now, gap.value) or {}  # it has results of another loader since
     if isinstance(gap, Gap):
         if not _is_nothing(now):
             return now
@@ -188,5 +188,5 @@ def fill(now: Any, gap: Any) -> Any:
 
 
 def _is_nothing(value: Any) -> bool:
-    """Tell whether a value is what collecting, counting or adding begins with."""
+    """Return whether a value is empty: None, zero, or a container without items."""
     return value is None or (isinstance(value, int | float | complex | dict | list | deque | set) and not value)

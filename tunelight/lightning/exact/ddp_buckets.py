@@ -1,7 +1,7 @@
-"""One backward pass for DDP's sake, before a recovered trial's first step.
+"""A backward pass that makes DDP rebuild its buckets, before a resumed trial's first step.
 
-DDP lays its buckets out anew after the first step that it has seen. Among three ranks or more the layout decides in
-which order gloo adds numbers up, so that a recovered run's first step would differ in the last bit.
+DDP rebuilds its buckets after its first step. With three ranks or more, their layout determines the order in which
+gloo adds numbers, so that without it a resumed run's first step would differ in the last bit.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tunelight.lightning.exact.evaluation import ExactEvaluation
 
 
 def warm_ddp_buckets(strategy: ExactEvaluation, step: Callable[[], Any]) -> None:
-    """Run a training step and its backward pass on every rank, and undo all that they did. Runs on: worker.
+    """Run a training step and its backward pass on every rank, and undo their effects. Runs on: worker.
 
-    The caller keeps random generators as they were.
+    The caller restores random generators.
     """
     model, trainer = strategy.model, strategy._trainer()
     if not isinstance(model, DistributedDataParallel) or strategy.world_size < 3:
@@ -31,7 +31,7 @@ def warm_ddp_buckets(strategy: ExactEvaluation, step: Callable[[], Any]) -> None
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     for parameter, _ in gradients:
         parameter.grad = None
-    model.require_backward_grad_sync = True  # this may be a batch that others are added to
+    model.require_backward_grad_sync = True  # gradients may be accumulated over further batches
     try:
         with strategy._without_trace(trainer.fit_loop):
             loss = ClosureResult.from_training_step_output(step()).closure_loss

@@ -1,4 +1,4 @@
-"""Dealing a sequence of batches to the ranks in turns, and putting together what they made of them."""
+"""Deals a sequence of batches to the ranks in turns, and puts their predictions together."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Limit = int | float
 
 
 def batches_kept(length: int | None, limit: Limit) -> int | None:
-    """Return how many of ``length`` batches one process would run under Lightning's ``limit_*_batches``.
+    """Return how many of ``length`` batches a single process runs under Lightning's ``limit_*_batches``.
 
-    None stands for a length that nobody knows, and for all of them.
+    As an argument, None is an unknown length; as a result, it means all batches.
     """
     if isinstance(limit, int):
         return limit if length is None else min(length, limit)
@@ -30,7 +30,7 @@ def batches_kept(length: int | None, limit: Limit) -> int | None:
 
 
 def length_to_report(turns: int, limit: Limit) -> int:
-    """Return the shortest length of which Lightning, applying ``limit`` to it once more, makes ``turns``."""
+    """Return the shortest length that Lightning, applying ``limit`` once more, reduces to ``turns``."""
     if isinstance(limit, int) or turns == 0:
         return turns
     length = max(0, math.ceil(turns / limit) - 1)
@@ -43,9 +43,9 @@ class Share:
     """One rank's share of a sequence of batches, dealt in turns.
 
     Args:
-        parts: how many ranks it is dealt to (to groups of ranks, where a group shares its data).
-        part: which of them this rank is.
-        limit: Lightning's limit for one process.
+        parts: the number of ranks, or of groups of ranks that share their data.
+        part: the index of this rank or group.
+        limit: Lightning's limit for a single process.
     """
 
     def __init__(self, parts: int, part: int, limit: Limit = 1.0) -> None:
@@ -53,11 +53,11 @@ class Share:
         self._count: int | None = None
 
     def owns(self, turn: int) -> bool:
-        """Tell whether the batch that was dealt in a turn is this rank's own; else it is borrowed."""
+        """Return whether this rank's batch of a turn is its own; otherwise it is borrowed."""
         return self._count is None or turn * self._parts + self._part < self._count
 
     def deal(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield this rank's batch of every turn; the first of all where the last turn has none for it."""
+        """Yield this rank's batch of every turn; the first batch of all if the last turn has none for it."""
         self._count = None
         count, first, mine = 0, list[T](), list[T]()
         for batch in batches:
@@ -72,19 +72,19 @@ class Share:
             yield mine[0] if self._part < left else first[0]
 
     def length(self, batches: int) -> int:
-        """Return the length to report for a sequence of that many batches."""
+        """Return the length to report for a sequence of ``batches`` batches."""
         kept = batches_kept(batches, self._limit)
         if not kept:
-            return batches  # empty, or so small a fraction that Lightning refuses it when it sees this length
+            return batches  # empty, or too small a fraction, which Lightning refuses for this length
         return length_to_report(math.ceil(kept / self._parts), self._limit)
 
 
 class BatchShare(Share):
-    """Stands where a DataLoader's batch sampler stood: batches of indices of which a rank sees its own.
+    """Replaces a DataLoader's batch sampler: yields a rank's own batches of indices.
 
     Args:
-        batches: the batch sampler of one process. sampler: the sampler in it, which Lightning tells the epoch.
-        seed: for samplers that draw from torch's or Python's generator: all ranks must draw the same order.
+        batches: the batch sampler of a single process. sampler: the sampler in it, for which Lightning sets the epoch.
+        seed: for samplers that use torch's or Python's generator: all ranks must draw the same order.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class BatchShare(Share):
 
 
 class StreamShare(Share):
-    """Stands where a loader stood that has no sampler: reads all of its batches, and hands out a rank's own."""
+    """Replaces a loader without a sampler: reads all of its batches, and yields a rank's own."""
 
     def __init__(self, loader: Any, parts: int, part: int, limit: Limit = 1.0) -> None:
         vars(self)["loader"] = loader
@@ -135,7 +135,7 @@ class StreamShare(Share):
 
 @contextlib.contextmanager
 def _seeded(seed: int | None) -> Iterator[None]:
-    """Let torch's CPU generator and Python's start at ``seed`` inside, and go on outside as if nothing had been."""
+    """Seed torch's CPU generator and Python's in the block, and restore them after it."""
     if seed is None:
         yield
         return
@@ -150,7 +150,7 @@ def _seeded(seed: int | None) -> Iterator[None]:
 
 
 def share_of(loader: object) -> Share | None:
-    """Return the share that stands in a loader; None where it was left as it is."""
+    """Return the share in a loader; None if its batches are not dealt."""
     if isinstance(loader, Share):
         return loader
     if not isinstance(loader, DataLoader):
@@ -161,15 +161,15 @@ def share_of(loader: object) -> Share | None:
 
 
 def interleave(per_rank: Sequence[Any], split: Sequence[bool] = (True,)) -> list[Any] | None:
-    """Return the whole of what the ranks predicted, in the order of the dataset.
+    """Return the predictions of all ranks, in the order of the dataset.
 
     Args:
-        per_rank: what ``trainer.predict`` returned on each rank: a list of outputs, one for each batch, or with
+        per_rank: the result of ``trainer.predict`` on each rank: a list with an output for each batch, or with
             several dataloaders a list of such lists.
-        split: ``prediction_splits`` of the strategy, one for each dataloader: whether its batches were dealt in
-            turns. What its user had split is put together in the order of the ranks.
+        split: the strategy's ``prediction_splits``, for each dataloader whether its batches were dealt in turns.
+            Outputs of data that the user shards are joined in the order of the ranks.
 
-    Returns what ``trainer.predict`` returns in one process. Runs on: driver or worker.
+    Returns the same as ``trainer.predict`` in a single process. Runs on: driver or worker.
     """
     if any(outputs is None for outputs in per_rank):
         return None

@@ -1,18 +1,18 @@
 """ExactEvaluation: metrics and predictions that do not depend on the number of ranks.
 
 Lightning pads each rank's shard of a validation set with repeated samples, which shifts every metric. Here the
-batches are those of one process, in its order, and are dealt in turns: of turn ``t`` the ranks 0, 1, ... get the
-batches ``t*W``, ``t*W + 1``, ... So whatever is computed per batch (a sum of means, a maximum, what ``drop_last`` and
-``limit_val_batches`` leave out) is what one process computes.
+batches are those of a single process, in its order, and are dealt to the ranks in turns: in turn ``t`` of ``W`` ranks,
+rank ``r`` gets batch ``t*W + r``. So all that is computed per batch (a sum of means, a maximum, what ``drop_last``
+and ``limit_val_batches`` leave out) is the same as in a single process.
 
-In the last turn some ranks may be left without a batch. They borrow the first one, so that every rank takes the same
-steps and no collective, in a forward, a step or at the end, waits for a peer that has nothing to do. A borrowed step
-leaves no trace: what it logged, counted or appended is put back to what it was before.
+In the last turn some ranks may have no batch. They borrow the first one, so that every rank takes the same steps and
+no collective, in a forward, a step or at the end, waits for an idle peer. A borrowed step is undone: what it logged,
+counted or appended is restored.
 
-One thing is kept for the hooks at the end of the evaluation: lists, dicts and numbers of the model's and the
-callbacks' own that are still empty or zero get what the borrowed step put there, since code in those hooks
-(``torch.stack(self.outputs)``, ``self.correct / self.total``) expects the results of one batch at least. What a rank
-without any batch logs in them is left out of every reduction.
+There is one exception, for the hooks at the end of the evaluation: lists, dicts and numbers of the model and the
+callbacks that are still empty or zero get the values of the borrowed step, since code in those hooks
+(``torch.stack(self.outputs)``, ``self.correct / self.total``) expects the results of at least one batch. What a rank
+without a batch logs in them is left out of every reduction.
 """
 
 from __future__ import annotations
@@ -57,41 +57,41 @@ T = TypeVar("T")
 
 
 class WholeDataset(int):
-    """A sampler's ``num_replicas``, always 1: it yields the whole dataset, and ``ExactEvaluation`` deals it."""
+    """A sampler's ``num_replicas``, always 1: it yields all samples, and ``ExactEvaluation`` deals the batches."""
 
 
 _MEANS = ("mean", "avg", ReduceOp.AVG, None)
 
 
 class ExactEvaluation(ParallelStrategy):
-    """Give a strategy evaluation that is the same for any number of ranks; put it first among its bases.
+    """Adds evaluation that is the same for any number of ranks to a strategy; put it first among the base classes.
 
-    Validation, testing and predicting run the batches of one process, dealt in turns. A map-style dataset is dealt
-    when Lightning would have sharded it: not with ``use_distributed_sampler=False`` and not under a
-    DistributedSampler of the user's own, which are left as they are. An iterable without a sampler
-    (IterableDataset) is left alone in validation, as Lightning does; in ``predict`` every rank reads all of it and
-    keeps its own turns, unless ``use_distributed_sampler=False`` says that each rank reads a part of its own.
+    Validation, testing and predicting run the batches of a single process, dealt in turns. A map-style dataset is
+    dealt if Lightning would shard it: not with ``use_distributed_sampler=False``, and not with the user's own
+    DistributedSampler. An iterable without a sampler (IterableDataset) is left as it is in validation, as by
+    Lightning; in ``predict`` every rank reads all of it and keeps its own turns, unless
+    ``use_distributed_sampler=False`` means that each rank reads its own part.
 
-    Runs on: worker. Raises: StrategyError when the ranks' loaders differ in length.
+    Runs on: worker. Raises: StrategyError if the ranks' loaders differ in length.
     """
 
     borrowing = False
-    """True while this rank's step is on a borrowed batch, and in the hooks at the end of an evaluation of which this
-    rank had no batch at all: what is logged or reduced then is left out."""
+    """True in a step on a borrowed batch, and in the hooks at the end of an evaluation in which this rank had no
+    batch: what is logged or reduced then is left out."""
     _owned: bool | None = None
-    """Whether this rank had a batch of its own in the evaluation that runs; None before its first step."""
+    """Whether this rank had a batch of its own in this evaluation; None before its first step."""
     _gaps: Sequence[tuple[Any, str, Any]] = ()
-    """What its borrowed steps put into attributes that had nothing: each with its owner and its name."""
+    """Values of borrowed steps for empty attributes: owner, name and gap of each."""
 
     @property
     def prediction_splits(self) -> list[bool]:
-        """Return for each dataloader of the last ``predict`` whether it was dealt: what ``interleave`` asks for."""
+        """Return for each dataloader of the last ``predict`` whether it was dealt, for ``interleave``."""
         module = self.lightning_module
         loaders = module.trainer.predict_loop._combined_loader if module is not None else None
         return [share_of(loader) is not None for loader in loaders.flattened] if loaders is not None else []
 
     def gather_objects(self, mine: T) -> list[T]:
-        """Return every rank's object, by rank. Strategies without torch.distributed bring their own."""
+        """Return every rank's object, by rank. Strategies without torch.distributed override it."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return [mine]
         gathered: list[Any] = [None] * self.world_size
@@ -99,13 +99,13 @@ class ExactEvaluation(ParallelStrategy):
         return gathered
 
     def broadcast_tensor(self, tensor: torch.Tensor) -> None:
-        """Overwrite ``tensor`` with rank 0's. Strategies without torch.distributed bring their own."""
+        """Overwrite ``tensor`` with rank 0's. Strategies without torch.distributed override it."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.broadcast(tensor, 0)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Return how Lightning's sampler shards: for training by rank; else not at all, since batches are dealt."""
+        """Return the arguments of Lightning's sampler: it shards for training only, otherwise batches are dealt."""
         kwargs = super().distributed_sampler_kwargs
         module = self.lightning_module
         if module is not None and module._trainer is not None and not module.trainer.training:
@@ -123,7 +123,7 @@ class ExactEvaluation(ParallelStrategy):
         limit: Limit = getattr(module.trainer, f"limit_{stage.dataloader_prefix}_batches")
         sharding = module.trainer._accelerator_connector.use_distributed_sampler
         if not isinstance(dataloader, DataLoader) or has_iterable_dataset(dataloader):
-            if sharding and hasattr(dataloader, "dealt"):  # it has all of the data on every rank
+            if sharding and hasattr(dataloader, "dealt"):  # every rank has all of its data
                 return dataloader.dealt(*self._parts(), limit)
             if not (sharding and predicting):
                 return dataloader
@@ -135,16 +135,16 @@ class ExactEvaluation(ParallelStrategy):
         return self._dealt(dataloader, sampler, limit)
 
     def _parts(self) -> tuple[int, int]:
-        """Return how many parts data is in and which is this rank's, as the host's training samplers have it."""
+        """Return the number of shards of the data and the index of this rank's, as for training."""
         kwargs = super().distributed_sampler_kwargs
         return int(kwargs["num_replicas"]), int(kwargs["rank"])
 
     def _dealt(self, loader: DataLoader[Any], sampler: Any, limit: Limit) -> DataLoader[Any]:
-        """Return ``loader`` with this rank's share in the place of its batches of indices."""
+        """Return ``loader`` with this rank's share in place of its batch sampler."""
         at = "sampler" if loader.batch_sampler is None else "batch_sampler"
         holder, inner = loader, getattr(loader, at)
         if indexed := isinstance(inner, _IndexBatchSamplerWrapper):
-            inner = inner._batch_sampler  # it keeps the indices of what it hands out, for the prediction writers
+            inner = inner._batch_sampler  # it records the indices for prediction writers
         length = sized_len(inner)
         seed = getattr(sampler, "seed", int(os.environ.get("PL_GLOBAL_SEED", "0")))
         everywhere = self.gather_objects([-1 if length is None else length, seed])
@@ -159,10 +159,10 @@ class ExactEvaluation(ParallelStrategy):
             sampler.seed = everywhere[0][1]
         share = BatchShare(inner, sampler, *self._parts(), limit=limit, seed=everywhere[0][1])
         if indexed:
-            loader.batch_sampler._batch_sampler = share  # type: ignore[union-attr]  # Lightning's wrapper, made anew
+            loader.batch_sampler._batch_sampler = share  # type: ignore[union-attr]  # Lightning's wrapper, which is not the user's
             return loader
-        holder = copy.copy(loader)  # it may be the user's own
-        vars(holder)[at] = share  # DataLoader admits no assignment, and building anew asks for its arguments
+        holder = copy.copy(loader)  # the user may hold it
+        vars(holder)[at] = share  # DataLoader refuses assignment
         return holder
 
     def reduce(
@@ -170,8 +170,8 @@ class ExactEvaluation(ParallelStrategy):
     ) -> torch.Tensor:
         """Reduce over the ranks. Means are taken in float64, so that integer counts stay exact.
 
-        In a step, a rank that is on a borrowed batch adds nothing to what ``self.log`` reduces.
-        Returns a tensor of the same shape: of the same dtype if that is floating, else float32 for a mean.
+        A rank in a borrowed step adds nothing to what ``self.log`` reduces.
+        Returns a tensor of the same shape, and of the same dtype, except that a mean of integers is float32.
         """
         if not isinstance(tensor, torch.Tensor):
             return super().reduce(tensor, group, reduce_op)
@@ -179,49 +179,49 @@ class ExactEvaluation(ParallelStrategy):
         if dropped:
             tensor = _neutral(tensor, str(reduce_op).lower())
         if reduce_op not in _MEANS or tensor.is_complex():
-            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # the host's, by the MRO
-        # the last number counts the ranks, but for those that borrow
+            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # another base class's, by the MRO
+        # the last number counts the ranks, except those that borrow
         numbers = torch.cat([tensor.detach().reshape(-1).to(torch.float64), tensor.new_tensor([1 - dropped]).double()])
         total: torch.Tensor = super().reduce(numbers, group, "sum")  # type: ignore[safe-super]  # as above
         mean = (total[:-1] / total[-1]).reshape(tensor.shape)
         return mean.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
 
     def on_validation_start(self) -> None:
-        """Prepare the ranks for the steps to come."""
+        """Prepare the ranks for evaluation."""
         super().on_validation_start()
         self._begin_evaluation()
 
     def on_test_start(self) -> None:
-        """Prepare the ranks for the steps to come."""
+        """Prepare the ranks for evaluation."""
         super().on_test_start()
         self._begin_evaluation()
 
     def on_predict_start(self) -> None:
-        """Prepare the ranks for the steps to come."""
+        """Prepare the ranks for evaluation."""
         super().on_predict_start()
         self._begin_evaluation()
 
     def _begin_evaluation(self) -> None:
-        """Make all ranks evaluate rank 0's model, and stand between the loop and its steps."""
+        """Broadcast rank 0's buffers, and wrap the loop's steps."""
         self.sync_buffers()
         self._owned, self._gaps = None, []
-        loop = self._leave_loop()  # of an evaluation that ended in an exception
+        loop = self._leave_loop()  # an evaluation before may have ended in an exception
         step, epoch_end = _hooked(loop)
         setattr(loop, step, functools.partial(self._step, loop, getattr(loop, step)))
         setattr(loop, epoch_end, functools.partial(self._epoch_end, getattr(loop, epoch_end)))
 
     def on_validation_end(self) -> None:
-        """Leave the loop as it was."""
+        """Remove the wrappers of the loop."""
         self._leave_loop()
         super().on_validation_end()
 
     def on_test_end(self) -> None:
-        """Leave the loop as it was."""
+        """Remove the wrappers of the loop."""
         self._leave_loop()
         super().on_test_end()
 
     def on_predict_end(self) -> None:
-        """Leave the loop as it was."""
+        """Remove the wrappers of the loop."""
         self._leave_loop()
         super().on_predict_end()
 
@@ -232,7 +232,7 @@ class ExactEvaluation(ParallelStrategy):
         return loop
 
     def sync_buffers(self) -> None:
-        """Give every rank rank 0's buffers, as DDP does at a forward: BatchNorm's statistics differ between ranks."""
+        """Broadcast rank 0's buffers, as DDP does in a forward: BatchNorm's statistics differ between ranks."""
         model = self.model
         if isinstance(model, DistributedDataParallel):
             buffers = model.modules_buffers if model.broadcast_buffers else []
@@ -251,7 +251,7 @@ class ExactEvaluation(ParallelStrategy):
         return None if module is None else module.trainer
 
     def _step(self, loop: Any, original: Callable[..., None], *step: Any) -> None:
-        """Run a loop's step; without a trace if this rank has borrowed the batch."""
+        """Run a loop's step; undo it if this rank has borrowed the batch."""
         _, turn, loader, source = (
             step  # batch, batch_idx, dataloader_idx and, for a step that asks for it, the iterator
         )
@@ -267,7 +267,7 @@ class ExactEvaluation(ParallelStrategy):
             return
         self.borrowing, self._owned = True, bool(self._owned)
         try:
-            with self._without_trace(loop, fill=turn == 0):  # who borrows in turn 0 has none of this loader
+            with self._without_trace(loop, fill=turn == 0):  # a rank that borrows in turn 0 has no batch of this loader
                 original(*step)
         finally:
             self.borrowing = False
@@ -285,9 +285,9 @@ class ExactEvaluation(ParallelStrategy):
 
     @contextlib.contextmanager
     def _without_trace(self, loop: Any, fill: bool = False) -> Iterator[None]:
-        """Drop what a borrowed step does to the module, its metrics, the callbacks and the loop's outputs.
+        """Undo what a borrowed step does to the module, its metrics, the callbacks and the loop's outputs.
 
-        With ``fill``, what the module and the callbacks would have nothing of without it is kept for the end.
+        With ``fill``, values for empty attributes of the module and the callbacks are kept for the hooks at the end.
         """
         trainer = self._trainer()
         callbacks = trainer.callbacks
@@ -313,13 +313,13 @@ class ExactEvaluation(ParallelStrategy):
 
 
 def _hooked(loop: Any) -> tuple[str, str]:
-    """Return the names of an evaluating loop's methods that run a step, and the hooks at the end."""
+    """Return the names of a loop's methods that run a step and the hooks at the end."""
     kind = "predict" if isinstance(loop, _PredictionLoop) else "evaluation"
     return f"_{kind}_step", f"_on_{kind}_epoch_end"
 
 
 def _neutral(tensor: torch.Tensor, op: str) -> torch.Tensor:
-    """Return what leaves a reduction as it is; ``tensor`` itself where that is not known."""
+    """Return the neutral element of a reduction; ``tensor`` itself if there is none."""
     if op in ("sum", "mean", "avg"):
         return torch.zeros_like(tensor)
     if op not in ("max", "min") or tensor.is_complex() or tensor.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""The random generators of training code: Python's, NumPy's and torch's, as they are now and as they were."""
+"""Random generators of training code: saves and restores the states of Python's, NumPy's and torch's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 State = dict[str, Any]
-"""What the generators hold, by name, in what ``torch.load(weights_only=True)`` reads."""
+"""States of the generators by name, of types that ``torch.load(weights_only=True)`` reads."""
 
 
 def capture(device: torch.device | None = None) -> State:
     """Return the state of this process's generators, and of ``device``'s if that is a GPU."""
     version, numbers, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - the global one is what code uses
+    _, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - training code uses the global one
     state: State = {
         "torch": torch.get_rng_state(),
         "numpy": (torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached),
@@ -29,7 +29,7 @@ def capture(device: torch.device | None = None) -> State:
 
 
 def restore(state: State, device: torch.device | None = None) -> None:
-    """Put this process's generators, and ``device``'s, where they were."""
+    """Restore the state of this process's generators, and of ``device``'s."""
     torch.set_rng_state(state["torch"].cpu())
     keys, *rest = state["numpy"]
     np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002 - as above
@@ -40,7 +40,7 @@ def restore(state: State, device: torch.device | None = None) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two states, or parts of them, are equal."""
+    """Return whether two states, or parts of them, are equal."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
@@ -51,10 +51,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 class Generators:
-    """The generators of every part that this worker plays; the process's own are the first part's.
+    """The generators of every part that this worker trains on; the process's own are the first part's.
 
-    A part's numbers are drawn inside ``play``. What is drawn outside (a loader's seed, say) every rank of a full gang
-    draws for itself: parts whose generators stood where the first part's stood go on with it.
+    A part's numbers are drawn inside ``play``. Numbers drawn outside (such as a loader's seed) are drawn by every rank
+    of a full gang for itself: generators of parts in the same state as the first part's advance with it.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Generators:
         self.parts: list[int] = [0]
 
     def begin(self, parts: Sequence[int], device: torch.device) -> None:
-        """Give the parts the generators of this process and ``device``, as all ranks of a gang are seeded alike."""
+        """Set all parts' generators to those of this process and ``device``: all ranks of a gang have the same seed."""
         self.parts, self._device = list(parts), device
         now = capture(self._device)
         self._others = dict.fromkeys(self.parts[1:], now)
@@ -76,7 +76,7 @@ class Generators:
         return {self.parts[0]: now, **self._others}
 
     def put(self, states: dict[int, State]) -> None:
-        """Set the generators of every part; ``states`` may be those of other parts, which are then shared out."""
+        """Set the generators of every part; ``states`` of other parts are divided among them."""
         numbers = sorted(states)
         mine = {part: states[numbers[part % len(numbers)]] for part in self.parts}
         restore(mine[self.parts[0]], self._device)
@@ -97,9 +97,9 @@ class Generators:
 
     @contextlib.contextmanager
     def play(self, part: int, keep: bool = True) -> Iterator[None]:
-        """Let a part's generators be the process's inside; ``keep`` what was drawn from them."""
+        """Use a part's generators as the process's in the block; without ``keep``, restore them afterwards."""
         if len(self.parts) == 1 and keep:
-            yield  # there is nobody else's to keep apart
+            yield  # there are no other generators to keep apart
             return
         first = self._follow()
         if part != self.parts[0]:

@@ -1,8 +1,8 @@
-"""What a rank trains on: the batches that it, and the ranks that are missing, would have had in a full gang.
+"""Training batches of a rank in a smaller gang: its own, and those of ranks that are missing.
 
-A gang of M workers that is meant to have N plays all N parts: worker r takes those of the ranks r, r + M, r + 2M, ...
-(EasyScale, SC'23, calls them logical workers). So every batch, and with it what BatchNorm or a contrastive loss
-sees, is one of the full gang's, and the global batch of a step stays what it was.
+The data has N parts, one for each rank of the full gang. In a gang of M workers, worker r trains on the parts r,
+r + M, r + 2M, ... (EasyScale, SC'23, calls them logical workers). So every batch, as BatchNorm or a contrastive loss
+sees it, is one of the full gang's, and the global batch of a step stays the same.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from tunelight.compat.lightning import sized_len
 
 Play = Callable[[int], AbstractContextManager[None]]
-"""Lets a part's random generators be the process's inside."""
+"""Returns a context in which a part's random generators are the process's."""
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Which of a full gang's ``whole`` parts one of ``workers`` workers plays. All count from 0."""
+class DataParts:
+    """Which of a full gang's ``total`` parts worker ``worker`` of ``workers`` trains on. All count from 0."""
 
-    whole: int
+    total: int
     workers: int
     worker: int
 
     @property
     def turns(self) -> int:
-        """Return how many parts the first worker plays; the others take as many turns."""
-        return -(-self.whole // self.workers)
+        """Return the number of parts of the first worker, which is the number of turns of all workers."""
+        return -(-self.total // self.workers)
 
     @property
     def played(self) -> list[int]:
-        """Return this worker's own parts, the first of which is its own number."""
-        return list(range(self.worker, self.whole, self.workers))
+        """Return this worker's parts; the first has the worker's own number."""
+        return list(range(self.worker, self.total, self.workers))
 
     def players(self, turn: int) -> int:
-        """Return how many workers play a part in a turn; the others repeat one, and it does not count."""
-        return min(self.workers, self.whole - turn * self.workers)
+        """Return how many workers have a part in a turn; the others repeat one, which does not count."""
+        return min(self.workers, self.total - turn * self.workers)
 
 
 class Begun(Iterator[Any]):
-    """An iterator whose first item can be had in advance."""
+    """An iterator whose first item can be drawn in advance."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
         self._first: list[Any] | None = None
 
     def begin(self) -> None:
-        """Draw the first item, unless that was done."""
+        """Draw the first item, unless it is drawn already."""
         if self._first is None:
             self._first = list(itertools.islice(self._items, 1))
 
@@ -62,17 +62,23 @@ class Begun(Iterator[Any]):
 
 
 class TrainingBatches:
-    """Stands where a training loader's batch sampler stood: the batches of this worker's parts, in turns.
+    """Replaces a training loader's batch sampler: yields the batches of this worker's parts, in turns.
 
     Args:
         batches: the batch sampler (or sampler) that yields the batches of one part.
-        sampler: the DistributedSampler in it, with ``num_replicas=parts.whole``; None for what a user has sharded.
-        joined: one batch instead of ``parts.turns`` of them: the worker's even share of the global batch.
-        start: samples of the epoch that are done already; they are left out of the first iteration.
+        sampler: the DistributedSampler in it, with ``num_replicas=parts.total``; None for data that the user shards.
+        joined: yield one batch in place of ``parts.turns``: the worker's even share of the global batch.
+        start: samples of the epoch that are done already; the first iteration leaves them out.
     """
 
     def __init__(
-        self, batches: Any, sampler: DistributedSampler[Any] | None, parts: Parts, play: Play, *, joined: bool = False
+        self,
+        batches: Any,
+        sampler: DistributedSampler[Any] | None,
+        parts: DataParts,
+        play: Play,
+        *,
+        joined: bool = False,
     ) -> None:
         self.batches, self.parts, self.joined = batches, parts, joined
         self.sampler = sampler if sampler is not None else getattr(batches, "sampler", batches)
@@ -85,12 +91,12 @@ class TrainingBatches:
         return self._running
 
     def begin(self) -> None:
-        """Draw the running epoch's order now, instead of at its first batch."""
+        """Draw the running epoch's order now, not at its first batch."""
         if self._running is not None:
             self._running.begin()
 
     def _batches(self) -> Iterator[Any]:
-        # A generator, like a BatchSampler's: a loader with workers makes two and uses the second, and the order is
+        # A generator, like a BatchSampler's: a loader with workers makes two and uses the second; the order must be
         # drawn at the first batch, after the loader's own seed.
         start, self.start = self.start, 0
         if self._cut is None:
@@ -108,23 +114,23 @@ class TrainingBatches:
 
     @property
     def size(self) -> int | None:
-        """Return how many samples a part's batch has, if that is known."""
+        """Return the number of samples in a part's batch, if it is known."""
         return self.batches.batch_size if type(self.batches) is BatchSampler else None
 
     def whole_batches(self, start: int) -> int | None:
-        """Return how many global batches ``start`` samples are; None where they are no whole number of them."""
-        batch = (self.size or 1) * self.parts.whole
+        """Return the number of global batches in ``start`` samples; None if it is not an integer."""
+        batch = (self.size or 1) * self.parts.total
         return None if start % batch else start // batch
 
     def left(self, start: int) -> int:
-        """Return how many batches a part has left after the epoch's first ``start`` samples."""
+        """Return the number of a part's batches after the epoch's first ``start`` samples."""
         if (done := self.whole_batches(start)) is not None:
             return max(0, len(self.batches) - done)
         return len(self._of(0, start))
 
     def _of(self, part: int, start: int) -> list[Any]:
         """Return a part's batches after the epoch's first ``start`` samples."""
-        assert self._cut is not None  # called for samplers that can be cut
+        assert self._cut is not None  # called for samplers of Lightning's only
         with self._play(part):
             if (done := self.whole_batches(start)) is not None:
                 own = self._cut.rank
@@ -135,11 +141,11 @@ class TrainingBatches:
                     self._cut.rank = own
             order = _order(self._cut)
         rest = order[start:]
-        rest += (order * (1 + self.parts.whole // max(1, len(order))))[: -len(rest) % self.parts.whole]
-        return list(BatchSampler(rest[part :: self.parts.whole], self.size or 1, self.batches.drop_last))
+        rest += (order * (1 + self.parts.total // max(1, len(order))))[: -len(rest) % self.parts.total]
+        return list(BatchSampler(rest[part :: self.parts.total], self.size or 1, self.batches.drop_last))
 
     def _joined(self, start: int) -> Iterator[Any]:
-        dealt = [self._of(part, start) for part in range(self.parts.whole)]
+        dealt = [self._of(part, start) for part in range(self.parts.total)]
         for batches in zip(*dealt, strict=True):
             samples = [sample for row in zip(*batches, strict=True) for sample in row]
             yield samples[self.parts.worker :: self.parts.workers]
@@ -151,7 +157,7 @@ class TrainingBatches:
 
 
 def _order(sampler: DistributedSampler[Any]) -> list[Any]:
-    """Return the order of an epoch for one rank, without any padding."""
+    """Return the order of an epoch for a single rank, without padding."""
     kept = {name: getattr(sampler, name) for name in ("num_replicas", "rank", "num_samples", "total_size")}
     size = len(sampler.dataset)  # type: ignore[arg-type]  # a sampler's data set has a length
     vars(sampler).update(num_replicas=1, rank=0, num_samples=size, total_size=size)
@@ -162,15 +168,15 @@ def _order(sampler: DistributedSampler[Any]) -> list[Any]:
 
 
 class TurnLoader:
-    """Stands where a training loader stood: hands out the first part's batch of every step, and keeps the others'.
+    """Replaces a training loader: yields the first part's batch of every step, and keeps those of the others.
 
     Args:
         loader: yields the batches of a worker's parts, in turns.
-        parts: which these are. cut: False for data that the user has sharded, of which every worker has all turns.
-        over: batches to read over in the first iteration, for data that cannot be started in its middle.
+        parts: the parts of this worker. cut: False for data that the user shards, of which a worker has all turns.
+        over: batches to skip in the first iteration, for data that cannot start in its middle.
     """
 
-    def __init__(self, loader: Any, parts: Parts, play: Play, *, cut: bool, over: int = 0) -> None:
+    def __init__(self, loader: Any, parts: DataParts, play: Play, *, cut: bool, over: int = 0) -> None:
         vars(self).update(loader=loader, parts=parts, cut=cut, over=over, group=[], _play=play)
         vars(self)["taken"] = parts.played if cut else [parts.worker] * parts.turns
 

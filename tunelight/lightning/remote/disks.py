@@ -1,6 +1,6 @@
-"""Checkpoints between disks: what one node has and another needs goes through Ray's object store.
+"""Copies checkpoints between the disks of nodes, through Ray's object store.
 
-A file has the same path everywhere, so that what Trainers and callbacks say of it stays true.
+A file has the same path on all nodes, so that paths in Trainers and callbacks stay valid.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Files = dict[str, npt.NDArray[np.uint8]]
 
 
 def read(paths: Iterable[str]) -> Files:
-    """Return the contents of files, and of all files in folders (a sharded checkpoint is one)."""
-    found: Files = {}
+    """Return the contents of files, and of all files in folders; a sharded checkpoint is a folder."""
+    contents: Files = {}
     for path in map(Path, paths):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
-                found[str(file.absolute())] = np.fromfile(file, np.uint8)
-    return found
+                contents[str(file.absolute())] = np.fromfile(file, np.uint8)
+    return contents
 
 
 def write(files: Mapping[str, npt.NDArray[np.uint8]]) -> None:
-    """Write those files that are not here yet, each whole or not at all. Raises: CheckpointError."""
+    """Write the files that do not exist yet, each atomically. Raises: CheckpointError."""
     for path, content in files.items():
         target = Path(path)
         if target.exists():
@@ -42,5 +42,5 @@ def write(files: Mapping[str, npt.NDArray[np.uint8]]) -> None:
 
 
 def missing(paths: Iterable[str]) -> list[str]:
-    """Return the paths that do not exist here."""
+    """Return the paths that do not exist on this node."""
     return [path for path in paths if not Path(path).exists()]

@@ -1,4 +1,4 @@
-"""The driver's launcher: sends a Trainer's run to a gang and brings back what it leaves."""
+"""The driver's launcher: sends a Trainer's run to a gang and brings its results back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import cloudpickle
 import ray
@@ -40,15 +40,18 @@ from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation
 from tunelight.session.task import Task
 
+if TYPE_CHECKING:
+    from tunelight.lightning.remote.tune import TrialReporter
+
 _serials = itertools.count(1)
 _runs = itertools.count(1)
 _SAFE = ".tunelight"
 SAFE_EVERY_S = 5.0
-"""How often a run writes a checkpoint for its own safety, at most, and when it first does."""
+"""Seconds between the checkpoints that a run writes to survive a lost worker, at least."""
 _LOOK_S = 1.0
-"""How often the driver of an elastic gang looks whether workers have arrived."""
+"""Seconds after which the driver of an elastic gang looks again whether workers have arrived."""
 _PASSED_ON = ("NCCL_", "TORCH_NCCL_", "HOROVOD_")
-"""What a driver's variables that workers get too begin with: interfaces, protocols, time limits."""
+"""Prefixes of environment variables that workers get from the driver: interfaces, protocols, time limits."""
 _NO_STATES = (
     "The optimizers' states are gone with the workers that held them: there was no fit, its workers have ended, or "
     "another job has run on them since. Ask for them right after fit."
@@ -79,7 +82,7 @@ class DriverStrategy(Protocol):
 class DriverLauncher(_Launcher):
     """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
 
-    def __init__(self, strategy: DriverStrategy, before: Any) -> None:
+    def __init__(self, strategy: DriverStrategy, before: _Launcher | None) -> None:
         self.trainer: pl.Trainer
         self._strategy = strategy
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
@@ -91,14 +94,14 @@ class DriverLauncher(_Launcher):
 
     @property
     def is_interactive_compatible(self) -> bool:
-        """Say that notebooks are fine."""
+        """Return True: it works in notebooks."""
         return True
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
-        """Run ``function``, one of the Trainer's own, on the gang; return what it returns there.
+        """Run ``function``, a method of the Trainer, on the gang; return its result.
 
-        Raises: WorkerFailedError when a rank failed, as an instance of what was raised there too; StrategyError,
-            ResourceError, TrainFunctionError or SettingsError before any worker starts; GangError when they do not
+        Raises: WorkerFailedError if a rank failed, also an instance of the rank's exception; StrategyError,
+            ResourceError, TrainFunctionError or SettingsError before any worker starts; GangError if workers do not
             start.
         """
         if trainer is None:
@@ -113,7 +116,7 @@ class DriverLauncher(_Launcher):
             self.trainer = trainer
             self._strategy.give_callbacks_back()
             for logger in trainer.loggers:
-                _ = logger.version  # which folder it will be is settled here, once
+                _ = logger.version  # fixes the folder, once for all ranks
             sent = job.pack_run(trainer, function.__name__, args, kwargs)
             needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
             handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=_safe_folder(trainer))
@@ -137,26 +140,26 @@ class DriverLauncher(_Launcher):
             self._held = self._trained = None
 
     def training_state(self, *, missing_ok: bool = False) -> dict[str, Any]:
-        """Fetch optimizers' and schedulers' states of the last fit from the workers.
+        """Fetch the optimizers' and schedulers' states of the last fit from the workers.
 
-        Raises: StrategyError where there is none any more, unless ``missing_ok``.
+        Raises: StrategyError if they are gone; with ``missing_ok`` the result is empty then.
         """
         held, serial = self._trained or (None, 0)
         if held is None or held.closed or held.gang.trials != serial:
             if missing_ok:
                 return {}
             raise StrategyError(_NO_STATES)
-        (told,) = self._run(job.hand_in_training_state).values()
-        state = unpack(ray.get(told))
+        (packed,) = self._run(job.hand_in_training_state).values()
+        state = unpack(ray.get(packed))
         if state is None and not missing_ok:
             raise StrategyError(_NO_STATES)
         return dict(state or {})
 
     def _fetch(self, paths: list[str]) -> Files:
         """Fetch checkpoints from rank 0's disk."""
-        (told,) = self._run(job.hand_in_files, paths=paths).values()
-        found: Files = ray.get(told)
-        return found
+        (reference,) = self._run(job.hand_in_files, paths=paths).values()
+        files: Files = ray.get(reference)
+        return files
 
     # -- checks before anything starts
 
@@ -195,10 +198,13 @@ class DriverLauncher(_Launcher):
         paths: Sequence[str] = (),
         folder: Path | None = None,
     ) -> dict[int, Any]:
-        """Run ``function`` on every rank; return what they hand in, by rank.
+        """Run ``function`` on every rank; return their results by rank.
 
-        ``run`` is a packed Trainer's run, ``files`` the checkpoints that it may load, ``paths`` those to bring;
-        ``folder`` is for what a run needs to survive a lost worker, and gone after it.
+        Args:
+            run: a packed Trainer's run.
+            files: checkpoints that it may load.
+            paths: files to fetch from rank 0.
+            folder: where a run writes checkpoints to survive a lost worker; deleted after it.
         """
         folder = folder or Path.cwd()
         held = self._take()
@@ -242,8 +248,8 @@ class DriverLauncher(_Launcher):
             pool.close(held)
             held, task = self._take(), replace(task, resume=steady.resume)
 
-    def _finished(self, steady: ResilientRun, held: Held, reporter: Any, folder: Path) -> dict[int, Any]:
-        """Run a job to its end; return what ranks hand in. The gang is given back, or closed, unless it has to move."""
+    def _finished(self, steady: ResilientRun, held: Held, reporter: TrialReporter | None, folder: Path) -> dict[int, Any]:
+        """Run a job to its end; return the ranks' results. Gives the gang back or closes it, unless it must move."""
         gang = held.gang
         try:
             steady.start()
@@ -252,10 +258,10 @@ class DriverLauncher(_Launcher):
             if error.error.type_name == DRAINED:
                 raise
             if (last := _newest(folder)) is not None:
-                error.add_note(f"What it had learned is in {last.path}: fit(..., ckpt_path=...) goes on from there.")
+                error.add_note(f"Its last checkpoint is {last.path}: fit(..., ckpt_path=...) continues from there.")
             pool.give_back(held, self._strategy.workers.idle_timeout_s)
             raise
-        except BaseException as error:  # Ctrl-C, a stop by Tune: nobody waits for the ranks' next boundary
+        except BaseException as error:  # Ctrl-C, or a stop by Tune: the ranks' next boundary is not waited for
             if isinstance(error, SystemExit) and reporter is not None:
                 gang.finish(reason="stopped")
                 reporter.close()
@@ -266,12 +272,12 @@ class DriverLauncher(_Launcher):
         _forget(folder)
         if reporter is not None:
             reporter.close()
-        self._trained = (held, gang.trials)  # what is asked of it later does not disturb what it keeps
+        self._trained = (held, gang.trials)  # later requests leave its states as they are
         pool.give_back(held, self._strategy.workers.idle_timeout_s)
         return handed_in
 
     def _take(self) -> Held:
-        """Return a gang: the warm one, or another like it, or a new one."""
+        """Return a gang: this strategy's, another warm one like it, or a new one."""
         wanted, strategy = self._strategy.workers, self._strategy
         group = current_group()
         each = Reservation(
@@ -316,7 +322,7 @@ class DriverLauncher(_Launcher):
 
 
 def _check_group(backend: str | None) -> None:
-    """Refuse a ``process_group_backend`` that torch does not have, before workers start. Raises: StrategyError."""
+    """Raise StrategyError for a ``process_group_backend`` that torch does not have, before workers start."""
     known = torch.distributed.Backend.backend_list if torch.distributed.is_available() else []
     for name in [] if backend is None or not known else [part.split(":")[-1] for part in backend.split(",")]:
         if name.lower() not in known:
@@ -328,7 +334,7 @@ def _check_group(backend: str | None) -> None:
 
 
 class _Spares:
-    """Keeps the last two of the checkpoints that a run writes for its own safety."""
+    """Keeps the last two of the checkpoints that a run writes to survive a lost worker."""
 
     def __init__(self) -> None:
         self._left: list[CheckpointInfo] = []
@@ -338,12 +344,12 @@ class _Spares:
 
 
 def _with_run(task: Task, run: Packed) -> Task:
-    """Add a Trainer's run; Ray's store may let go of it once every rank has it, for it is put there at each start."""
+    """Add a Trainer's run. It is put into Ray's store at each start, so that Ray may free it once all ranks have it."""
     return replace(task, config={**task.config, "run": ray.put(run)})
 
 
-def _listen(run: ResilientRun, reporter: Any) -> dict[int, Any]:
-    """Follow a job to its end; return what ranks handed in at its last start. Raises: TrialError with the cause."""
+def _listen(run: ResilientRun, reporter: TrialReporter | None) -> dict[int, Any]:
+    """Follow a job to its end; return the ranks' results of its last start. Raises: TrialError with the cause."""
     elastic = run.gang.spec.reservation.least is not None
     with shown() as show:
         while run.running:
@@ -360,13 +366,13 @@ def _listen(run: ResilientRun, reporter: Any) -> dict[int, Any]:
 
 
 def _safe_folder(trainer: pl.Trainer) -> Path:
-    """Return where a run's own checkpoints go; where the gang has several nodes, it has to be one folder for all."""
+    """Return the folder of a run's own checkpoints; a gang on several nodes needs it on all of them."""
     name = f"{socket.gethostname()}-{os.getpid()}-{next(_runs)}"
     return Path(trainer.default_root_dir, _SAFE, name).absolute()
 
 
 def _newest(folder: Path) -> CheckpointInfo | None:
-    """Return the checkpoint that a run is to go on from, if there is one."""
+    """Return the checkpoint that a run continues from, if there is one."""
     info, warning = checkpoints.resume_point(folder)
     if warning is not None:
         _say(f"tunelight: {warning}")
@@ -374,7 +380,7 @@ def _newest(folder: Path) -> CheckpointInfo | None:
 
 
 def _forget(folder: Path) -> None:
-    """Delete what a run needed while it could still fail."""
+    """Delete the folder of a run's own checkpoints."""
     if folder.parent.name == _SAFE:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -386,7 +392,7 @@ def _seconds(timeout: timedelta | None) -> float | None:
 
 
 def _elsewhere(gang: Gang) -> bool:
-    """Tell whether a rank runs on another node than this process, which may have another disk."""
+    """Return whether a rank runs on another node than this process, perhaps with another disk."""
     if is_client():
         return True  # the node that Ray names is its server's: nothing says where this process is
     here = ray.get_runtime_context().get_node_id()
@@ -414,8 +420,8 @@ def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, nam
     return first
 
 
-def _reporter() -> Any:
-    """Return how reports reach the Tune trial that this process is, or None where it is none."""
+def _reporter() -> TrialReporter | None:
+    """Return the reporter to the Tune trial that this process runs; None outside of one."""
     if "ray.tune" not in sys.modules:
         return None
     from tunelight.lightning.remote.tune import trial_reporter  # Ray Tune is imported already

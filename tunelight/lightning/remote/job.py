@@ -1,7 +1,7 @@
 """A Trainer's run as a job for a gang: what a driver sends, what each rank does, what comes back.
 
-The Trainer goes as it is, with its model and data in one piece through Ray's object store, whose buffers each
-node holds once. Back come the weights, and whatever else a run in the driver's own process would have left.
+The Trainer is sent with its model and data through Ray's object store, which holds large buffers once a node. The
+ranks return the weights, and all other state that a run in the driver's own process would have changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tunelight.gang.reset import torch_flags
 from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
-from tunelight.lightning.state.changes import Changes, Parts
+from tunelight.lightning.state.changes import Changes, SharedParts
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
 from tunelight.session.session import get_session
@@ -51,12 +51,12 @@ class Globals:
 
     @classmethod
     def here(cls) -> Globals:
-        """Read those of this process."""
+        """Return those of this process."""
         environ = {name: os.environ[name] for name in _SEEDS if name in os.environ}
         return cls(_collect_rng_states(include_cuda=False), environ, [read() for read, _ in _flags()])
 
     def set(self) -> None:
-        """Make them this process's."""
+        """Set them in this process."""
         os.environ.update(self.environ)
         for (read, write), value in zip(_flags(), self.flags, strict=True):
             if read() != value:
@@ -70,7 +70,7 @@ def _flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
 
 @dataclass(frozen=True)
 class HandedIn:
-    """What a rank sends back: ``left`` is a packed `Left`, ``weights`` a packed state dict, if the run changed it."""
+    """A rank's result: ``left`` is a packed `Left`, ``weights`` a packed state dict if the run changed it."""
 
     left: Packed
     weights: Packed | None
@@ -78,21 +78,21 @@ class HandedIn:
 
 @dataclass(frozen=True)
 class Left:
-    """What a run leaves, but for the weights: all of it on rank 0, predictions on every rank."""
+    """The state after a run, without the weights: complete on rank 0, predictions only on the other ranks."""
 
     result: Any
     state: Any
     loops: dict[str, Any]
     metrics: list[dict[str, Any]]
     callbacks: list[Callback]
-    """The Trainer's, as the run has left them: those of the driver, and new ones of the model's."""
+    """The Trainer's callbacks after the run: those of the driver, and new ones of the model."""
     changes: Changes
     loggers: list[Packed | None]
     rng: dict[str, Any]
     should_stop: bool
     predictions: Any = None
     splits: tuple[bool, ...] = ()
-    """For each dataloader of ``predict``, whether its batches were dealt to the ranks."""
+    """For each dataloader of ``predict``, whether its batches were divided among the ranks."""
     files: tuple[str, ...] = ()
 
 
@@ -101,21 +101,21 @@ class Left:
 
 @dataclass(frozen=True)
 class Sent:
-    """A run as the ranks get it, and what of it the driver has too."""
+    """A run as sent to the ranks, and the parts of it that the driver keeps."""
 
     run: Packed
-    parts: Parts
+    parts: SharedParts
     callbacks: list[Callback]
 
 
 def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sent:
-    """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError with what cannot go."""
+    """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError."""
     given = [*args, *kwargs.values()]
     callbacks = list(trainer.callbacks)
     state, compiled = trainer.strategy.for_ranks(), compiling.take_off(trainer.lightning_module)
     try:
         data = [part for part in given if isinstance(part, pl.LightningDataModule)]
-        parts = Parts(_model(trainer, given), callbacks, data)
+        parts = SharedParts(_model(trainer, given), callbacks, data)
         run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
         return Sent(pack({**run, "strategy": state, "compiled": compiled, "parts": parts}), parts, callbacks)
     except Exception as error:
@@ -129,7 +129,7 @@ def _model(trainer: Any, given: Iterable[object]) -> Any:
 
 
 def _check_compiled(compiled: Any, model: pl.LightningModule) -> None:
-    """Raise TrainFunctionError if what ``torch.compile`` was told for ``model`` cannot be sent."""
+    """Raise TrainFunctionError if the arguments of ``torch.compile`` for ``model`` cannot be sent."""
     try:
         pack(compiled, {"model": model})
     except Exception as error:
@@ -157,21 +157,21 @@ def _unpicklable(trainer: Any, args: Any, kwargs: Any, error: Exception) -> Trai
 
 
 class Safeguard(Callback):
-    """Lets a fit write checkpoints, so that a lost worker costs little, and be resized, at its boundaries.
+    """Writes checkpoints at a fit's boundaries, so that it survives a lost worker and can be resized.
 
     Boundaries are the ends of validation, and those of epochs in a fit without validation. Runs on: worker.
     """
 
     reports = True
-    """It runs after the other callbacks, so that a checkpoint holds what they made of the boundary."""
+    """Run after the other callbacks, so that a checkpoint holds the state that they leave."""
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Come to a boundary."""
+        """Reach a boundary."""
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
             self._boundary(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Come to a boundary, where there is no validation."""
+        """Reach a boundary, in a fit without validation."""
         if not trainer.enable_validation:
             self._boundary(trainer)
 
@@ -189,27 +189,27 @@ _schedulers: list[dict[str, Any]] = []
 
 
 def run_on_rank(config: dict[str, Any]) -> None:
-    """Run the Trainer that a driver sent, as this rank. Runs on: worker."""
-    global _optimizer_states, _schedulers  # noqa: PLW0603 - what the last job of this worker left, until the next
+    """Run a driver's Trainer on this rank. Runs on: worker."""
+    global _optimizer_states, _schedulers  # noqa: PLW0603 - kept of this worker's last job, until the next
     _optimizer_states, _schedulers = None, []
     session = get_session()
     run = unpack(ray.get(config.pop("run")))
     trainer = run["trainer"]
-    strategy: Any = trainer.strategy  # a driver of ours sent it: one of tunelight's
+    strategy: Any = trainer.strategy  # one of tunelight's
     _arrive(trainer, strategy, run["strategy"])
     added = [*guard_callbacks(), *([] if session.task.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
     compiling.compile_again(run["compiled"])
-    parts: Parts = run["parts"]
+    parts: SharedParts = run["parts"]
     if session.context.rank == 0:
         parts.watch(_references(trainer, brought))
     run["globals"].set()
     if "files" in config:
         disks.write(ray.get(config.pop("files")))
     result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
-    after = [one for one in trainer.callbacks if one not in added]  # the driver knows nothing of them
+    after = [one for one in trainer.callbacks if one not in added]  # the driver does not have them
     trainer.callbacks = sorted(after, key=lambda one: brought.index(one) if one in brought else len(brought))
-    weights = strategy.full_weights() if _changed(trainer) else None  # collective, where it is sharded
+    weights = strategy.full_weights() if _changed(trainer) else None  # a collective if the model is sharded
     known = _references(trainer, brought)
     left = _leave(trainer, strategy, result, parts, known)
     if session.context.rank == 0 or left.predictions is not None:
@@ -222,7 +222,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
 
 
 def hand_in_files(config: dict[str, Any]) -> None:
-    """Send the driver the files that it lacks. Runs on: worker."""
+    """Send the driver files that it does not have. Runs on: worker."""
     if get_session().place.rank == 0:
         get_session().hand_in(ray.put(disks.read(config["paths"])))
 
@@ -231,12 +231,12 @@ def hand_in_training_state(_config: dict[str, Any]) -> None:
     """Send the driver the optimizers' and schedulers' states of the last fit. Runs on: worker."""
     states = None if _optimizer_states is None else _optimizer_states()
     if get_session().place.rank == 0:
-        told = None if states is None else {"optimizer_states": states, "lr_schedulers": _schedulers}
-        get_session().hand_in(ray.put(pack(told)))
+        state = None if states is None else {"optimizer_states": states, "lr_schedulers": _schedulers}
+        get_session().hand_in(ray.put(pack(state)))
 
 
 def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:
-    """Make a driver's Trainer one of this rank; ``sent`` is what its strategy has for the ranks."""
+    """Adapt a driver's Trainer to this rank; ``sent`` holds its strategy's attributes."""
     strategy.arrive(sent)
     connector = trainer._accelerator_connector
     connector.accelerator = strategy.accelerator
@@ -244,11 +244,11 @@ def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:
     connector._parallel_devices = list(strategy.parallel_devices or [])
     plugin = strategy.precision_plugin
     if isinstance(plugin, MixedPrecision):
-        plugin.device = strategy.root_device.type  # the driver may have none of the workers' devices
+        plugin.device = strategy.root_device.type  # the driver may have another kind of device
 
 
-def _leave(trainer: Any, strategy: Any, result: Any, parts: Parts, known: Mapping[str, object]) -> Left:
-    """Gather what the run leaves on this rank; of ``parts``, what ``known`` leads to, rank 0's changes."""
+def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: Mapping[str, object]) -> Left:
+    """Return the state after a run on this rank; changes to ``parts`` on rank 0 only."""
     predicting = trainer.state.fn == TrainerFn.PREDICTING
     zero = strategy.is_global_zero
     connector = trainer._logger_connector
@@ -269,19 +269,19 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: Parts, known: Mappin
 
 
 def _changed(trainer: Any) -> bool:
-    """Tell whether a run may have changed the weights: it trained, or it loaded a checkpoint."""
+    """Return whether a run may have changed the weights: it trained, or it loaded a checkpoint."""
     return trainer.state.fn == TrainerFn.FITTING or trainer.ckpt_path is not None
 
 
 def _references(trainer: Any, callbacks: Sequence[Callback]) -> dict[str, object]:
-    """Return what both sides have beside the parts, each by its name; ``callbacks`` are those that were sent."""
+    """Return the objects that driver and ranks both have, by name; ``callbacks`` are those that were sent."""
     known: dict[str, object] = {"trainer": trainer, "strategy": trainer.strategy, **_loops(trainer)}
     known |= {f"logger {index}": logger for index, logger in enumerate(trainer.loggers)}
     return known | {f"callback {index}": one for index, one in enumerate(callbacks)}
 
 
 def _loops(trainer: Any) -> dict[str, _Loop]:
-    """Return every loop of a Trainer by its path."""
+    """Return all loops of a Trainer by their paths."""
     found: dict[str, _Loop] = {}
 
     def walk(path: str, loop: _Loop) -> None:
@@ -296,7 +296,7 @@ def _loops(trainer: Any) -> dict[str, _Loop]:
 
 
 def _plain_state(trainer: Any) -> dict[str, Any]:
-    """Return the loops' counters and flags: attributes that are plain, by path and name."""
+    """Return the loops' counters and flags, by path and name."""
     plain = (_BaseProgress, bool, int, float, str)
     return {
         path: {name: value for name, value in vars(loop).items() if value is None or isinstance(value, plain)}
@@ -307,22 +307,22 @@ def _plain_state(trainer: Any) -> dict[str, Any]:
 def _packs(value: object, known: Mapping[str, object]) -> bool:
     try:
         pack_state(value, known)
-    except Exception:  # noqa: BLE001 - whatever pickling it raises, a callback of the model's is made anew next time
+    except Exception:  # noqa: BLE001 - pickling raises anything; the model's callbacks are made anew in the next run
         return False
     return True
 
 
 def _logger_state(logger: Any, known: Mapping[str, object]) -> Packed | None:
-    """Return a logger's attributes, packed; None where that cannot be pickled."""
+    """Return a logger's attributes, packed; None if they cannot be pickled."""
     try:
         reduced = logger.__reduce_ex__(2)
         return pack_state(reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(logger), known)
-    except Exception:  # noqa: BLE001 - whatever pickling it raises, the logger begins anew in the next run
+    except Exception:  # noqa: BLE001 - pickling raises anything; the logger begins anew in the next run
         return None
 
 
 def known_checkpoints(trainer: Any) -> list[str]:
-    """Return the checkpoints that a Trainer's callbacks know and that exist on this node."""
+    """Return the paths of checkpoints that a Trainer's callbacks know and that exist on this node."""
     paths: list[str] = []
     for one in trainer.checkpoint_callbacks:
         paths += [getattr(one, "best_model_path", ""), getattr(one, "last_model_path", "")]
@@ -331,7 +331,7 @@ def known_checkpoints(trainer: Any) -> list[str]:
 
 
 def needed_checkpoints(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """Return the checkpoints on this node that a run may load."""
+    """Return the paths of checkpoints on this node that a run may load."""
     given = inspect.signature(getattr(trainer, name)).bind(*args, **kwargs).arguments.get("ckpt_path")
     if given is not None and not disks.missing([str(given)]):
         return [str(given)]
@@ -350,9 +350,9 @@ def recover(
     args: tuple[Any, ...],
     fetch: Callable[[list[str]], disks.Files],
 ) -> Any:
-    """Leave the driver's Trainer and model as a run in this process would have left them; return its result.
+    """Bring the driver's Trainer and model into the state after the run; return the run's result.
 
-    ``fetch`` brings the checkpoints that are not on this node's disk.
+    ``fetch`` returns the contents of checkpoints that are not on this node's disk.
     """
     model = _model(trainer, args)
     trainer.strategy.connect(model)
@@ -383,10 +383,10 @@ def recover(
 
 
 def _recover_loggers(trainer: Any, states: list[Packed | None], known: Mapping[str, object]) -> None:
-    """Tell the driver's loggers what the workers' have begun, for the next run to go on with: a file, a run's id.
+    """Update the driver's loggers by those of the workers, so that the next run continues their files and run ids.
 
-    What is None there may be something here: a connection, which stays on its side.
+    Attributes that are None on the workers keep their values here: a connection is not sent.
     """
-    for logger, told in zip(trainer.loggers, states, strict=False):
-        if told is not None and isinstance(state := unpack(told, known), dict):
+    for logger, packed in zip(trainer.loggers, states, strict=False):
+        if packed is not None and isinstance(state := unpack(packed, known), dict):
             vars(logger).update({name: value for name, value in state.items() if value is not None})

@@ -1,4 +1,4 @@
-"""Reports of a gang that trains inside one of Ray Tune's function trainables, on to Tune."""
+"""Passes reports on to Tune, for a gang that trains inside one of Ray Tune's function trainables."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tunelight.messages import CheckpointInfo, Report
 
 
 class TrialReporter:
-    """Passes reports on to the Tune trial that this process is. Runs on: the trial's own process.
+    """Passes reports on to the Tune trial of this process. Runs on: the trial's own process.
 
-    Tune keeps a copy of each checkpoint that it is handed (as many as its ``num_to_keep`` says). Of the files that the
-    gang wrote, the last two are left while it trains, for a start after a fault.
+    Tune keeps copies of checkpoints (``num_to_keep`` of them). The gang's own files are deleted, except the last two
+    while it trains, from which it continues after a fault.
     """
 
     def __init__(self, folder: str) -> None:
@@ -25,7 +25,7 @@ class TrialReporter:
         self._left: list[CheckpointInfo] = []
 
     def __call__(self, report: Report) -> None:
-        """Report to Tune; it may end the trial here, by SystemExit."""
+        """Report to Tune, which may end the trial here by SystemExit."""
         if report.checkpoint is None:
             tune.report(report.metrics)
             return
@@ -35,14 +35,14 @@ class TrialReporter:
         self._left = checkpoints.keep_spares([*self._left, report.checkpoint])
 
     def close(self) -> None:
-        """Delete what the gang has written, once it has come to its end: Tune has copies."""
+        """Delete the gang's last checkpoints at its end: Tune has copies."""
         for info in self._left:
             checkpoints.discard(Path(info.path))
         self._left = []
 
 
 def trial_reporter() -> TrialReporter | None:
-    """Return the reporter of the trial that this process is, or None where it is none."""
+    """Return the reporter to the Tune trial of this process; None outside of one."""
     if not in_function_trainable():
         return None
     return TrialReporter(str(tune.get_context().get_trial_dir()))

@@ -1,9 +1,8 @@
-"""Adoption: a running training takes over another's weights and optimizer states in place, and another configuration.
+"""Adoption: replaces a running training's weights, optimizer states and configuration by another's, in place.
 
-What is exchanged is what the optimizers work on: weights, buffers and their own states, and what the module's
-``on_save_checkpoint`` adds. Epochs, steps, loaders, loggers and the position in learning-rate schedules stay the
-training's own. The exploit step of Jaderberg et al., "Population Based Training of Neural Networks"
-(https://arxiv.org/abs/1711.09846).
+Exchanged are weights, buffers, optimizer states, and what the module's ``on_save_checkpoint`` adds. Epochs, steps,
+loaders, loggers and the position in learning-rate schedules stay as they are. This is the exploit step of Jaderberg
+et al., "Population Based Training of Neural Networks" (https://arxiv.org/abs/1711.09846).
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from tunelight.lightning.transfer import Packed, pack_state, unpack_view
 from tunelight.settings.dotted import flatten
 
 _PROPORTIONAL = ("lr", "weight_decay")
-"""Options that keep their ratio to the configuration's value: a layer may have a tenth of the rate, or no decay."""
+"""Options scaled with the configuration's value: a layer may have a tenth of the rate, or no decay."""
 _OF_BUILDERS = ("data", "trainer")
-"""Parts of a configuration that make what a running Trainer cannot exchange."""
+"""Parts of a configuration whose objects a running Trainer cannot replace."""
 _NOTHING = object()
 
 
 class TrainerExchange:
-    """Gives and takes the state of one Trainer's fit. Runs on: worker, every rank at the same report."""
+    """Reads and replaces the state of a Trainer's fit. Runs on: worker, every rank at the same report."""
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
 
     def give(self) -> Packed:
-        """Return the whole state (gathered on rank 0 where it is sharded), which shows training's memory until sent."""
+        """Return the full state, gathered on rank 0 if it is sharded; it shares training's memory until it is sent."""
         trainer = self._trainer
         state: dict[str, Any] = {
             "epoch": trainer.current_epoch,
@@ -44,11 +43,11 @@ class TrainerExchange:
         return pack_state(state)
 
     def agree(self, yes: bool) -> bool:
-        """Return whether all ranks say yes."""
+        """Return whether ``yes`` is True on all ranks."""
         return bool(self._trainer.strategy.reduce_boolean_decision(yes, all=True))
 
     def take(self, state: Packed, before: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-        """Make ``state`` this training's own; return why nothing was changed, if it does not fit in place."""
+        """Load ``state``; return why nothing was changed, if it does not fit."""
         trainer, module = self._trainer, self._trainer.lightning_module
         came: dict[str, Any] = unpack_view(state)
         refused = _misfit(trainer, came) or _untaken(trainer, before, config)
@@ -58,7 +57,7 @@ class TrainerExchange:
         groups = [[_options(group) for group in one.param_groups] for one in trainer.optimizers]
         _load(trainer, came)
         for optimizer, options in zip(trainer.optimizers, groups, strict=True):
-            optimizer.zero_grad()  # what was accumulated is of weights that are gone
+            optimizer.zero_grad()  # accumulated gradients belong to the replaced weights
             for group, own in zip(optimizer.param_groups, options, strict=True):
                 group.update(own)
         put_values(trainer, before, config)
@@ -68,7 +67,7 @@ class TrainerExchange:
 
 
 def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Bring optimizers, learning-rate schedules, hparams and same-named attributes from one configuration to another.
+    """Change optimizers, learning-rate schedules, hparams and attributes of the same name to another configuration.
 
     A value belongs to the option, hparam or attribute that its key ends with (``model.lr``: ``lr``).
     """
@@ -99,7 +98,7 @@ def plain_values(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-# --- there and back -----------------------------------------------------------------------------------------
+# --- read and load -----------------------------------------------------------------------------------------
 
 
 def _weights(trainer: pl.Trainer) -> Mapping[str, Any]:
@@ -133,7 +132,7 @@ def _load(trainer: pl.Trainer, came: Mapping[str, Any]) -> None:
 
     set_model_state_dict(module, dict(_own(came["state_dict"])), options=_whole())
     for optimizer, state in zip(optimizers, came["optimizer_states"], strict=True):
-        if state.get("state"):  # torch raises where an optimizer keeps none (SGD without momentum)
+        if state.get("state"):  # torch raises for an optimizer without state (SGD without momentum)
             set_optimizer_state_dict(module, optimizer, _own(state), options=_whole())
 
 
@@ -144,7 +143,7 @@ def _whole() -> Any:
 
 
 def _own(value: Any) -> Any:
-    """Return a state with memory of its own: an optimizer keeps the tensors that it is handed."""
+    """Return a copy of a state: an optimizer keeps the tensors that it loads."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, Mapping):
@@ -158,7 +157,7 @@ def _own(value: Any) -> Any:
 
 
 def _misfit(trainer: pl.Trainer, came: Mapping[str, Any]) -> str | None:
-    """Return why a state is not one of this model and these optimizers."""
+    """Return why a state does not fit this model and these optimizers; None if it does."""
     own, theirs = trainer.lightning_module.state_dict(), came["state_dict"]
     if odd := sorted(own.keys() ^ theirs.keys()):
         return f"the models differ: {odd[0]} is in one of them only"
@@ -171,10 +170,10 @@ def _misfit(trainer: pl.Trainer, came: Mapping[str, Any]) -> str | None:
 
 
 def _untaken(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-    """Return which value nothing here would take: a model that is built does not look at its arguments again."""
+    """Return which value cannot be changed: a model reads its arguments only when it is made."""
     if callable(getattr(trainer.lightning_module, "on_adopt", None)):
-        told = [key for key, _, _ in _changed(before, config) if key.partition(".")[0] in _OF_BUILDERS]
-        return f"{told[0]} is of what is built once" if told else None
+        fixed = [key for key, _, _ in _changed(before, config) if key.partition(".")[0] in _OF_BUILDERS]
+        return f"{fixed[0]} is an argument of an object that is made only once" if fixed else None
     for key, old, _ in _changed(before, config):
         name = key.rpartition(".")[2]
         groups = [group for one in trainer.optimizers for group in one.param_groups if name in group]
@@ -207,7 +206,7 @@ def _move_schedules(trainer: pl.Trainer, old: Any, new: Any) -> None:
 
 
 def _moved(value: Any, name: str, old: Any, new: Any) -> Any:
-    """Return what an option becomes that is ``value`` under ``old``."""
+    """Return the new value of an option that is ``value`` under ``old``."""
     if isinstance(value, torch.Tensor):
         return value.fill_(_moved(value.item(), name, old, new)) if value.numel() == 1 else value
     if _same(value, old):
@@ -219,5 +218,5 @@ def _moved(value: Any, name: str, old: Any, new: Any) -> Any:
 def _same(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # noqa: BLE001 - arrays, say, which have no one answer
+    except Exception:  # noqa: BLE001 - arrays, for example, compare elementwise
         return one is other

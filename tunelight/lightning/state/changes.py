@@ -1,9 +1,9 @@
-"""What a run on the workers changes in objects that the driver has too, brought back to the driver's own.
+"""Brings changes that a run on the workers makes to model and callbacks back into the driver's objects.
 
-Model and callbacks are sent in one pickle with a list of their parts beside them, so both sides know the same parts by
-the same numbers. What changed in a part comes back and is put into the driver's own part, and a part that is met inside
-of something else comes back as its number. So model, callbacks and what they share are one graph again, as they would
-be after a run in the driver's own process. The model's weights come apart (``transfer.copy_into``).
+Model and callbacks are sent in one pickle with a list of their parts, so that both sides know the same parts by the
+same numbers. Changes of a part are returned and applied to the driver's part; a reference to a part inside of another
+object is returned as its number. So model, callbacks and shared objects are one graph again, as after a run in the
+driver's own process. The model's weights are returned separately (``transfer.copy_into``).
 """
 
 from __future__ import annotations
@@ -32,57 +32,57 @@ _LEAVES = (
     *(type, FunctionType, ModuleType, torch.Tensor, np.ndarray, BaseException),
     *(pl.Trainer, Strategy, Logger, Profiler, ProgressBar, _Loop),
 )
-"""What has no parts of its own here: it is known by a name, or travels whole."""
+"""Objects without parts of interest: known by a name, or sent as one."""
 _CONTAINERS = (dict, OrderedDict, defaultdict, AttributeDict, list, deque, set)
 _BUILTINS = (dict, list, deque, set, frozenset, tuple, int, float, complex, str, bytes, bytearray, np.generic)
 _OF_EACH_SIDE = LIGHTNINGS_OWN - {"training", "_automatic_optimization", "_strict_loading"}
-"""Attributes of modules that each side has its own of: devices, hooks; and weights, which come back apart."""
+"""Attributes of modules that belong to one side, such as devices and hooks; and weights, returned separately."""
 _MOST_ITEMS = 1000
-"""Containers with more items than this are not looked into for parts, and come back whole."""
+"""Containers with more items than this are not searched for parts, and returned as one."""
 _MOST_BYTES = 64 * 2**20
-"""What is bigger and belongs to the model stays on the workers, but for modules' tensors."""
+"""Larger attributes of the model stay on the workers, except modules' tensors."""
 _MOST_NAMED = 5
-"""How many attributes a warning names."""
+"""Number of attributes that a warning names."""
 _ABSENT = object()
 
-Place = tuple[int, str, str]
-"""Where something is: a part's number, the dict in it ("" for its attributes), a name in that ("" for all of it)."""
+Address = tuple[int, str, str]
+"""A location: a part's number, the dict in it ("" for its attributes), a name in that ("" for all of it)."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a run has changed: new contents, what is gone, and whether a parameter wants a gradient."""
+    """Changes of a run: new contents, deleted attributes, and parameters' ``requires_grad``."""
 
-    contents: dict[Place, Any] = field(default_factory=dict)
-    gone: list[Place] = field(default_factory=list)
-    frozen: dict[Place, bool] = field(default_factory=dict)
+    contents: dict[Address, Any] = field(default_factory=dict)
+    gone: list[Address] = field(default_factory=list)
+    frozen: dict[Address, bool] = field(default_factory=dict)
     states: dict[int, Any] = field(default_factory=dict)
-    """The ``state_dict`` of callbacks some of whose attributes cannot be sent."""
+    """The ``state_dict`` of callbacks with attributes that cannot be sent."""
     lost: dict[str, str] = field(default_factory=dict)
-    """What does not come back, and why."""
+    """Attributes that are not returned, and why."""
 
 
 @dataclass(frozen=True)
 class _Unsent:
-    """Stands for the content of what cannot be sent; it is taken for unchanged while it is the same object."""
+    """Replaces a value that cannot be sent; it counts as unchanged while it is the same object."""
 
     identity: int
     why: str = field(compare=False)
 
 
-class Parts:
-    """The parts of a model, its callbacks and its data that both sides of a run have, in one order.
+class SharedParts:
+    """The parts of a model, its callbacks and its data that both sides of a run have, in the same order.
 
-    It is made on the driver and sent with them. What each side has beside them, by name, is ``named``.
+    It is made on the driver and sent with them. Arguments ``named`` are further objects of both sides, by name.
     """
 
     def __init__(self, model: nn.Module | None, callbacks: Iterable[object], data: Iterable[object]) -> None:
         models = [] if model is None else [model]
         self.all = _walk([*models, *callbacks, *data])
         self._of_model = len(_walk(models))
-        """So many of them, the first ones, are the model's."""
+        """Number of parts of the model; they come first."""
         modules = [(number, part) for number, part in enumerate(self.all) if isinstance(part, nn.Module)]
-        self._slots: list[Place] = [
+        self._slots: list[Address] = [
             (number, kind, name)
             for number, module in modules
             for kind in ("_parameters", "_buffers", "_modules")
@@ -91,16 +91,16 @@ class Parts:
         ]
         weights = set() if model is None else _weights(model)
         self._apart = [slot for slot in self._slots if slot[1] != "_modules" and id(self._at(slot)) not in weights]
-        """Tensors that do not come back with the model's weights: those of other modules, and some buffers."""
-        self._marks: dict[Place, Any] = {}
-        self._grads: dict[Place, bool] = {}
+        """Tensors that are not returned with the model's weights: those of other modules, and some buffers."""
+        self._marks: dict[Address, Any] = {}
+        self._grads: dict[Address, bool] = {}
 
-    def _at(self, slot: Place) -> Any:
+    def _at(self, slot: Address) -> Any:
         number, kind, name = slot
         return vars(self.all[number])[kind].get(name)
 
     def references(self, named: Mapping[str, object]) -> dict[str, object]:
-        """Return what both sides have, as it is by now, each by a name."""
+        """Return the objects that both sides have at present, by name."""
         found = {f"part {number}": part for number, part in enumerate(self.all)}
         found |= {"{}.{}.{}".format(*slot): self._at(slot) for slot in self._slots}
         return {name: value for name, value in {**found, **named}.items() if value is not None}
@@ -108,13 +108,13 @@ class Parts:
     # -- on rank 0
 
     def watch(self, named: Mapping[str, object]) -> None:
-        """Take down how things are before the run."""
+        """Remember the state before the run."""
         self._marks = {place: mark for place, _, mark in self._marked(self.references(named))}
         self._grads = self._wanting()
 
     def changes(self, named: Mapping[str, object]) -> Changes:
-        """Return what is not as it was."""
-        made, seen = Changes(), set[Place]()
+        """Return what has changed since `watch`."""
+        made, seen = Changes(), set[Address]()
         for place, value, mark in self._marked(self.references(named)):
             seen.add(place)
             if mark == self._marks.get(place, _ABSENT):
@@ -129,12 +129,12 @@ class Parts:
         )
         return made
 
-    def _wanting(self) -> dict[Place, bool]:
+    def _wanting(self) -> dict[Address, bool]:
         slots = [slot for slot in self._slots if slot[1] == "_parameters"]
         return {slot: value.requires_grad for slot in slots if (value := self._at(slot)) is not None}
 
-    def _marked(self, known: Mapping[str, object]) -> Iterator[tuple[Place, Any, Any]]:
-        """Yield all that can change: its place, its value, and a mark, which is equal while nothing changes."""
+    def _marked(self, known: Mapping[str, object]) -> Iterator[tuple[Address, Any, Any]]:
+        """Yield all values that can change: place, value, and a mark that is equal while the value is unchanged."""
         names = {id(value): name for name, value in known.items()}
         for number, part in enumerate(self.all):
             for name, value in _contents(part):
@@ -145,7 +145,7 @@ class Parts:
                 yield slot, tensor, _mark(tensor, {}, {}, limited=False)
 
     def _tell_state(self, number: int, made: Changes) -> bool:
-        """Send a callback's own ``state_dict`` where an attribute of it cannot be; False if it has none."""
+        """Send a callback's ``state_dict`` if an attribute cannot be sent; return False if it has none."""
         part = self.all[number]
         if not isinstance(part, pl.Callback) or type(part).state_dict is pl.Callback.state_dict:
             return False
@@ -155,12 +155,12 @@ class Parts:
         made.states[number] = state
         return True
 
-    def _is_gone(self, place: Place) -> bool:
+    def _is_gone(self, place: Address) -> bool:
         number, kind, name = place
         return not kind and bool(name) and name not in vars(self.all[number])
 
-    def _called(self, place: Place) -> str:
-        """Return how a reader knows an attribute, or the one that a container is in."""
+    def _called(self, place: Address) -> str:
+        """Return the name of an attribute for a warning; for a container, the attribute that holds it."""
         number, _, name = place
         part = self.all[number]
         if not name:
@@ -174,7 +174,7 @@ class Parts:
     # -- on the driver
 
     def put(self, changes: Changes) -> None:
-        """Make the driver's parts what the workers' have become; warn of what cannot be had."""
+        """Apply changes to the driver's parts; warn of those that could not be sent."""
         for place, value in changes.contents.items():
             self._put(place, value)
         for number, _, name in changes.gone:
@@ -192,7 +192,7 @@ class Parts:
                 stacklevel=2,
             )
 
-    def _put(self, place: Place, value: Any) -> None:
+    def _put(self, place: Address, value: Any) -> None:
         number, kind, name = place
         part = self.all[number]
         if kind:
@@ -209,11 +209,11 @@ class Parts:
             part.__setstate__(value)
 
 
-# --- what parts there are, and what is in them ------------------------------------------------------------
+# --- parts and their contents ------------------------------------------------------------
 
 
 def _walk(roots: list[Any]) -> list[Any]:
-    """Return the roots, and the modules, containers and plain objects in them, each once."""
+    """Return the roots and the modules, containers and plain objects in them, each once."""
     found: dict[int, Any] = {}
     left = [(root, True) for root in roots[::-1]]
     while left:
@@ -232,7 +232,7 @@ def _walk(roots: list[Any]) -> list[Any]:
 
 
 def _weights(model: nn.Module) -> set[int]:
-    """Return the ids of what comes back with the model's weights: parameters, and buffers that are kept."""
+    """Return the ids of tensors that are returned with the model's weights: parameters and persistent buffers."""
     found = {id(value) for value in model.parameters()}
     for module in model.modules():
         passing = module._non_persistent_buffers_set
@@ -249,7 +249,7 @@ def _inside(part: Any) -> list[Any]:
 
 
 def _contents(part: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what is in a part: its attributes by name, or under "" all of it."""
+    """Yield the contents of a part: its attributes by name, or "" and all of it."""
     kind = type(part)
     if kind in _CONTAINERS:
         yield "", dict(part) if isinstance(part, dict) else set(part) if kind is set else list(part)
@@ -262,7 +262,7 @@ def _contents(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_its_attributes(value: Any) -> bool:
-    """Tell whether pickle makes an object anew from its attributes and from nothing else."""
+    """Return whether pickle restores an object from its attributes alone."""
     kind: Any = type(value)
     if kind is SimpleNamespace:
         return True
@@ -280,29 +280,29 @@ def _is_its_attributes(value: Any) -> bool:
 
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes that are sent as they are; a ``__getstate__`` may leave some out. Of data: plain ones."""
+    """Yield the attributes that are sent unchanged; a ``__getstate__`` may omit some. Of data modules: plain ones."""
     own, kind = dict(vars(owner)), cast("Any", type(owner))
     sent: Any = own if kind.__getstate__ is object.__getstate__ else owner.__getstate__()
     for name, value in own.items():
         if isinstance(owner, nn.Module) and (name in _OF_EACH_SIDE or name.startswith("__")):
-            continue  # torch's own: with two underscores, what FSDP keeps of a module
+            continue  # torch's own; FSDP's attributes of a module begin with two underscores
         if callable(getattr(kind, name, None)):
-            continue  # a method that somebody stands before, such as FSDP or Lightning, for one side's sake
+            continue  # a method replaced on one side, by FSDP or Lightning for example
         if isinstance(owner, pl.LightningDataModule) and not _is_simple(value):
-            continue  # what it has loaded stays where it was loaded
+            continue  # loaded data stays where it was loaded
         if isinstance(sent, Mapping) and sent.get(name, _ABSENT) is value:
             yield name, value
 
 
 def _is_simple(value: Any) -> bool:
-    """Tell whether a value is plain, or holds few plain values."""
+    """Return whether a value is plain, or a small container of plain values."""
     if isinstance(value, dict | list | tuple | set) and len(value) <= _MOST_ITEMS:
         return all(_is_simple(item) for item in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, _PLAIN)
 
 
 def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], limited: bool = True) -> Any:
-    """Return what is equal for equal values: of what cannot be sent, an `_Unsent`."""
+    """Return a mark that is equal for equal values; an `_Unsent` for a value that cannot be sent."""
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
@@ -310,7 +310,7 @@ def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], lim
         return "known", names[id(value)]
     try:
         packed = pack_state(value, known)
-    except Exception as error:  # noqa: BLE001 - whatever pickling it raises, it cannot be sent
+    except Exception as error:  # noqa: BLE001 - pickling raises anything; the value cannot be sent
         return _Unsent(id(value), f"{type(error).__name__}: {error}")
     if limited and packed.nbytes > _MOST_BYTES:
         return _Unsent(id(value), f"it is {packed.nbytes / 2**20:.0f} MB")

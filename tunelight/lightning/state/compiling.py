@@ -1,6 +1,6 @@
-"""A model that came out of ``torch.compile``: it is sent as it was before, and compiled on each worker.
+"""Models from ``torch.compile``: they are sent without compiled methods, and compiled again on each worker.
 
-Lightning puts compiled methods into such a model, which cannot be pickled; what ``torch.compile`` was told can.
+Lightning puts compiled methods into such a model, which cannot be pickled; the arguments of ``torch.compile`` can.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _METHODS = ("forward", "training_step", "validation_step", "test_step", "predict
 
 
 def take_off(model: Any) -> OptimizedModule | None:
-    """Give a compiled model its own methods back; return what compiles it again, None where it is not compiled.
+    """Restore a compiled model's own methods; return an object that compiles it again, None if it is not compiled.
 
     The object that ``torch.compile`` returned stays usable, and another call of the Trainer with it compiles again.
     Runs on: driver.
@@ -24,13 +24,13 @@ def take_off(model: Any) -> OptimizedModule | None:
         return None
     compiled = OptimizedModule(model, model._compiler_ctx["dynamo_ctx"])
     to_uncompiled(model)
-    for name in _METHODS:  # they are attributes of the model now: those of its class need not be
+    for name in _METHODS:  # now attributes of the model: redundant for methods of its class
         if vars(model).get(name) == getattr(type(model), name).__get__(model):
             del vars(model)[name]
     return compiled
 
 
 def compile_again(compiled: OptimizedModule | None) -> None:
-    """Compile the model's methods as they were on the driver (None: they were not). Runs on: worker."""
+    """Compile the model's methods as on the driver (None: they were not compiled). Runs on: worker."""
     if compiled is not None:
         from_compiled(compiled)

@@ -1,4 +1,4 @@
-"""What ``self.log`` has gathered of an epoch that is not over yet: kept in a checkpoint, and put back."""
+"""Metrics of ``self.log`` in a running epoch: saved in a checkpoint and restored."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_grap
 _VALUES = ("value", "cumulated_batch_size", "_forward_cache")
 
 Logged = dict[str, dict[str, Any]]
-"""What was logged by key; plain data and tensors."""
+"""Logged metrics by key, as plain data and tensors."""
 
 
 def state(results: Any) -> Logged:
-    """Return what ``results`` (Lightning's, of a training epoch) hold."""
+    """Return the content of ``results``, Lightning's collection of a training epoch."""
     kept: Logged = {}
     for key, metric in results.items():
         if metric.has_reset:
@@ -38,9 +38,9 @@ def state(results: Any) -> Logged:
 
 
 def shared_out(everywhere: list[Logged], rank: int, world_size: int) -> list[Logged]:
-    """Return what one of ``world_size`` ranks takes over of what the ranks had logged.
+    """Return the former ranks' metrics that ``rank`` of ``world_size`` ranks takes over.
 
-    A rank that is new takes nothing over, but has the same keys: at the epoch's end all ranks reduce the same ones.
+    A new rank gets the same keys without values: at the epoch's end all ranks reduce the same keys.
     """
     if rank < len(everywhere):
         return everywhere[rank::world_size]
@@ -50,9 +50,9 @@ def shared_out(everywhere: list[Logged], rank: int, world_size: int) -> list[Log
 
 
 def put(trainer: pl.Trainer, states: list[Logged], note: Callable[[str], object]) -> None:
-    """Let the training epoch's results go on from ``states``: this rank's own, and those of ranks that are gone.
+    """Restore the training epoch's results from ``states``: this rank's own, and those of lost ranks.
 
-    ``note`` is told what cannot be taken over, for the person who runs this.
+    ``note`` is called with a warning for each metric that cannot be restored.
     """
     results = trainer.fit_loop.epoch_loop._results
     for number, one in enumerate(states):
@@ -63,14 +63,14 @@ def put(trainer: pl.Trainer, states: list[Logged], note: Callable[[str], object]
                     note(f"The metric {kept['name']!r} lacks a share {whose} in this epoch: {why}.")
                 continue
             if number and not kept["sync"]:
-                continue  # it is rank 0's share alone that is logged
+                continue  # only rank 0's share of it is logged
             metric = results.get(key)
             if metric is None:
                 metric = results[key] = _made(trainer, kept)
             if not kept.get("empty"):
                 _add(metric, {name: value.to(trainer.strategy.root_device) for name, value in kept["values"].items()})
     if any(states):
-        # Else the first batch would count as the epoch's first, which empties the results.
+        # Otherwise the next batch counts as the epoch's first, which empties the results.
         trainer._logger_connector._first_loop_iter = False
 
 
@@ -82,9 +82,9 @@ def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:
 
 
 def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any], *, merge: bool) -> str | None:
-    """Give a metric of the model the state that it had, or add that of a rank that is gone.
+    """Restore the state of one of the model's metrics, or merge that of a lost rank into it.
 
-    Returns: None, or why that could not be done.
+    Returns: None, or why that failed.
     """
     value: Any = dict(trainer.lightning_module.named_modules()).get(kept["metric_attribute"])
     if value is None:
@@ -93,7 +93,7 @@ def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any
     if merge:
         try:
             value.merge_state(states)
-        except Exception as error:  # noqa: BLE001 - a metric may forbid it, and one of the user's raise anything
+        except Exception as error:  # noqa: BLE001 - a metric may forbid it, and a user's may raise anything
             return f"{type(value).__name__} cannot merge states ({type(error).__name__}: {error})"
         return None
     for name, state in states.items() if not kept.get("empty") else ():

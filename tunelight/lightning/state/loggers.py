@@ -1,7 +1,7 @@
-"""Loggers of a trial: one run a trial, named and grouped by sweep, and gone on with where the trial starts again.
+"""Loggers of a trial: each has one run, named and grouped by sweep, which a restarted trial continues.
 
-Which version (``version_0``, ...) or run a logger took is noted in the trial's folder. CSVLogger and TensorBoardLogger
-go on as one curve; what WandbLogger, MLFlowLogger and others do with a step that comes again is theirs.
+The version (``version_0``, ...) or run of a logger is kept in the trial's folder. CSVLogger and TensorBoardLogger
+continue as one curve; how WandbLogger, MLFlowLogger and others treat a repeated step is up to them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tunelight.session.session import Session
 
 _NOTE = "loggers.json"
 _LIGHTNINGS_NAME = "lightning_logs"
-"""What MLFlowLogger calls an experiment that was given no name."""
+"""MLFlowLogger's default name of an experiment."""
 
 
 def go_on(trainer: pl.Trainer, session: Session) -> None:
-    """Give each logger a run of the trial's own: the one of its former start, keeping what it wrote then, or a new one.
+    """Give each logger a run of the trial: the one of its former start, with its content, or a new one.
 
-    Names and groups that a logger was given stay. Runs on: worker, before a fit looks for its loggers' folders.
+    Names and groups that the user has set stay. Runs on: worker, before a fit looks for its loggers' folders.
     """
     context = session.context
     note = Path(context.trial_dir, _NOTE)
@@ -55,7 +55,7 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
 
 
 def configuration(trainer: pl.Trainer, pl_module: pl.LightningModule, session: Session) -> None:
-    """Log the trial's configuration, where neither module nor data module logs hyperparameters of its own.
+    """Log the trial's configuration, unless the module or the data module logs hyperparameters.
 
     Runs on: worker, when a fit starts.
     """
@@ -71,9 +71,9 @@ def _sweep(context: Context) -> str:
 
 
 def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: bool) -> str | None:
-    """Return a version of the trial's own for a folder that trials share; None for one inside the trial's folder.
+    """Return a version that is unique to the trial, for a folder that trials share; None inside the trial's folder.
 
-    Of a shared one, trials that start at once would take the same next number.
+    In a shared folder, trials that start at the same time would take the same next number.
     """
     folder = Path(logger.save_dir or ".").absolute()
     if job or folder.is_relative_to(Path(context.trial_dir).absolute()):
@@ -82,27 +82,27 @@ def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: boo
 
 
 def _named(logger: Any, context: Context, run: str | None) -> str | None:
-    """Give a logger that keeps its runs elsewhere a run of the trial's own; return its id, None for other loggers."""
+    """Name the run of a logger that keeps its runs on a server; return its id, None for other loggers."""
     if isinstance(logger, WandbLogger):
         return _name_wandb(logger, context, run)
     return _name_mlflow(logger, context, run) if isinstance(logger, MLFlowLogger) else None
 
 
 def _name_wandb(logger: WandbLogger, context: Context, run: str | None) -> str | None:
-    """Name and group a run of Weights & Biases that has not begun, and let it go on with ``run``; return its id."""
+    """Name and group a run of Weights & Biases that has not begun, or continue ``run``; return its id."""
     init = logger._wandb_init
     if logger._experiment is not None or getattr(logger, "_attach_id", None) is not None:
         return None
     sweep = _sweep(context)
     init["name"] = logger._name = init.get("name") or f"{sweep}-{context.trial_id}"
     init["group"] = init.get("group") or sweep
-    # An id holds within a project, where a sweep of the same name may have been before.
+    # Ids are unique in a project, which may have had a sweep of the same name.
     init["id"] = logger._id = init.get("id") or run or f"{sweep}-{context.trial_id}-{secrets.token_hex(4)}"
     return str(init["id"])
 
 
 def _name_mlflow(logger: MLFlowLogger, context: Context, run: str | None) -> str | None:
-    """Name a run of MLflow that has not begun, in an experiment of the sweep, or go on with ``run``; return its id."""
+    """Name a run of MLflow that has not begun, in the sweep's experiment, or continue ``run``; return its id."""
     if logger._initialized or context.rank > 0:
         return None
     sweep = _sweep(context)
@@ -111,17 +111,17 @@ def _name_mlflow(logger: MLFlowLogger, context: Context, run: str | None) -> str
     logger._run_name = logger._run_name or f"{sweep}-{context.trial_id}"
     logger.tags = {"tunelight.sweep": sweep, "tunelight.trial": context.trial_id, **(logger.tags or {})}
     logger._run_id = logger._run_id or run
-    return logger.run_id  # made now, for it is noted before anything can fail
+    return logger.run_id  # this makes it: its id is saved before anything can fail
 
 
 def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:
-    """Keep what a logger wrote before; from ``scratch``, all of it is to come again."""
+    """Keep a logger's former content; from ``scratch``, discard it, since all steps are repeated."""
     if isinstance(logger, TensorBoardLogger):
         if scratch:
             logger._kwargs["purge_step"] = 0
         return
     rows = [] if scratch else _read(logger)
-    with warnings.catch_warnings(action="ignore"):  # of the file that this deletes
+    with warnings.catch_warnings(action="ignore"):  # Lightning warns of the file, which it deletes
         writer = logger.experiment
     if rows:
         _write(writer, rows)
@@ -150,7 +150,7 @@ def _write(writer: Any, rows: list[dict[str, str]]) -> None:
 
 
 def rows(trainer: pl.Trainer) -> dict[int, int]:
-    """Return how many rows each CSVLogger has written, by its place among the loggers. Known on rank 0."""
+    """Return the number of rows of each CSVLogger, by its index among the loggers. Empty on other ranks than 0."""
     counts = {}
     for number, logger in enumerate(trainer.loggers if trainer.is_global_zero else []):
         if isinstance(logger, CSVLogger) and logger._experiment is not None:
@@ -160,7 +160,7 @@ def rows(trainer: pl.Trainer) -> dict[int, int]:
 
 
 def drop_lost(trainer: pl.Trainer, checkpoint: dict[str, Any], counts: dict[int, int]) -> None:
-    """Drop what loggers wrote after ``checkpoint``: those steps come again."""
+    """Discard what loggers wrote after ``checkpoint``: these steps are repeated."""
     if not trainer.is_global_zero:
         return
     loops = checkpoint.get("loops", {}).get("fit_loop", {})
@@ -173,7 +173,7 @@ def drop_lost(trainer: pl.Trainer, checkpoint: dict[str, Any], counts: dict[int,
 
 
 def _purge(logger: TensorBoardLogger, step: int) -> None:
-    """Hide the events from a step on, as TensorBoard does for a writer with ``purge_step``."""
+    """Hide the events from a step on, by TensorBoard's ``purge_step``."""
     logger._kwargs["purge_step"] = step
     if logger._experiment is not None:
         logger._experiment.close()

@@ -1,4 +1,4 @@
-"""Learning rates in a gang of another size than wanted: scaled by the size or its root, over a warm-up.
+"""Learning rates in a gang that is smaller than intended: scaled by its size or the root of it, over a warm-up.
 
 Linear scaling and its warm-up are those of Goyal et al., "Accurate, Large Minibatch SGD" (arXiv:1706.02677).
 """
@@ -16,16 +16,16 @@ OF_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr", "eta_min")
 
 
 def factor_for(keep: str, workers: int, wanted: int) -> float:
-    """Return what learning rates are multiplied by in a gang of ``workers`` instead of ``wanted``."""
+    """Return the factor of learning rates in a gang of ``workers`` in place of ``wanted``."""
     if keep == "batch":
         return 1.0
     return float((workers / wanted) ** (1.0 if keep == "linear" else 0.5))
 
 
 class LearningRates:
-    """Keeps all learning rates of a fit at a factor: at once, or from the one before over a number of steps.
+    """Scales all learning rates of a fit by a factor, at once or over a number of steps.
 
-    The factor that rates have is kept in the checkpoint with them, so that it is applied once.
+    The present factor is saved in the checkpoint with the rates, so that it is not applied twice.
     """
 
     def __init__(self, session: Session | None) -> None:
@@ -38,11 +38,11 @@ class LearningRates:
         self._over = False
 
     def state(self) -> dict[str, Any]:
-        """Return what the checkpoint has to hold."""
+        """Return the state for a checkpoint."""
         return {"from": self._from, "at": self._at, "target": self._target, "factor": self._factor}
 
     def begin(self, trainer: pl.Trainer, kept: dict[str, Any] | None) -> None:
-        """Start a fit: from scratch with the gang's own rates, else from those in the checkpoint."""
+        """Start a fit, from scratch or with the factor ``kept`` in a checkpoint."""
         self._from, self._at, self._factor, self._over = self._target, 0, 1.0, False
         if kept is not None:
             self._factor = kept["factor"]
@@ -53,23 +53,23 @@ class LearningRates:
         self.follow(trainer)
 
     def at(self, step: int) -> float:
-        """Return the factor that the optimizer step after ``step`` others is to have."""
+        """Return the factor of the optimizer step after ``step`` others."""
         done = 1.0 if self._warmup <= 0 else min(1.0, (step - self._at + 1) / self._warmup)
         return self._target if done == 1.0 else self._from + (self._target - self._from) * done
 
     def follow(self, trainer: pl.Trainer) -> None:
-        """Bring all rates to where they are to be at the step that comes next."""
+        """Set all rates for the next step."""
         if self._over:
             return
-        wanted = self.at(trainer.global_step)
-        if wanted != self._factor:
-            scale(trainer, wanted / self._factor)
-            self._factor = wanted
-        self._over = wanted == self._target
+        factor = self.at(trainer.global_step)
+        if factor != self._factor:
+            scale(trainer, factor / self._factor)
+            self._factor = factor
+        self._over = factor == self._target
 
 
 def scale(trainer: pl.Trainer, factor: float) -> None:
-    """Multiply the learning rates of a Trainer's optimizers, and those that its schedulers start from or go to."""
+    """Multiply the learning rates of a Trainer's optimizers, and the initial and final ones of its schedulers."""
     for optimizer in trainer.optimizers:
         for group in optimizer.param_groups:
             for name in OF_GROUPS:
@@ -86,7 +86,7 @@ def scale(trainer: pl.Trainer, factor: float) -> None:
 
 
 def each(scheduler: Any) -> Iterator[Any]:
-    """Yield a scheduler and all that it is made of."""
+    """Yield a scheduler and those that it consists of."""
     yield scheduler
     for one in getattr(scheduler, "_schedulers", []):
         yield from each(one)

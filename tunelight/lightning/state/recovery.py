@@ -1,8 +1,7 @@
-"""Recovery: what a checkpoint has to hold, beside Lightning's own, so that a trial goes on as if nothing had been.
+"""Recovery: adds to Lightning's checkpoints what a trial needs to continue exactly as without a failure.
 
-Lightning keeps weights, optimizers, schedules and counters. What it leaves out is kept here: every rank's random
-generators, the metrics that were logged and those half-way through their epoch, how the data was cut, and which rows
-the loggers had written.
+Lightning's checkpoints hold weights, optimizers, schedules and counters. Recovery adds every rank's random generators,
+logged metrics and those of a running epoch, how the data was divided, and how many rows the loggers had written.
 """
 
 from __future__ import annotations
@@ -20,20 +19,17 @@ from tunelight.lightning.state.rates import LearningRates
 from tunelight.session.session import Session
 
 KEY = "tunelight"
-"""Under this key a Lightning checkpoint holds what is kept here."""
+"""The key of Recovery's part of a Lightning checkpoint."""
 
 
 class Recovery(Callback):
-    """Keeps and puts back what makes a recovered run the run without a failure. One for each Trainer of a trial.
-
-    Runs on: worker.
-    """
+    """Saves and restores what Lightning's checkpoints lack. Each Trainer of a trial has one. Runs on: worker."""
 
     def __init__(self, session: Session | None) -> None:
         self.generators = Generators()
         self.rates = LearningRates(session)
         self.parts_before: int | None = None
-        """Into how many parts the data was cut when the checkpoint was written."""
+        """Number of parts that the data was divided into when the checkpoint was written."""
         self._session = session
         self._begin()
 
@@ -44,17 +40,17 @@ class Recovery(Callback):
         self.parts_before = None
         self._done = 0
         self._own = False
-        """True where the trial's own checkpoint, written with its last report, is gone on from."""
+        """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
 
     @property
-    def goes_on(self) -> bool:
-        """Tell whether a fit that starts goes on from a checkpoint of this kind."""
+    def resumed(self) -> bool:
+        """Return whether this fit continues from a checkpoint that has Recovery's part."""
         return self._loaded is not None
 
     # -- around a fit
 
     def install(self, trainer: pl.Trainer) -> None:
-        """Stand between the loops of a fit that starts, and let its loggers go on where the trial's were."""
+        """Wrap the loops of a fit that starts, and let its loggers continue the trial's runs."""
         self._begin()
         self._own = self._session is not None and self._session.checkpoint_for_fit() is not None
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
@@ -64,26 +60,26 @@ class Recovery(Callback):
             loggers.go_on(trainer, self._session)
 
     def uninstall(self, trainer: pl.Trainer) -> None:
-        """Leave the loops as they were."""
+        """Remove the wrappers of the loops."""
         vars(trainer.fit_loop).pop("on_run_start", None)
         vars(trainer.fit_loop.epoch_loop).pop("run", None)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Let reports come last at each hook, so that what they write holds what the other callbacks made of it."""
+        """Move reporting callbacks to the end, so that a checkpoint holds the state that the others leave."""
         if self._session is not None:
             loggers.configuration(trainer, pl_module, self._session)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
         trainer.callbacks = sorted(callbacks, key=lambda one: getattr(one, "reports", False))  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Put the trial's own values back, where its checkpoint is of others, and scale rates to the gang's size."""
+        """Set the trial's own values if its checkpoint has those of another, and scale rates to the gang's size."""
         written = None if self._loaded is None else self._loaded.get("config")
         if written is not None and self._session is not None:
             put_values(trainer, written, plain_values(self._session.context.config))
         self.rates.begin(trainer, None if self._loaded is None else self._loaded.get("rates"))
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Take the next step of a warm-up."""
+        """Set the learning rates of a warm-up's next step."""
         self.rates.follow(trainer)
 
     # -- the checkpoint
@@ -91,7 +87,7 @@ class Recovery(Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add every rank's share; all ranks write a checkpoint together."""
+        """Add every rank's state. Called on every rank."""
         if trainer.state.fn != TrainerFn.FITTING or trainer.interrupted or self._epoch_began is None:
             return
         strategy: Any = trainer.strategy
@@ -128,7 +124,7 @@ class Recovery(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take back what a checkpoint of a trial holds."""
+        """Read Recovery's part of a checkpoint."""
         if trainer.state.fn != TrainerFn.FITTING:
             return
         self._loaded = checkpoint.get(KEY)
@@ -140,9 +136,9 @@ class Recovery(Callback):
     # -- data
 
     def begin_data(self, trainer: pl.Trainer, parts: Sequence[int]) -> int:
-        """Set the generators for the epoch's iterators to be made; return how many batches of it are done.
+        """Set the generators for the epoch's iterators; return how many of the epoch's batches are done.
 
-        ``parts``: those of the full gang that this rank plays. Called when the user's loaders are made, for each.
+        ``parts``: the full gang's parts that this rank trains on. Called once for each of the user's loaders.
         """
         fit: Any = trainer.fit_loop
         done = 0
@@ -162,14 +158,14 @@ class Recovery(Callback):
 
     @staticmethod
     def count_batches(trainer: pl.Trainer, done: int) -> None:
-        """Let Lightning count ``done`` batches of this epoch, as they are in a gang of this size."""
+        """Set Lightning's counters to ``done`` batches of this epoch, in a gang of this size."""
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = done
 
     def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
         def run_start() -> None:
             if self._epoch_began is None:
-                self.begin_data(trainer, [0])  # a strategy of another house, in a gang of one
+                self.begin_data(trainer, [0])  # not a strategy of tunelight's, in a gang of one
             self._fetched = self.generators.states()
             if self._loaded is not None and self._own and trainer.fit_loop.resumed_on_epoch_end:
                 self._put_metrics(trainer, middle=True)
@@ -179,12 +175,12 @@ class Recovery(Callback):
         return run_start
 
     def _run_epoch(self, trainer: pl.Trainer, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return the epoch loop's ``run`` with the generators as they would be in a run without a failure."""
+        """Return the epoch loop's ``run``, with the generators as in a run without a failure."""
 
         def run(fetcher: Any) -> None:
             fit: Any = trainer.fit_loop
-            went_on, self._fetched = self._fetched, None
-            if went_on is None or self._loaded is None:
+            fetched, self._fetched = self._fetched, None
+            if fetched is None or self._loaded is None:
                 if trainer.current_epoch > 0 and not fit.is_resuming and not fit.epoch_loop.restarting:
                     self._epoch_began = self.generators.states()  # Lightning makes the epoch's iterators next
                 original(fetcher)
@@ -193,7 +189,7 @@ class Recovery(Callback):
             for loader in fit._combined_loader.flattened if middle else []:
                 if isinstance(batches := _batches_of(loader), TrainingBatches):
                     batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
-            self.generators.put(self._of_mine(trainer, self._loaded["now"]) if middle else went_on)
+            self.generators.put(self._of_mine(trainer, self._loaded["now"]) if middle else fetched)
             self._put_metrics(trainer, middle)
             self._loaded = None
             # It is resumable, by ``batches``; a trial's filters end with it.
@@ -217,7 +213,7 @@ class Recovery(Callback):
     # -- parts and ranks
 
     def _by_rank(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
-        """Return states by rank of a full gang: ranks that share data have generators of their own."""
+        """Return states by rank of a full gang: each rank has its generators, also if ranks share data."""
         group, place = _sharing(trainer)
         return {part * group + place: state for part, state in states.items()}
 
@@ -227,17 +223,17 @@ class Recovery(Callback):
 
 
 def _end_epoch(trainer: pl.Trainer) -> None:
-    """Do what Lightning does after the reports of ``on_train_epoch_end``, and leaves out when it goes on from one."""
+    """Do what Lightning does after ``on_train_epoch_end``, and leaves out when it continues from a checkpoint there."""
     fit: Any = trainer.fit_loop
     connector = trainer._logger_connector
-    fit.epoch_progress.current.completed -= 1  # it is the epoch's end still
+    fit.epoch_progress.current.completed -= 1  # this is still the epoch's end
     connector.epoch_end_reached()
     call._call_lightning_module_hook(trainer, "on_train_epoch_end")
     call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
     connector.on_epoch_end()
     if fit.epoch_loop._num_ready_batches_reached():
         fit.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
-    fit.epoch_loop._batches_that_stepped -= 1  # as Lightning does: loggers are to see the epoch's last step
+    fit.epoch_loop._batches_that_stepped -= 1  # as Lightning does: loggers get the epoch's last step
     connector.update_train_epoch_metrics()
     fit.epoch_loop._batches_that_stepped += 1
     fit.epoch_progress.current.completed += 1
@@ -249,7 +245,7 @@ def _batches_of(loader: Any) -> Any:
 
 
 def _sharing(trainer: pl.Trainer) -> tuple[int, int]:
-    """Return how many ranks share this rank's data, and its place among them."""
+    """Return the number of ranks that share this rank's data, and its index among them."""
     shards = getattr(trainer.strategy, "_shards", None)
     if shards is None:
         return 1, 0
@@ -260,7 +256,7 @@ def _sharing(trainer: pl.Trainer) -> tuple[int, int]:
 
 def _parts(trainer: pl.Trainer) -> int:
     parts = getattr(trainer.strategy, "parts", None)
-    return 1 if parts is None else int(parts.whole)
+    return 1 if parts is None else int(parts.total)
 
 
 def recovery_of(trainer: pl.Trainer) -> Recovery | None:

@@ -1,4 +1,4 @@
-"""A checkpoint as it is now, in main memory, to be written while training goes on."""
+"""Copies a checkpoint to main memory, to write it while training continues."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tunelight.compat.lightning import CheckpointIO, TorchCheckpointIO
 
 
 def write_later(checkpoint: dict[str, Any], path: str, writer: CheckpointIO) -> Callable[[], None]:
-    """Return a function that writes ``checkpoint`` as it is now. Runs on: worker, rank 0."""
-    plain = type(writer) is TorchCheckpointIO  # which would hold the file's bytes as well, twice
+    """Copy ``checkpoint``; return a function that writes the copy. Runs on: worker, rank 0."""
+    plain = type(writer) is TorchCheckpointIO  # which keeps the file's bytes in memory as well, twice
     try:
-        held = frozen(checkpoint)
-    except Exception:  # a user's object that pickles and does not copy, say
+        snapshot = frozen(checkpoint)
+    except Exception:  # for example, a user's object that can be pickled but not copied
         if not plain:
             raise
         return _bytes_later(checkpoint, path)
 
     def write() -> None:
         if plain:
-            torch.save(held, path)
+            torch.save(snapshot, path)
         else:
-            writer.save_checkpoint(held, path)
+            writer.save_checkpoint(snapshot, path)
 
     return write
 
@@ -44,7 +44,7 @@ def _bytes_later(checkpoint: dict[str, Any], path: str) -> Callable[[], None]:
 
 
 def frozen(value: Any) -> Any:
-    """Return a copy that training no longer changes: tensors in main memory, storages that they share once."""
+    """Return a deep copy with its tensors in main memory; storages that tensors share are copied once."""
     copies: dict[int, Any] = {}
     storages: dict[int, torch.UntypedStorage] = {}
 

@@ -1,8 +1,8 @@
-"""What tunelight's strategies share: they know where they are, and do there what a rank or a driver has to do.
+"""GangStrategy: the base of tunelight's strategies, on a rank of a gang and on a driver.
 
-A strategy that is made inside a gang joins it. One that is made anywhere else belongs to a driver: its
-launcher starts a gang, or takes a warm one, and sends the Trainer there. A copy of a strategy, and one that was
-pickled, is made anew from the same arguments, and so finds out where it is by itself.
+A strategy that is made on a worker of a gang joins that gang. One that is made in any other process belongs to a
+driver: its launcher takes a gang, a warm one if there is one, and sends the Trainer there. Copying or unpickling a
+strategy makes a new one from the same arguments, which finds out by itself where it is.
 """
 
 from __future__ import annotations
@@ -53,36 +53,36 @@ check_lightning(pl.__version__)
 
 
 def _made_anew(kind: type[GangStrategy], args: tuple[Any, ...], kwargs: dict[str, Any]) -> GangStrategy:
-    """Return a strategy of the same arguments as the one that was copied or pickled."""
+    """Return a strategy made from the arguments of the one that was copied or pickled."""
     return kind(*args, **kwargs)
 
 
 class GangStrategy(ParallelStrategy):
-    """The part of a strategy that deals with gangs; mix it in before one of Lightning's."""
+    """The part of a strategy that deals with gangs; a base class to put before one of Lightning's strategies."""
 
     backend: ClassVar[str]
-    """How the gang of such a strategy meets."""
+    """How the gang of such a strategy communicates."""
     _of_process: ClassVar[frozenset[str]] = frozenset(
         {"_given", "_session", "_launcher", "workers", "_callbacks_held", "_model"}
         | {"cluster_environment", "parallel_devices", "_lightning_optimizers"}
     )
-    """Attributes that a strategy has of the process that it is in; the others are sent to ranks."""
+    """Attributes that belong to the process that a strategy is in; the others are sent to the ranks."""
     _given: tuple[tuple[Any, ...], dict[str, Any]]
     _session: Session | None = None
     _launcher: GangLauncher | DriverLauncher | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Remember the arguments, those of a subclass's own ``__init__`` too: by them a strategy is copied."""
+        """Keep the arguments, also those of a subclass's ``__init__``: a strategy is copied by them."""
         strategy = super().__new__(cls)
         strategy._given = (args, kwargs)
         return strategy
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
-        """Copy and pickle the class and its arguments: what else it holds is of its Trainer and of its process."""
+        """Copy and pickle the class and its arguments only: the rest belongs to its Trainer and its process."""
         return _made_anew, (type(self), *self._given)
 
-    def _settle(self, num_workers: NumWorkers, wanted: Callable[[], Workers]) -> GangEnvironment:
-        """Find out where this is; return Lightning's view of the gang.
+    def _settle(self, num_workers: NumWorkers, ask: Callable[[], Workers]) -> GangEnvironment:
+        """Join the gang that this process is in, if any; return Lightning's view of the gang.
 
         Raises: StrategyError in a gang of another size or kind than this strategy's.
         """
@@ -90,7 +90,7 @@ class GangStrategy(ParallelStrategy):
         self._of_trainer: dict[str, Any] = {}
         session = current()
         if session is None:
-            self.workers = wanted()
+            self.workers = ask()
             return GangEnvironment(Place(0, self.workers.number, 0, 1, 0, "127.0.0.1"))
         name, context = type(self).__name__, session.context
         if context.backend != self.backend:
@@ -108,7 +108,7 @@ class GangStrategy(ParallelStrategy):
         return GangEnvironment(session.place)
 
     def _devices(self) -> list[torch.device] | None:
-        """Return what Lightning is to take for this process's devices (None: it finds out)."""
+        """Return this process's devices for Lightning (None: it finds them itself)."""
         if self.joined:
             return [self.root_device]
         return None if self.workers.gpus else [torch.device("cpu")] * self.workers.number
@@ -120,7 +120,7 @@ class GangStrategy(ParallelStrategy):
 
     @property
     def num_workers(self) -> int:
-        """Return the gang's size; of an elastic gang, the size that it is meant to have."""
+        """Return the gang's size; for an elastic gang, its intended size."""
         return self.workers.number if self._session is None else self._session.context.wanted
 
     @property
@@ -135,11 +135,11 @@ class GangStrategy(ParallelStrategy):
 
     @property
     def use_gpu(self) -> bool:
-        """Tell whether workers train on GPUs."""
+        """Return whether workers train on GPUs."""
         return self.workers.gpus > 0 if self._session is None else self._session.context.gpu is not None
 
-    # Lightning takes a strategy's accelerator, precision and checkpoint_io for the user's own choice, and refuses or
-    # overrules what the next Trainer asks for. Those that a Trainer sets are kept apart, until the next Trainer's come.
+    # Lightning treats a strategy's accelerator, precision and checkpoint_io as the user's choice, and refuses or
+    # overrides the arguments of the next Trainer. Those that a Trainer sets are kept apart, until the next Trainer.
 
     @property
     def accelerator(self) -> Accelerator | None:
@@ -148,7 +148,7 @@ class GangStrategy(ParallelStrategy):
 
     @accelerator.setter
     def accelerator(self, accelerator: Accelerator) -> None:
-        self._of_trainer = {"accelerator": accelerator}  # the first thing that a Trainer sets, and each does
+        self._of_trainer = {"accelerator": accelerator}  # every Trainer sets it, before anything else
 
     @property
     def precision_plugin(self) -> Precision:
@@ -159,7 +159,7 @@ class GangStrategy(ParallelStrategy):
     def precision_plugin(self, precision_plugin: Precision | None) -> None:
         if self._of_trainer:
             self._of_trainer["precision"] = precision_plugin
-        else:  # Lightning's own __init__ sets what it was given
+        else:  # set by Lightning's __init__, from its argument
             self._precision_plugin = precision_plugin
 
     @property
@@ -179,18 +179,18 @@ class GangStrategy(ParallelStrategy):
     # -- on a driver
 
     def for_ranks(self) -> dict[str, Any]:
-        """Return what a rank's copy of this strategy lacks: above all what the Trainer has set. Runs on: driver."""
+        """Return the attributes that a rank's copy lacks, above all those set by the Trainer. Runs on: driver."""
         return {name: value for name, value in vars(self).items() if name not in self._of_process}
 
     def arrive(self, sent: Mapping[str, Any]) -> None:
-        """Take over what the driver's strategy had for its ranks (`for_ranks`). Runs on: worker."""
+        """Set the attributes that `for_ranks` returned on the driver. Runs on: worker."""
         assert self._session is not None  # it was unpickled on a rank
         vars(self).update(sent)
         self._of_trainer["accelerator"] = CPUAccelerator() if self._session.context.gpu is None else CUDAAccelerator()
         self._launcher = GangLauncher(self._session)
 
     def setup_environment(self) -> None:
-        """Set up this rank's device. Raises: StrategyError in a copy of a Trainer, which has a strategy of its own."""
+        """Set up this rank's device. Raises: StrategyError if the strategy was copied with its Trainer."""
         if self._launcher is None:
             raise StrategyError(
                 f"This {type(self).__name__} belongs to no Trainer: copied or pickled with a Trainer it was made anew. "
@@ -199,12 +199,12 @@ class GangStrategy(ParallelStrategy):
         super().setup_environment()
 
     def teardown(self) -> None:
-        """Let go of the model and what is on this rank's device; one without a Trainer has nothing to let go of."""
+        """Release the model and this rank's device memory; without a Trainer there is nothing to release."""
         if self._of_trainer:
             super().teardown()
 
     def shutdown(self) -> None:
-        """End this strategy's workers and free what they hold; the next fit starts new ones. Runs on: driver."""
+        """End this strategy's workers and free their resources; the next fit starts new ones. Runs on: driver."""
         if not self.joined and self._launcher is not None:
             self._driver.shutdown()
 
@@ -217,7 +217,7 @@ class GangStrategy(ParallelStrategy):
     def optimizer_states(self) -> list[dict[str, Any]]:
         """Return the optimizers' states of the last ``fit``, one dictionary each, fetched from the workers.
 
-        Runs on: driver. Raises: StrategyError when there was no fit, or its workers are gone.
+        Runs on: driver. Raises: StrategyError if there was no fit, or its workers have ended.
         """
         if self.joined:
             return [self.optimizer_state(optimizer) for optimizer in self.optimizers]
@@ -246,7 +246,7 @@ class GangStrategy(ParallelStrategy):
         self._launcher = DriverLauncher(self, self._launcher)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint, that of a report later; on a driver, with the optimizers' states that workers hold."""
+        """Write a checkpoint, in the background for a report; on a driver, with the workers' optimizer states."""
         if not self.joined and "optimizer_states" in checkpoint and not checkpoint["optimizer_states"]:
             checkpoint.update(self._driver.training_state(missing_ok=True))
         writing = self._session.writing if self._session is not None else None
@@ -263,22 +263,22 @@ class GangStrategy(ParallelStrategy):
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
     def on_exception(self, exception: BaseException) -> None:
-        """Give a driver's Trainer all of its callbacks back; they have heard of the exception by now."""
+        """Undo `hold_callbacks` on a driver: the callbacks were called for the exception by now."""
         if self._callbacks_held is not None:
             self.give_callbacks_back()
             return
         super().on_exception(exception)
 
     def hold_callbacks(self, trainer: Any) -> None:
-        """Keep checkpoint callbacks from hearing of an exception on the driver.
+        """Keep checkpoint callbacks from being called for an exception on the driver.
 
-        They write a checkpoint then: the workers' have, with the weights that were trained, and the driver has others.
+        They would write a checkpoint of the driver's weights; the workers' callbacks have written the trained ones.
         """
         self._callbacks_held = trainer, trainer.callbacks
         trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, Checkpoint)]
 
     def give_callbacks_back(self) -> None:
-        """Undo `hold_callbacks`; a callback's ``on_exception`` may have raised, so that nobody has."""
+        """Undo `hold_callbacks`, if ``on_exception`` has not: a callback's may have raised before."""
         if self._callbacks_held is not None:
             trainer, callbacks = self._callbacks_held
             trainer.callbacks, self._callbacks_held = callbacks, None
@@ -287,27 +287,27 @@ class GangStrategy(ParallelStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        """Return this rank's device: its own GPU among all those of its node's ranks, else the CPU."""
+        """Return this rank's device: its GPU among those of its node's ranks, else the CPU."""
         if self._session is None or self._session.context.gpu is None:
             return torch.device("cpu")
         return torch.device("cuda", self._session.context.gpu)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Return how a sampler shards: by the gang's size and this rank."""
+        """Return a sampler's arguments for sharding: the gang's size and this rank."""
         replicas, rank = self._shards()
         return {"num_replicas": replicas, "rank": rank}
 
     def _shards(self) -> tuple[int, int]:
-        """Return how many parts data is in, and which is this rank's."""
+        """Return the number of shards of the data, and the index of this rank's."""
         return self.world_size, self.global_rank
 
     def full_weights(self) -> Mapping[str, Any]:
-        """Return the whole model's weights and buffers by name. Called on every rank."""
+        """Return the full model's weights and buffers by name. Called on every rank."""
         assert self.lightning_module is not None  # asked after a run
         return self.lightning_module.state_dict()
 
     def keep_optimizer_states(self) -> Callable[[], list[dict[str, Any]]]:
-        """Return a function that gives the optimizers' states later; it is called on every rank."""
+        """Return a function that returns the optimizers' states later; it is called on every rank."""
         states = [self.optimizer_state(optimizer) for optimizer in self.optimizers]
         return lambda: states

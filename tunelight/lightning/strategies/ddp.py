@@ -16,36 +16,36 @@ from tunelight.lightning.strategies.training import SizeInvariantTraining
 
 
 def _taken() -> list[str]:
-    """Return all that a RayStrategy takes by name: its own arguments, Lightning's DDPStrategy's, and torch's."""
+    """Return the names of a RayStrategy's arguments: its own, and those of Lightning's and torch's classes."""
     kinds = (RayStrategy, DDPStrategy, DistributedDataParallel)
     found = [name for kind in kinds for name in inspect.signature(kind).parameters]
     return [name for name in dict.fromkeys(found) if name not in _NOT_TAKEN]
 
 
 _NOT_TAKEN = ("ddp_kwargs", "kwargs", "module", "cluster_environment", "parallel_devices")
-"""What the strategy or Lightning fills in. LightningCLI passes all others, with their defaults."""
+"""Arguments that the strategy or Lightning sets. LightningCLI passes all others, with their defaults."""
 
 
 class RayStrategy(SizeInvariantTraining, DDPStrategy):
-    """Train with DDP on Ray workers: those of the gang that this is in, or a gang of its own.
+    """Train with DDP on Ray workers: those of the gang that this process is in, or a new gang.
 
     Args:
-        num_workers: the gang's size (1 on a driver; in a trial what it has reserved, and checked if given).
-            (1, 4) is an elastic gang: 4, and no fewer than 1 while workers are lost.
+        num_workers: the gang's size (1 on a driver; in a trial the number reserved, and checked if given).
+            (1, 4) is an elastic gang: of 4, and of at least 1 while workers are lost.
         num_cpus_per_worker: CPUs that each worker reserves.
         use_gpu: give each worker a GPU and train on it (False).
         init_hook: called without arguments on each worker once, before the gang meets.
-        resources_per_worker: more that each worker reserves, by name; its "CPU" and "GPU" win over the
-            arguments before (fractions too: two workers can share a GPU, by gloo then, since NCCL cannot).
+        resources_per_worker: further resources of each worker, by name; "CPU" and "GPU" override the arguments
+            before. A fraction of a GPU lets workers share one, with gloo, since NCCL cannot.
         idle_timeout_s: seconds that the workers stay warm after a job (300).
-        failures: a :class:`tunelight.FailurePolicy` or a number: what a job survives (3 lost workers, say), going on
-            from a checkpoint that is written now and then where it costs next to nothing.
+        failures: a :class:`tunelight.FailurePolicy` or a number of failures that a job survives; it continues from
+            a checkpoint, which it writes at most every few seconds.
         on_resize: what an elastic gang keeps, as in ``tunelight.run``.
         ddp_kwargs: for torch's ``DistributedDataParallel`` and Lightning's ``DDPStrategy``
             (``find_unused_parameters``, ``process_group_backend`` and so on).
 
-    In a sweep all but ``num_workers`` and ``ddp_kwargs`` are the sweep's business. Runs on: driver, worker.
-    Raises: SettingsError; StrategyError in a gang of another size or kind.
+    In a sweep, only ``num_workers`` and ``ddp_kwargs`` are used; the rest are settings of the sweep. Runs on: driver,
+    worker. Raises: SettingsError; StrategyError in a gang of another size or kind.
     """
 
     strategy_name = "tunelight"
@@ -65,7 +65,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         **ddp_kwargs: Any,
     ) -> None:
         check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else (), "strategy")
-        wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        told = partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
-        environment = self._settle(num_workers, told)
+        gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        environment = self._settle(num_workers, ask)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)

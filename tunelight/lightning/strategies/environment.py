@@ -1,4 +1,4 @@
-"""Lightning's view of a gang: ranks come from where a rank is placed, and processes are there already."""
+"""Lightning's view of a gang, whose processes and ranks exist already."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tunelight.messages import Place
 
 
 class GangEnvironment(ClusterEnvironment):
-    """Ranks and sizes of the gang; the setters do nothing, since the gang is what it is."""
+    """Ranks and sizes of a gang. The setters do nothing: they are fixed."""
 
     def __init__(self, place: Place) -> None:
         super().__init__()
@@ -16,22 +16,22 @@ class GangEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Say that nobody has to launch processes."""
+        """Return True: the workers run already."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Return nothing of use: the gang has met before Lightning starts."""
+        """Return a placeholder: the process group exists before Lightning starts."""
         return "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """Return nothing of use; see ``main_address``."""
+        """Return a placeholder; see ``main_address``."""
         return 0
 
     @staticmethod
     def detect() -> bool:
-        """Return False: Lightning is told, it need not guess."""
+        """Return False: the environment is passed to Lightning."""
         return False
 
     def world_size(self) -> int:

@@ -1,4 +1,4 @@
-"""HorovodRayStrategy: Horovod on a gang of Ray workers, as Lightning 2 has it no more."""
+"""HorovodRayStrategy: Horovod on a gang of Ray workers. Lightning 2 has no Horovod strategy of its own."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _COMPRESSIONS = ("none", "fp16")
 
 
 def _horovod() -> Any:
-    """Import Horovod. Raises: StrategyError where it is not installed."""
+    """Import Horovod. Raises: StrategyError if it is not installed."""
     try:
-        import horovod.torch as hvd  # not everybody has it
+        import horovod.torch as hvd  # an optional dependency
     except ImportError as error:
         raise StrategyError(BACKENDS["horovod"].how_to_get) from error
     return hvd
@@ -105,13 +105,13 @@ class HorovodCollectives(GangStrategy):
 
 
 class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
-    """Train with Horovod on Ray workers: those of the gang that this is in, or a gang of its own.
+    """Train with Horovod on Ray workers: those of the gang that this process is in, or a new gang.
 
     Args:
         num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
         idle_timeout_s, failures, on_resize: the same.
-        num_hosts, num_slots: the other spelling of size: so many nodes with so many workers each.
-        compression: of gradients on their way: "none" or "fp16".
+        num_hosts, num_slots: the size in another way: the number of nodes, and of workers on each.
+        compression: of gradients in transit: "none" or "fp16".
         scale_lr: multiply learning rates by the number of workers, as Horovod's examples do (False).
 
     The Trainer's ``accumulate_grad_batches`` becomes Horovod's ``backward_passes_per_step``. Runs on: driver,
@@ -144,11 +144,11 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         num_workers = _size(num_workers, num_hosts, num_slots)
 
         _horovod()
-        wanted = functools.partial(
-            workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker, hosts=num_hosts
+        gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        ask = functools.partial(
+            workers, *gang, hosts=num_hosts, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize
         )
-        told = functools.partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
-        environment = self._settle(num_workers, told)
+        environment = self._settle(num_workers, ask)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices())
         self._compression = compression
         self._scale_lr = scale_lr
@@ -159,7 +159,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
     # -- set-up
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Put the model on this rank's device, as rank 0 has it, and let Horovod reduce its gradients."""
+        """Move the model to this rank's device, broadcast rank 0's weights, and let Horovod reduce its gradients."""
         assert self.accelerator is not None  # Lightning's order
         assert self.model is not None
         if self._layer_sync is not None:
@@ -189,11 +189,11 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
     def _distributed(self, optimizer: Optimizer) -> Optimizer:
         """Wrap an optimizer in Horovod's; gradients are reduced after backward, before clipping."""
         hvd = _horovod()
-        mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         assert self.lightning_module is not None
         wrapped = hvd.DistributedOptimizer(
             optimizer,
-            named_parameters=[(name, one) for name, one in self.lightning_module.named_parameters() if id(one) in mine],
+            named_parameters=[(name, p) for name, p in self.lightning_module.named_parameters() if id(p) in mine],
             compression=getattr(hvd.Compression, self._compression),
             backward_passes_per_step=self._passes,
         )
@@ -205,7 +205,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         return cast(Optimizer, wrapped)
 
     def _connect_metrics(self) -> None:
-        """Let torchmetrics gather by Horovod; of itself it knows torch.distributed alone."""
+        """Let torchmetrics gather by Horovod; by default it knows torch.distributed only."""
         from torchmetrics import Metric  # it comes with Lightning
 
         assert self.lightning_module is not None
@@ -223,7 +223,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         self.model.to(self.root_device)
 
     def setup_environment(self) -> None:
-        """Set the seed anew, as all of Lightning's distributed strategies do."""
+        """Reset the seed, as all of Lightning's distributed strategies do."""
         from tunelight.compat.lightning import reset_seed
 
         super().setup_environment()
@@ -232,7 +232,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
     # -- training
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a training step, in step with how many batches make one optimizer step."""
+        """Run a training step; tell Horovod when the number of batches of an optimizer step changes."""
         assert self.lightning_module is not None
         passes = self.lightning_module.trainer.accumulate_grad_batches * self.turns
         if passes != self._passes:
@@ -242,17 +242,17 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         return super().training_step(*args, **kwargs)
 
     def post_backward(self, closure_loss: torch.Tensor) -> None:
-        """Wait for the gradients' sums, where an optimizer step comes next."""
+        """Wait for the gradients' sums before an optimizer step."""
         assert self.lightning_module is not None
         automatic = self.lightning_module.automatic_optimization
         if automatic and (not self._whole_step or self.lightning_module.trainer.fit_loop._should_accumulate()):
             return
         for optimizer in self.optimizers:
-            if optimizer._handles:  # type: ignore[attr-defined]  # Horovod's: this backward was for others if it has none
+            if optimizer._handles:  # type: ignore[attr-defined]  # Horovod's: empty if this backward was for other optimizers
                 optimizer.synchronize()  # type: ignore[attr-defined]  # Horovod's
 
     def teardown(self) -> None:
-        """Let go of the model and the optimizers."""
+        """Release the model and the optimizers."""
         self._explicit.close()
         _optimizers_to_device(self.optimizers, torch.device("cpu"))
         super().teardown()
@@ -274,12 +274,12 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
 
 def _size(num_workers: NumWorkers, num_hosts: int | None, num_slots: int | None) -> NumWorkers:
-    """Return how many workers the two spellings ask for. Raises: SettingsError where they disagree."""
+    """Return the number of workers. Raises: SettingsError if the arguments contradict each other."""
     if num_hosts is None and num_slots is None:
         return num_workers
     product = (num_hosts or 1) * (num_slots or 1)
     if isinstance(num_workers, tuple):
-        return num_workers  # it contradicts num_hosts, which is said where all of it is known
+        return num_workers  # it contradicts num_hosts, which Workers refuses
     if num_workers is not None and num_workers != product:
         raise SettingsError(
             f"num_workers={num_workers}, but num_hosts={num_hosts or 1} with num_slots={num_slots or 1} each make "
@@ -289,7 +289,7 @@ def _size(num_workers: NumWorkers, num_hosts: int | None, num_slots: int | None)
 
 
 def _follow(scheduler: Any, optimizers: Iterable[Optimizer]) -> None:
-    """Let a scheduler, and those it consists of, move the wrapped optimizer not the one it was made with."""
+    """Let a scheduler, and those it consists of, drive the wrapped optimizer in place of its original one."""
     for one in [scheduler, *getattr(scheduler, "_schedulers", [])]:
         before = getattr(one, "optimizer", None)
         for optimizer in optimizers:
@@ -298,7 +298,7 @@ def _follow(scheduler: Any, optimizers: Iterable[Optimizer]) -> None:
 
 
 def _track_steps(optimizer: Any) -> None:
-    """Mark steps as torch's schedulers do, who warn of an optimizer that they have not seen step."""
+    """Mark steps as torch's schedulers do, which warn of an optimizer that has not stepped."""
     step = optimizer.step
 
     @functools.wraps(step)
@@ -311,10 +311,10 @@ def _track_steps(optimizer: Any) -> None:
 
 
 def _open_to_wrappers(optimizer: Any) -> None:
-    """Let methods work through Lightning's wrapper, as a manual optimization calls them.
+    """Let methods work through Lightning's wrapper, as manual optimization calls them.
 
-    The wrapper's class is made a subclass of Horovod's, which says ``super(self.__class__, self)``: that would find
-    itself there, for ever.
+    The wrapper's class becomes a subclass of Horovod's, which calls ``super(self.__class__, self)``: that would
+    recurse without end.
     """
     cls = type(optimizer)  # Horovod makes a class for each optimizer
     for name in ("zero_grad", "load_state_dict"):

@@ -1,4 +1,4 @@
-"""RayShardedStrategy: FSDP2 on a gang of Ray workers, each of which holds its share of the model."""
+"""RayShardedStrategy: FSDP2 on a gang of Ray workers, each of which holds a shard of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tunelight.compat.lightning import pl
 
 MIN_SHARDED = 100_000
-"""Parameters from which on a block is gathered on its own; smaller ones travel with what holds them."""
+"""Parameters from which on a block is gathered on its own; smaller blocks are gathered with their parent."""
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
@@ -31,13 +31,13 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
         idle_timeout_s, failures, on_resize: the same.
         min_sharded: parameters (100,000) from which on a block of a model without ``configure_model`` is
-            gathered on its own, so that not the whole model is in memory at once.
-        tensor_parallel_size: workers that share one copy of the computation; a model that wants more than
-            1 parallelises itself in ``configure_model``, with ``self.device_mesh``.
-        save_distributed_checkpoint: write checkpoints as a folder of shards instead of one whole file (False).
+            gathered on its own, so that the full model is never in memory at once.
+        tensor_parallel_size: workers that share one copy of the computation; a model for more than 1
+            parallelises itself in ``configure_model``, with ``self.device_mesh``.
+        save_distributed_checkpoint: write checkpoints as a folder of shards in place of one file (False).
         process_group_backend, timeout: as in Lightning's ``ModelParallelStrategy``.
 
-    A model with a ``configure_model`` of its own is sharded by that alone. Runs on: driver, worker. Raises:
+    A model that overrides ``configure_model`` is sharded by that alone. Runs on: driver, worker. Raises:
     SettingsError; StrategyError in a gang of another size or kind.
     """
 
@@ -63,9 +63,9 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         process_group_backend: str | None = None,
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
-        wanted = partial(workers, num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        told = partial(wanted, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
-        environment = self._settle(num_workers, told)
+        gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        environment = self._settle(num_workers, ask)
         size = environment.world_size()
         if tensor_parallel_size < 1 or size % tensor_parallel_size:
             raise SettingsError(
@@ -88,14 +88,14 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         self._min_sharded = min_sharded
 
     def _shards(self) -> tuple[int, int]:
-        """Return how many parts data is in, and which is this rank's: ranks of one tensor parallel group share it."""
+        """Return the number of shards of the data, and the index of this rank's tensor parallel group."""
         if not self.joined:
             return super()._shards()
         data = self.device_mesh["data_parallel"]
         return data.size(), data.get_local_rank()
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Shard the model, unless it has done so itself, then make its optimizers."""
+        """Shard the model, unless it does so itself, then make its optimizers."""
         assert self.model is not None  # Lightning's order
         assert self.lightning_module is not None
         if is_overridden("configure_model", self.lightning_module):
@@ -112,13 +112,13 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         self.setup_precision_plugin()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the model's state: on a driver what it holds, on a rank as checkpoints are to be written."""
+        """Return the model's state: on a rank in the form that checkpoints have."""
         if self.joined:
             return super().lightning_module_state_dict()
         return ParallelStrategy.lightning_module_state_dict(self)
 
     def full_weights(self) -> Mapping[str, Any]:
-        """Gather the whole model on rank 0, in its main memory. Called on every rank."""
+        """Gather the full model on rank 0, in main memory. Called on every rank."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         assert self.model is not None  # asked after a run
@@ -139,15 +139,15 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         return gather
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a whole or a sharded checkpoint into the model as it is sharded here."""
+        """Load a full or a sharded checkpoint into the sharded model."""
         own = self._session is not None and str(checkpoint_path) == self._session.checkpoint_for_fit()
         if weights_only is None and own:
-            weights_only = False  # tunelight wrote it, and Lightning forgets here that the launcher said so
+            weights_only = False  # tunelight wrote it; Lightning drops here what the launcher has set
         if not self.joined:
             return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
         try:
             return super().load_checkpoint(checkpoint_path, weights_only)
-        except IndexError:  # Lightning's, at an optimizer that keeps no state (SGD without momentum)
+        except IndexError:  # raised by Lightning for an optimizer without state (SGD without momentum)
             optimizers, self._optimizers = self._optimizers, []
         try:
             checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
@@ -160,10 +160,10 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
 
 
 def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
-    """Shard ``model`` over ``mesh``: its big blocks from the bottom up, then itself with all that is left.
+    """Shard ``model`` over ``mesh``: its big blocks from the bottom up, then the model with the rest.
 
-    What no ``fully_shard`` covers would have its gradients synchronised by nobody: the model itself comes last,
-    and its four steps are entries to its forward. Sharding it again does nothing.
+    Gradients of parameters that no ``fully_shard`` covers are not synchronised, so the model itself is sharded last,
+    and its four steps are registered as forward methods. A sharded model is left as it is.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
@@ -182,8 +182,8 @@ def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
 def blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
     """Return the modules below ``model`` that are gathered on their own, the deepest first.
 
-    One is taken when it has a forward (a ModuleList has none) and at least ``min_parameters`` parameters that no
-    block below it holds.
+    A module is one if it has a forward (a ModuleList has none) and at least ``min_parameters`` parameters that belong
+    to no block below it.
     """
     found: list[nn.Module] = []
     taken: set[int] = set()

@@ -1,8 +1,8 @@
-"""SizeInvariantTraining: training that stays what it was, whatever is missing of the gang and wherever it goes on.
+"""SizeInvariantTraining: training with the same result in a smaller gang, and after a restart.
 
-In a gang that is smaller than wanted, one step of Lightning's is still one global batch of the full gang: this rank
-runs it in turns, one for each part that it plays (see ``batches``). All counters, schedules and limits of Lightning
-count these steps, so they mean what they mean in the full gang.
+In a gang that is smaller than intended, a step of Lightning's is still one global batch of the full gang: each rank
+runs it in turns, one for each part of the data that it takes over (see ``train_batches``). Lightning's counters,
+schedules and limits count these steps, so they keep their meaning.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ from tunelight.compat.lightning import (
 )
 from tunelight.lightning.exact.ddp_buckets import warm_ddp_buckets
 from tunelight.lightning.exact.evaluation import ExactEvaluation
-from tunelight.lightning.exact.train_batches import Parts, TrainingBatches, TurnLoader
+from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader
 from tunelight.lightning.state.recovery import Recovery, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.session.session import current
 
 
 class SizeInvariantTraining(ExactEvaluation, GangStrategy):
-    """Give a strategy training that is the same in a smaller gang; put it first among its bases.
+    """Adds size-invariant training to a strategy; put it first among the base classes.
 
-    What Lightning would shard is cut as a full gang cuts it. Data that the user has sharded (with
+    Data that Lightning shards is divided as in the full gang. Data that the user shards (with
     ``use_distributed_sampler=False``, a DistributedSampler, an IterableDataset) cannot be: each rank then reads more
     of its own batches a step, so that the global batch keeps its size. Under manual optimization a rank gets its
     share of the global batch as one larger batch.
     """
 
     _whole_step = True
-    """False while more of this step's turns are to come."""
+    """False before the last turn of a step."""
 
     @property
-    def parts(self) -> Parts:
-        """Return which parts of a full gang's data this rank plays."""
+    def parts(self) -> DataParts:
+        """Return the parts of a full gang's data that this rank trains on."""
         workers, worker = self._shards()
         session = self._session
         if session is None or session.task.on_resize.keep != "batch":
-            return Parts(workers, workers, worker)
-        return Parts(max(workers, session.context.wanted * workers // self.world_size), workers, worker)
+            return DataParts(workers, workers, worker)
+        return DataParts(max(workers, session.context.wanted * workers // self.world_size), workers, worker)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Return how Lightning's sampler shards; for training as in a full gang."""
+        """Return the arguments of Lightning's sampler; for training those of a full gang."""
         kwargs = super().distributed_sampler_kwargs
         module = self.lightning_module
         if self.joined and module is not None and module._trainer is not None and module.trainer.training:
-            kwargs = {**kwargs, "num_replicas": self.parts.whole}
+            kwargs = {**kwargs, "num_replicas": self.parts.total}
         return kwargs
 
     turns = 1
-    """How many backward passes make one of Lightning's steps."""
+    """Backward passes in one of Lightning's steps."""
 
-    went_on = False
-    """True before the first step of a fit that goes on from a checkpoint, where the last bit is to be the same."""
+    resumed = False
+    """True before the first step of a fit that continues from a checkpoint and must be the same to the last bit."""
 
     def count_turns(self) -> None:
-        """Find out how many turns the steps of a fit take."""
+        """Set the number of turns of the steps of a fit."""
         self.turns = 1 if self._by_hand() else self.parts.turns
 
     def _by_hand(self) -> bool:
-        """Tell whether a step is the user's own: nobody but them can run it in turns."""
+        """Return whether the user's code runs the step (manual optimization), so that it cannot be run in turns."""
         module = self.lightning_module
         if module is None:
             return False
@@ -84,7 +84,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     # -- data
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Cut a training loader as the full gang does, and start it where the checkpoint stands."""
+        """Divide a training loader as in the full gang, and start it at the checkpoint's position."""
         dataloader = super().process_dataloader(dataloader)
         module = self.lightning_module
         if not self.joined or module is None or module.trainer.state.stage != RunningStage.TRAINING:
@@ -94,15 +94,15 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     def _training_loader(self, loader: Any, recovery: Recovery) -> object:
         self.count_turns()
         parts, by_hand, generators = self.parts, self._by_hand(), recovery.generators
-        self.went_on = recovery.goes_on and self.root_device.type == "cpu" and not by_hand
-        others = [part for part in range(parts.whole) if part != parts.worker]
+        self.resumed = recovery.resumed and self.root_device.type == "cpu" and not by_hand
+        others = [part for part in range(parts.total) if part != parts.worker]
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
-        # Lightning does it once the first iterator is made, whose workers have begun to read by then.
+        # Lightning does it after making the first iterator, whose workers have begun to read by then.
         _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
         if parts.turns == 1 and not done:
             return loader
         if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-            done = 0  # it finds its place itself, and Lightning helps it
+            done = 0  # it restores its position itself, with Lightning
         indexed = isinstance(loader, DataLoader) and not has_iterable_dataset(loader)
         cut = False
         if indexed:
@@ -110,10 +110,10 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             inner = getattr(loader, at)
             sampler = getattr(inner, "sampler", inner)
             sharding = self._trainer()._accelerator_connector.use_distributed_sampler
-            cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.whole
+            cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.total
             batches = TrainingBatches(inner, sampler if cut else None, parts, generators.play, joined=by_hand)
-            loader = copy.copy(loader)  # it may be the user's own
-            vars(loader)[at] = batches  # DataLoader admits no assignment, and building anew asks for its arguments
+            loader = copy.copy(loader)  # the user may hold it
+            vars(loader)[at] = batches  # DataLoader refuses assignment
             if done:
                 batches.start = self._start(batches, recovery, done) if cut else _read(done * self.turns, len(inner))
                 done = 0
@@ -123,7 +123,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         return loader
 
     def _note(self, turns: int, *, by_hand: bool, cut: bool) -> None:
-        """Say what a smaller gang does otherwise than the full one, if anything."""
+        """Warn if training in a smaller gang differs from that in the full one."""
         if turns == 1 or (cut and not by_hand):
             return
         if cut:
@@ -135,18 +135,18 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
                 f"Lightning does not shard its training data, so each rank reads {turns} of its own batches a step: "
                 "the global batch keeps its size, but holds other samples"
             )
-        assert self._session is not None  # asked on a rank
+        assert self._session is not None  # called on a rank
         size = f"{self._session.context.world_size} of {self._session.context.wanted} workers"
         self._session.note(f"With {size}, training differs from the full gang's in one thing: {what}.")
 
     def _start(self, batches: TrainingBatches, recovery: Recovery, done: int) -> int:
-        """Return how many samples ``done`` batches were, and let Lightning count them as this gang's batches."""
-        size, whole, before = batches.size or 1, batches.parts.whole, recovery.parts_before or batches.parts.whole
+        """Return the number of samples in ``done`` batches, and set Lightning's counters to this gang's batches."""
+        size, whole, before = batches.size or 1, batches.parts.total, recovery.parts_before or batches.parts.total
         if before == whole:
             return _read(done, len(batches.batches)) * whole * size
         start = done * before * size
         if batches.size is None:
-            start -= start % whole  # batches of nobody knows what: the nearest one
+            start -= start % whole  # batches of unknown size: the nearest boundary
         total = len(batches.batches)
         recovery.count_batches(self._trainer(), max(0, total - batches.left(start)))
         return start
@@ -157,10 +157,10 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         return [one for one in self._trainer().fit_loop._combined_loader.flattened if isinstance(one, TurnLoader)]
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the step of the first part; ``backward`` runs the others'."""
+        """Run the step of the first part; ``backward`` runs those of the others."""
         if self.turns == 1:
-            if self.went_on:
-                self.went_on = False
+            if self.resumed:
+                self.resumed = False
                 with self._played_by(self.parts.worker, keep=False):
                     warm_ddp_buckets(self, partial(super().training_step, *args, **kwargs))
             return super().training_step(*args, **kwargs)
@@ -169,7 +169,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             return super().training_step(*args, **kwargs)
 
     def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Move a batch to this rank's device; hooks that change it draw the first part's random numbers."""
+        """Move a batch to this rank's device; hooks that change it use the first part's random generators."""
         if self.turns == 1 or not self._trainer().training:
             return super().batch_to_device(batch, *args, **kwargs)
         with self._played_by(self.parts.worker):
@@ -180,12 +180,12 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         return contextlib.nullcontext() if recovery is None else recovery.generators.play(part, keep)
 
     def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Add the gradients of all parts that this rank plays; the ranks reduce them after the last."""
+        """Add up the gradients of all parts of this rank; the ranks reduce them after the last."""
         if (turns := self.turns) == 1:
             return super().backward(closure_loss, optimizer, *args, **kwargs)
         parts, trainer = self.parts, self._trainer()
         all_ours = any(not one.cut for one in self._turn_loaders())
-        share = 1 / turns if all_ours else parts.workers / parts.whole
+        share = 1 / turns if all_ours else parts.workers / parts.total
         logged = StepLogs(trainer._results)
         logged.add(parts.players(0))
         self._whole_step = False
@@ -207,7 +207,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         return result
 
     def _forward(self, turn: int, ours: bool) -> torch.Tensor:
-        """Return the loss of a turn, as Lightning takes it from a training step."""
+        """Return the loss of a turn's training step."""
         trainer = self._trainer()
         module = trainer.lightning_module
         combined = trainer.fit_loop._combined_loader
@@ -227,7 +227,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     @contextlib.contextmanager
     def _as_a_part(self, turn: int, ours: bool) -> Iterator[None]:
-        """Run a turn with its part's random numbers; buffers stay as the first turn left them: rank 0's count."""
+        """Run a turn with its part's random generators; buffers stay as after the first turn."""
         trainer = self._trainer()
         parts = self.parts
         part = parts.played[turn] if turn < len(parts.played) else parts.worker
@@ -243,17 +243,17 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
 
 def _read(done: int, length: int) -> int:
-    """Return how many batches a loader has handed out since it began, perhaps anew beside a longer one."""
+    """Return how many batches a loader has yielded since it last began; it may repeat beside a longer one."""
     return (done - 1) % length + 1 if done else 0
 
 
 def _batch(loader: Any, turn: int) -> Any:
-    assert isinstance(loader, TurnLoader)  # in turns all loaders are
+    assert isinstance(loader, TurnLoader)  # with turns, all loaders are
     return loader.group[min(turn, len(loader.group) - 1)]
 
 
 def remember_buffers(module: torch.nn.Module) -> Callable[[], None]:
-    """Return a function that puts a module's buffers back to what they are now."""
+    """Return a function that restores a module's buffers to their present values."""
     kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if type(buffer) is torch.Tensor]
 
     def put_back() -> None:
@@ -265,21 +265,21 @@ def remember_buffers(module: torch.nn.Module) -> Callable[[], None]:
 
 
 class StepLogs:
-    """Makes one value for a step of what each turn has logged ``on_step``, as the ranks of a full gang reduce it."""
+    """Combines the turns' values of metrics logged ``on_step``, as the ranks of a full gang would."""
 
     def __init__(self, results: Any) -> None:
         self._results = results
         self._values: dict[str, list[tuple[torch.Tensor, int]]] = {}
 
     def add(self, players: int) -> None:
-        """Take down what the turn has logged, which ``players`` ranks had a part in."""
+        """Add the values of a turn in which ``players`` ranks had a part."""
         for key, metric in self._results.items():
             if metric.is_tensor and metric.meta.on_step and isinstance(metric._forward_cache, torch.Tensor):
                 value = metric._forward_cache.detach()
                 self._values.setdefault(key, []).append((value, players if metric.meta.sync.should else 1))
 
     def put_mean(self) -> None:
-        """Put the turns' mean (or what the metric is reduced by) where Lightning looks for the step's value."""
+        """Set the step's value to the turns' mean, or to the metric's own reduction of them."""
         for key, values in self._values.items():
             metric = self._results[key]
             stacked = torch.stack([value for value, _ in values])

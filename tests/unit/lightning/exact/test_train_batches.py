@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from tunelight.lightning.exact.train_batches import Parts, TrainingBatches, TurnLoader
+from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader
 
 sizes, worlds, batch_sizes = st.integers(1, 60), st.integers(1, 5), st.integers(1, 7)
 
@@ -29,8 +29,8 @@ def of_torch(size: int, whole: int, rank: int, batch: int, drop_last: bool = Fal
     return BatchSampler(sampler, batch, drop_last)
 
 
-def ours(size: int, parts: Parts, batch: int, drop_last: bool = False, start: int = 0, **options: Any) -> Any:
-    inner: Any = of_torch(size, parts.whole, parts.worker, batch, drop_last)
+def ours(size: int, parts: DataParts, batch: int, drop_last: bool = False, start: int = 0, **options: Any) -> Any:
+    inner: Any = of_torch(size, parts.total, parts.worker, batch, drop_last)
     batches = TrainingBatches(inner, inner.sampler, parts, play, **options)
     batches.start = start
     return batches
@@ -40,7 +40,7 @@ def ours(size: int, parts: Parts, batch: int, drop_last: bool = False, start: in
 def test_a_full_gang_has_torch_s_own_batches(size: int, whole: int, batch: int, drop_last: bool) -> None:
     for rank in range(whole):
         theirs = of_torch(size, whole, rank, batch, drop_last)
-        mine = ours(size, Parts(whole, whole, rank), batch, drop_last)
+        mine = ours(size, DataParts(whole, whole, rank), batch, drop_last)
         assert list(mine) == list(theirs)
         assert len(mine) == len(theirs)
 
@@ -52,7 +52,7 @@ def test_fewer_workers_play_every_part_once_a_step(
     workers = min(workers, whole)
     full = [list(of_torch(size, whole, rank, batch, drop_last)) for rank in range(whole)]
     for worker in range(workers):
-        parts = Parts(whole, workers, worker)
+        parts = DataParts(whole, workers, worker)
         mine = ours(size, parts, batch, drop_last)
         steps = [list(step) for step in zip(*[iter(list(mine))] * len(parts.played), strict=True)]
         assert steps == [[full[part][step] for part in parts.played] for step in range(len(full[0]))]
@@ -63,7 +63,7 @@ def test_fewer_workers_play_every_part_once_a_step(
 @given(worlds, worlds)
 def test_every_part_counts_the_same_in_the_mean_gradient(whole: int, workers: int) -> None:
     workers = min(workers, whole)
-    each = [Parts(whole, workers, worker) for worker in range(workers)]
+    each = [DataParts(whole, workers, worker) for worker in range(workers)]
     assert sorted(part for parts in each for part in parts.played) == list(range(whole))
     share = workers / whole  # what `backward` weights a turn by, before the workers' gradients are averaged
     assert sum(share * len(parts.played) for parts in each) / workers == pytest.approx(1)
@@ -76,7 +76,7 @@ def test_an_epoch_goes_on_where_it_was(size: int, whole: int, workers: int, batc
     steps = len(of_torch(size, whole, 0, batch))
     done = data.draw(st.integers(0, steps))
     for worker in range(workers):
-        parts = Parts(whole, workers, worker)
+        parts = DataParts(whole, workers, worker)
         batches = ours(size, parts, batch, start=done * whole * batch)
         rest = list(ours(size, parts, batch))[done * len(parts.played) :]
         assert list(batches) == rest
@@ -91,7 +91,7 @@ def test_another_size_goes_on_behind_the_last_sample(size: int, before: int, who
     done = data.draw(st.integers(0, steps - 1))
     start = done * before * batch
     seen = [n for rank in range(before) for one in list(of_torch(size, before, rank, batch))[:done] for n in one]
-    ranks = [ours(size, Parts(whole, whole, rank), batch, start=start) for rank in range(whole)]
+    ranks = [ours(size, DataParts(whole, whole, rank), batch, start=start) for rank in range(whole)]
     lengths = {one.left(start) for one in ranks}
     rest = [list(one) for one in ranks]
     assert {len(one) for one in rest} == lengths
@@ -110,7 +110,7 @@ def test_by_hand_each_rank_has_its_even_share_of_the_global_batch(
     full = [list(of_torch(size, whole, rank, batch)) for rank in range(whole)]
     if whole == workers:
         return
-    shares = [list(ours(size, Parts(whole, workers, worker), batch, joined=True)) for worker in range(workers)]
+    shares = [list(ours(size, DataParts(whole, workers, worker), batch, joined=True)) for worker in range(workers)]
     for step in range(len(full[0])):
         assert sorted(n for one in shares for n in one[step]) == sorted(n for one in full for n in one[step])
         lengths = {len(one[step]) for one in shares}
@@ -119,7 +119,7 @@ def test_by_hand_each_rank_has_its_even_share_of_the_global_batch(
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_hands_out_steps_and_keeps_the_other_turns(workers: int) -> None:
-    parts = Parts(4, 2, 1)
+    parts = DataParts(4, 2, 1)
     data: Any = torch.arange(32)
     inner: Any = of_torch(32, 4, 1, 2)
     batches: Any = TrainingBatches(inner, inner.sampler, parts, play)
@@ -132,6 +132,6 @@ def test_a_loader_hands_out_steps_and_keeps_the_other_turns(workers: int) -> Non
 
 
 def test_data_without_indices_is_read_over() -> None:
-    loader = TurnLoader(range(10), Parts(2, 1, 0), play, cut=False, over=2)
+    loader = TurnLoader(range(10), DataParts(2, 1, 0), play, cut=False, over=2)
     assert list(loader) == [4, 6, 8]
     assert list(loader) == [0, 2, 4, 6, 8]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tunelight.lightning.state import changes
-from tunelight.lightning.state.changes import Parts
+from tunelight.lightning.state.changes import SharedParts
 from tunelight.lightning.transfer import copy_into, pack, pack_state, unpack, unpack_view
 
 
@@ -49,7 +49,7 @@ class Side:
 
     def __init__(self, model: Any, callbacks: list[Any], data: Any = ()) -> None:
         self.model, self.callbacks, self.data = model, callbacks, list(data)
-        self.parts = Parts(model, callbacks, self.data)
+        self.parts = SharedParts(model, callbacks, self.data)
 
     def sent(self) -> Side:
         """Return what a worker gets, as it takes it down before the run."""
