@@ -1,1 +1,1 @@
-"""One checkpoint: when it is written, how, where it is found again and which are kept. Knows no framework."""
+"""Checkpoints: when they are written, how, where they are found again and which are kept. No framework."""

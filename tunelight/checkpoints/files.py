@@ -2,9 +2,9 @@
 
 A checkpoint is a file (or folder) ``report-000008.ckpt`` and, written after it, a small
 ``report-000008.json`` that says what it is. What has no such companion is not a checkpoint: a half-written
-file is never seen. A ``pointer.json`` that Ray Tune keeps in one of its own checkpoint folders names a
-checkpoint by path, and what is pointed at is never pruned. A sweep in an object store has all of this there (see
-:mod:`tunelight.stores`): a finished checkpoint is pushed, and here() fetches one that is to be opened.
+file is never read. A ``pointer.json`` in one of Ray Tune's own checkpoint folders names a checkpoint by path;
+a checkpoint that is pointed at is never pruned. A sweep in an object store has all of this there (see
+:mod:`tunelight.stores`): a finished checkpoint is pushed, and fetch_local() fetches it to open it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,8 @@ from tunelight.messages import CheckpointInfo
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
-HEARD = "heard.json"
+ACKED = "heard.json"
+"""The file that says which report the driver received last."""
 _CHUNK = 1 << 20
 SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
@@ -37,14 +38,14 @@ def file_name(number: int) -> str:
     return f"report-{number:06d}.ckpt"
 
 
-def draft(info: CheckpointInfo) -> Path:
-    """Return where a checkpoint is written before it is finished."""
+def temp_path(info: CheckpointInfo) -> Path:
+    """Return the path at which a checkpoint is written before it is committed."""
     path = Path(info.path)
     return path.with_name(f".{path.name}.tmp")
 
 
-def finish(info: CheckpointInfo, written: Path) -> CheckpointInfo:
-    """Turn a written draft into a checkpoint: bring it to the disk, rename, then say so in its companion.
+def commit(info: CheckpointInfo, written: Path) -> CheckpointInfo:
+    """Turn a temporary file into a checkpoint: sync it to disk, rename it, then write its companion file.
 
     Returns ``info`` with size (bytes) and checksum. Raises: OSError when the disk is full or gone.
     """
@@ -58,7 +59,7 @@ def finish(info: CheckpointInfo, written: Path) -> CheckpointInfo:
     os.replace(written, path)  # noqa: PTH105 - the atomic step, by its own name
     done = replace(info, size=size, checksum=checksum)
     if stores.inside(path):
-        stores.drop_there(_companion(path))  # of one of that report before: until this one is whole
+        stores.drop_there(_companion(path))  # of an earlier checkpoint of that report: until this one is complete
         if path.is_dir():
             stores.drop_there(path)
         stores.push(path)
@@ -68,7 +69,7 @@ def finish(info: CheckpointInfo, written: Path) -> CheckpointInfo:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write JSON so that a reader sees all of it or none of it."""
+    """Write JSON atomically."""
     stores.write(path, json.dumps(data).encode())
 
 
@@ -79,97 +80,96 @@ def find(trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
     for text in stores.texts(folder, "report-*.json").values():
         info = _parsed(text)
         if info is not None:
-            here = folder / Path(info.path).name  # the sweep's folder may have been moved
-            if stores.exists(here):
-                found.append(replace(info, path=str(here)))
+            path = folder / Path(info.path).name  # the sweep's folder may have been moved
+            if stores.exists(path):
+                found.append(replace(info, path=str(path)))
     return found
 
 
-def is_whole(info: CheckpointInfo) -> bool:
-    """Tell whether the file is still what was written: size and checksum; in a store, which keeps its own, the size."""
+def is_valid(info: CheckpointInfo) -> bool:
+    """Return whether size and checksum of the file still match; in a store, which has its own checksums, the size."""
     path = Path(info.path)
     if stores.inside(path):
-        there = stores.stat(path)
-        return there is not None and there[0] == info.size
-    return path.exists() and _is(path, info)
+        stat = stores.stat(path)
+        return stat is not None and stat[0] == info.size
+    return path.exists() and _matches(path, info)
 
 
-def _is(path: Path, info: CheckpointInfo) -> bool:
+def _matches(path: Path, info: CheckpointInfo) -> bool:
     size, checksum = _measure(path)
     return size == info.size and info.checksum in (None, checksum)
 
 
-def here(path: str | os.PathLike[str]) -> Path:
-    """Return a checkpoint's path, once it is on this node: of a store, it is fetched, and held against its checksum.
+def fetch_local(path: str | os.PathLike[str]) -> Path:
+    """Return a path on this node to a checkpoint; from an object store it is fetched, and its checksum verified.
 
-    Raises: CheckpointError where it cannot be had.
+    Raises: CheckpointError if it cannot be fetched.
     """
     path = Path(path)
     if not stores.inside(path):
         return path
     info = _read(_companion(path))
     try:
-        return stores.fetch(path, lambda found: info is None or _is(found, info))
+        return stores.fetch(path, lambda found: info is None or _matches(found, info))
     except OSError as error:
         raise CheckpointError(f"The checkpoint {stores.shown(path)} cannot be fetched: {error}.") from error
 
 
-def last_whole(
-    trial_dir: str | os.PathLike[str], number: int | None = None
+def resume_point(
+    trial_dir: str | os.PathLike[str], upto: int | None = None, base: CheckpointInfo | None = None
 ) -> tuple[CheckpointInfo | None, str | None]:
-    """Return the newest checkpoint of a trial whose checksum holds, or None; and what to warn the person of.
+    """Return the checkpoint that a trial continues from, or None to start from scratch; and a warning, if any.
 
-    ``number`` is the last report that counts (None: all do).
+    It is the newest valid checkpoint of the trial's folder, up to report ``upto`` (None: of all reports). The folder
+    may know of later reports than the trial's head: a worker that died may have written a checkpoint before.
+
+    Args:
+        trial_dir: the trial's folder.
+        upto: the last report that counts.
+        base: where the trial last started or paused. Only newer checkpoints come before it: older ones may be of
+            weights that the trial has replaced since. They are used only if ``base`` itself is damaged.
     """
-    found = [info for info in find(trial_dir) if number is None or info.number <= number]
-    whole = next((info for info in reversed(found) if is_whole(info)), None)
-    return whole, None if not found or whole == found[-1] else _torn(found[-1], whole)
+    newest: CheckpointInfo | None = None
+    for info in _candidates(trial_dir, upto, base):
+        newest = newest or info
+        if is_valid(info):
+            return info, None if info is newest else _torn(newest, info)
+    return None, None if newest is None else _torn(newest, None)
 
 
-def whole_or_before(info: CheckpointInfo) -> tuple[CheckpointInfo | None, str | None]:
-    """Return a checkpoint if its checksum holds, else as :func:`last_whole` does the newest of its trial before it."""
-    if is_whole(info):
-        return info, None
-    whole, _ = last_whole(Path(info.path).parents[1], info.number - 1)
-    return whole, _torn(info, whole)
-
-
-def newest_whole(
-    trial_dir: Path, number: int, resumed: CheckpointInfo | None
-) -> tuple[CheckpointInfo | None, str | None]:
-    """Return from where a trial that failed after report ``number`` goes on, and what to warn the person of.
-
-    Its folder knows more than its head has heard: a worker that died may have finished one before. What is older
-    than ``resumed``, from where it last started, may be of another line of the trial.
-    """
-    whole, warning = last_whole(trial_dir, number)
-    if resumed is None or (whole is not None and whole.number > resumed.number):
-        return whole, warning
-    whole, torn = whole_or_before(resumed)
-    return whole, torn or warning
+def _candidates(
+    trial_dir: str | os.PathLike[str], upto: int | None, base: CheckpointInfo | None
+) -> Iterator[CheckpointInfo]:
+    """Yield the checkpoints that a trial may continue from, the best first."""
+    for info in reversed(find(trial_dir)):
+        if (upto is None or info.number <= upto) and (base is None or info.number > base.number):
+            yield info
+    if base is not None:
+        yield base
+        yield from (info for info in reversed(find(Path(base.path).parents[1])) if info.number < base.number)
 
 
 def describe_torn(path: Path) -> str | None:
-    """Return a sentence if ``path`` is a checkpoint and no longer what was written, else None."""
+    """Return a sentence if ``path`` is a damaged checkpoint, else None."""
     info = _read(_companion(path))
-    if info is None or is_whole(replace(info, path=str(path))):
+    if info is None or is_valid(replace(info, path=str(path))):
         return None
     return f"The checkpoint {path} is torn: its size or checksum is not what was written."
 
 
-def _torn(info: CheckpointInfo, whole: CheckpointInfo | None) -> str:
-    instead = f"{Path(whole.path).name} is used instead" if whole else "it starts from scratch"
+def _torn(info: CheckpointInfo, valid: CheckpointInfo | None) -> str:
+    instead = f"{Path(valid.path).name} is used instead" if valid else "it starts from scratch"
     return f"its checkpoint {Path(info.path).name} is torn or gone (its checksum does not fit): {instead}"
 
 
-def remove_drafts(trial_dir: str | os.PathLike[str]) -> None:
-    """Delete what a worker was writing when it was killed."""
+def remove_temp_files(trial_dir: str | os.PathLike[str]) -> None:
+    """Delete temporary files of workers that were killed while they wrote a checkpoint."""
     for left in Path(trial_dir, FOLDER).glob(".report-*.tmp"):
         discard(left)
 
 
 class Kept:
-    """What the head of a trial knows of its checkpoints: ``known`` are on disk, ``newest`` is of this start."""
+    """The checkpoints of a trial as its head knows them: ``known`` are on disk, ``newest`` is of this start."""
 
     def __init__(self, keep: int, mode: Literal["min", "max"]) -> None:
         self.known: list[CheckpointInfo] = []
@@ -179,32 +179,32 @@ class Kept:
         self._news: list[CheckpointInfo] = []
 
     def add(self, info: CheckpointInfo) -> CheckpointInfo:
-        """Note a finished checkpoint, perhaps again."""
+        """Add a checkpoint, or replace the one of the same path."""
         self.known = [*(known for known in self.known if known.path != info.path), info]
         self.newest = info
         self._news.append(info)
         return info
 
     def news(self) -> list[dict[str, Any]]:
-        """Return those that were added since this was last asked, as plain data."""
+        """Return the checkpoints added since the last call, as plain data."""
         news, self._news = self._news, []
         return [info.asdict() for info in news]
 
     def prune(self, trial_dir: Path) -> None:
-        """Delete those that nobody needs any more (see :func:`prune`)."""
+        """Delete the checkpoints that are no longer needed (see :func:`prune`)."""
         if len(self.known) > SPARES:
-            with suppress(OSError):  # a store that does not say just now what is pinned: it is asked again
+            with suppress(OSError):  # a store that cannot list pins at the moment: it is asked again
                 self.known = prune(self.known, self._keep, self._mode, pinned(trial_dir))
 
-    def forget_after(self, number: int, trial_dir: Path) -> None:
-        """Know those up to report ``number`` (see :func:`forget_after`)."""
-        self.known = forget_after(number, trial_dir)
+    def discard_after(self, number: int, trial_dir: Path) -> None:
+        """Keep the checkpoints up to report ``number`` (see :func:`discard_after`)."""
+        self.known = discard_after(number, trial_dir)
 
 
 def prune(
     known: Iterable[CheckpointInfo], keep: int, mode: Literal["min", "max"], pinned: Iterable[str] = ()
 ) -> list[CheckpointInfo]:
-    """Delete all but the ``keep`` best, the last two, and the pinned ones; return what is left, oldest first."""
+    """Delete all but the ``keep`` best, the last two and the pinned checkpoints; return those, oldest first."""
     ordered = sorted(known, key=lambda info: info.number)
     sign = 1.0 if mode == "min" else -1.0
     judged = [info for info in ordered if info.value is not None and math.isfinite(info.value)]
@@ -214,7 +214,7 @@ def prune(
         if info.path not in spared:
             try:
                 discard(Path(info.path))
-            except OSError:  # a store that does not answer just now: it is tried again
+            except OSError:  # a store that does not answer at the moment: it is tried again
                 spared.add(info.path)
     return [info for info in ordered if info.path in spared]
 
@@ -226,18 +226,18 @@ def keep_spares(known: Iterable[CheckpointInfo]) -> list[CheckpointInfo]:
 
 
 def discard(path: Path) -> None:
-    """Delete a draft, or a checkpoint with its companion; nothing happens where there is none."""
+    """Delete a temporary file, or a checkpoint with its companion, if it exists."""
     stores.drop(_companion(path))
     stores.drop(path)
 
 
 def write_pointer(folder: str | os.PathLike[str], info: CheckpointInfo | None) -> None:
-    """Leave in ``folder`` the word where a checkpoint lies (None: the trial has none)."""
+    """Write a file into ``folder`` that names a checkpoint (None: the trial has none)."""
     write_json(Path(folder, POINTER), None if info is None else info.asdict())
 
 
 def read_pointer(folder: str | os.PathLike[str]) -> CheckpointInfo | None:
-    """Return the checkpoint that a pointer names, gone or not; a real file beside the pointer comes first."""
+    """Return the checkpoint that a pointer names, whether it exists or not; a file beside the pointer comes first."""
     pointer = Path(folder, POINTER)
     info = _read(pointer) if pointer.exists() else None
     if info is None:
@@ -246,11 +246,11 @@ def read_pointer(folder: str | os.PathLike[str]) -> CheckpointInfo | None:
     return replace(info, path=str(beside)) if beside.exists() else info
 
 
-def adopt(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str]) -> CheckpointInfo | None:
-    """Return the checkpoint that ``folder`` names, in a place that stays.
+def import_from_tune(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str]) -> CheckpointInfo | None:
+    """Return the checkpoint that Tune's checkpoint folder names, at a path that is not deleted by Tune.
 
-    A real file beside the pointer may lie in a folder that Tune fetched and deletes again: unless the trial's
-    own file is still there, it is put into the trial's folder.
+    A file beside the pointer may be in a folder that Tune fetched and deletes again: unless the trial's own file
+    still exists, it is copied into the trial's folder.
     """
     info = read_pointer(folder)
     if info is None or not Path(info.path).is_relative_to(Path(folder)):
@@ -258,44 +258,49 @@ def adopt(folder: str | os.PathLike[str], trial_dir: str | os.PathLike[str]) -> 
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
     kept = replace(info, path=str(home / file_name(info.number)), name=None)
-    if not is_whole(kept):
+    if not is_valid(kept):
         discard(Path(kept.path))
         copy_into(replace(info, name=Path(kept.path).name), home)
         write_json(_companion(Path(kept.path)), kept.asdict())
     return replace(kept, name=info.name)
 
 
-def take_over(
+def copy_from_trial(
     folder: str | os.PathLike[str],
     trial_dir: str | os.PathLike[str],
     number: int,
     upto: int | None = None,
     seconds: float | None = None,
 ) -> CheckpointInfo | None:
-    """Make a whole checkpoint of the trial in ``folder`` that of report ``number`` of another trial.
+    """Copy another trial's newest valid checkpoint, as that of report ``number``; return the copy.
 
-    The last up to report ``upto``; where that is pruned, the last of all. ``seconds``: how long the other has trained.
+    Args:
+        folder: the other trial's folder.
+        trial_dir: the folder of the trial that gets the copy.
+        number: the report that the copy belongs to.
+        upto: the other trial's last report that counts; if its checkpoints up to there are pruned, all count.
+        seconds: how long the other trial had trained.
 
-    Returns: None where there is none. It has no value there: what was reported with it was the other trial's.
+    Returns: None if there is none. The copy has no value: that was reported by the other trial.
     """
-    info = last_whole(folder, upto)[0] or last_whole(folder)[0]
+    info = resume_point(folder, upto)[0] or resume_point(folder)[0]
     if info is None:
         return None
-    here(info.path)
+    fetch_local(info.path)
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
-    taken = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None, seconds=seconds)
-    written = draft(taken)
+    copy = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None, seconds=seconds)
+    written = temp_path(copy)
     discard(written)
     copy_into(replace(info, name=written.name), home)
-    discard(_companion(Path(taken.path)))
-    return finish(taken, written)
+    discard(_companion(Path(copy.path)))
+    return commit(copy, written)
 
 
-def forget_after(number: int, trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
-    """Delete a trial's checkpoints of later reports than ``number``, but pinned ones; return the earlier ones.
+def discard_after(number: int, trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
+    """Delete a trial's checkpoints of reports after ``number``, except pinned ones; return the earlier ones.
 
-    A trial that goes back reports these numbers again.
+    A trial that goes back makes these reports again.
     """
     spared = pinned(trial_dir)
     earlier = []
@@ -307,44 +312,45 @@ def forget_after(number: int, trial_dir: str | os.PathLike[str]) -> list[Checkpo
     return earlier
 
 
-def tell_heard(number: int, trial_dir: str | os.PathLike[str], seconds: float | None = None) -> None:
-    """Tell a trial that starts again which of its reports was the last one that its driver heard of. Runs on: driver.
+def write_acked(number: int, trial_dir: str | os.PathLike[str], seconds: float | None = None) -> None:
+    """Record the last of a trial's reports that its driver received, for its next start. Runs on: driver.
 
-    A gang may have been ahead of that when its head was lost; what it reported then, it has to report again.
-    ``seconds``: how long it had trained then, as the driver knows it.
+    A gang may have been ahead of its driver when it was lost; later reports are made again.
+    ``seconds``: how long the trial had trained at that report.
     """
     Path(trial_dir).mkdir(parents=True, exist_ok=True)
-    write_json(Path(trial_dir, HEARD), {"number": number, "seconds": seconds})
+    write_json(Path(trial_dir, ACKED), {"number": number, "seconds": seconds})
 
 
-def heard(trial_dir: str | os.PathLike[str]) -> int | None:
-    """Return what :func:`tell_heard` said last; None where nobody said anything, so that all reports count."""
-    return _heard(trial_dir)[0]
+def read_acked(trial_dir: str | os.PathLike[str]) -> int | None:
+    """Return the number last written by :func:`write_acked`; None without it, so that all reports count."""
+    return _read_acked(trial_dir)[0]
 
 
-def _heard(trial_dir: str | os.PathLike[str]) -> tuple[int | None, float | None]:
-    """Return number and seconds of the last report that a driver heard of."""
+def _read_acked(trial_dir: str | os.PathLike[str]) -> tuple[int | None, float | None]:
+    """Return number and seconds of the last report that the driver received."""
     with suppress(FileNotFoundError):
-        told = json.loads(stores.read(Path(trial_dir, HEARD)))
-        if isinstance(told, dict):
-            return int(told["number"]), told.get("seconds")
-        return int(told), None  # as it was written before seconds were counted
+        data = json.loads(stores.read(Path(trial_dir, ACKED)))
+        if isinstance(data, dict):
+            return int(data["number"]), data.get("seconds")
+        return int(data), None  # as it was written before seconds were counted
     return None, None
 
 
 def with_seconds(info: CheckpointInfo, trial_dir: str | os.PathLike[str]) -> CheckpointInfo:
-    """Return a checkpoint that says how long its trial had trained, also one that was written before that was counted.
+    """Return a checkpoint with the seconds that its trial had trained.
 
-    Of such a one: its share, by the number of reports, of what the driver knows of the last report that it heard of.
+    Checkpoints of older versions have none: theirs are estimated from those of the last report that the driver
+    received, in proportion to the number of reports.
     """
-    number, seconds = _heard(trial_dir) if info.seconds is None else (None, None)
+    number, seconds = _read_acked(trial_dir) if info.seconds is None else (None, None)
     if not number or seconds is None:
         return info
     return replace(info, seconds=seconds * info.number / number)
 
 
 def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> CheckpointError:
-    """Say why a trial that was paused cannot go on."""
+    """Return the error for a paused trial that cannot continue."""
     paused = f"Trial {trial_id} was paused at report {number}"
     if lost is None:
         return CheckpointError(
@@ -358,13 +364,13 @@ def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> Che
 
 
 def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:
-    """Return the checkpoints that pointers in a trial's folder name."""
+    """Return the paths of checkpoints that pointers in a trial's folder name."""
     infos = (_parsed(text) for text in stores.texts(Path(trial_dir), f"checkpoint_*/{POINTER}").values())
     return {info.path for info in infos if info is not None}
 
 
 def copy_into(info: CheckpointInfo, folder: str | os.PathLike[str]) -> None:
-    """Put a checkpoint's file into ``folder``: as a hard link where that works, so that it is held once."""
+    """Copy a checkpoint's file into ``folder``, as a hard link where possible."""
     source, target = Path(info.path), Path(folder, info.name or Path(info.path).name)
     if source.is_dir():
         shutil.copytree(source, target)
@@ -376,7 +382,7 @@ def copy_into(info: CheckpointInfo, folder: str | os.PathLike[str]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Bring a file, or all files of a folder, to the disk itself."""
+    """Sync a file, or all files of a folder, to disk."""
     for file in _files(path):
         with file.open("rb") as stream, suppress(OSError):  # not every file system can
             os.fsync(stream.fileno())

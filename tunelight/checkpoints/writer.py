@@ -1,7 +1,7 @@
 """CheckpointWriter: writes a trial's checkpoints on one rank, one at a time, in the background where it can.
 
-A checkpoint that is handed over as a copy (see :meth:`CheckpointWriter.defer`) is written by a thread while training
-goes on, so that at most one copy lies in memory. What the storage refuses costs that checkpoint and not the trial.
+A checkpoint that was copied to memory (see :meth:`CheckpointWriter.defer`) is written by a thread while training
+continues; at most one copy is in memory. If the storage fails, the trial continues without that checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTLE_LIMIT_S = 600.0
 """How long the end of a trial waits for its last checkpoint."""
 
 _TORCHS = ("PytorchStreamWriter", "iostream error", "unexpected pos")
-"""What torch's file writer says, in a RuntimeError, of a full disk: it depends on where in the file that was."""
+"""Messages of torch's file writer, in a RuntimeError, for a full disk; which, depends on the position in the file."""
 
 Writer = Callable[[str], object]
 """Writes a checkpoint to the path it is given; called on every rank with the same path."""
@@ -34,12 +34,12 @@ class CheckpointWriter:
     """Runs on: worker.
 
     Args:
-        lead: True on rank 0, which decides, finishes checkpoints and tells of them.
+        lead: True on rank 0, which decides, commits checkpoints and posts events.
         policy: when a report's checkpoint may be written.
         note: warns the person who runs the sweep, with the next report. Called in the training thread.
-        post: sends the head what became of a checkpoint; None: it is always waited for.
-        away: True where this rank is on another node than rank 0.
-        clock: seconds, that of ``policy``.
+        post: sends events to the head; None: every checkpoint is waited for.
+        away: True if this rank is on another node than rank 0.
+        clock: returns seconds; the clock of ``policy``.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class CheckpointWriter:
         self._note = note
         self._post = post
         self._clock = clock
-        self._draft: str | None = None
+        self._temp: str | None = None
         self._later: Callable[[], object] | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._last: CheckpointInfo | None = None
         self._failing = False
-        self._in_hand = False
+        self._writing_now = False
 
     # -- rank 0 decides
 
     def admit(self) -> bool:
-        """Decide whether the report at hand writes a checkpoint. The one before is waited for as long as that is cheap.
+        """Decide whether this report writes a checkpoint; wait for the previous one as long as the policy allows.
 
-        Raises: what the one before has failed of, unless it was the storage.
+        Raises: the previous checkpoint's error, unless the storage failed.
         """
         now = self._clock()
         if not self._policy.due(now):
@@ -90,95 +90,99 @@ class CheckpointWriter:
     # -- writing
 
     def writes(self, path: str | os.PathLike[str]) -> bool:
-        """Tell whether ``path`` is the checkpoint that is being made now, so that :meth:`defer` may take it over."""
-        return self._draft is not None and os.fspath(path) == self._draft
+        """Return whether ``path`` is the checkpoint now being written, so that :meth:`defer` can be used for it."""
+        return self._temp is not None and os.fspath(path) == self._temp
 
     def defer(self, write: Callable[[], object]) -> None:
-        """Have ``write`` called soon, by another thread: it writes the checkpoint that is being made off a copy."""
+        """Call ``write`` in another thread, to write the checkpoint now being written from a copy in memory."""
         self._later = write
 
     def write(
         self, info: CheckpointInfo, checkpoint: str | os.PathLike[str] | Writer, *, wait: bool = False
     ) -> CheckpointInfo | None:
-        """Write checkpoint ``info``; return it if it is finished already. Called on every rank.
+        """Write checkpoint ``info``; return it if it is complete already. Called on every rank.
 
-        ``wait`` for it to be finished. Raises: CheckpointError where ``checkpoint`` wrote nothing, or is a path
-        where nothing lies.
+        Args:
+            info: the checkpoint, without size and checksum.
+            checkpoint: a file or folder to move, or a function that writes one.
+            wait: do not leave it to a thread.
+
+        Raises: CheckpointError if ``checkpoint`` wrote nothing, or is a path that does not exist.
         """
         began = self._clock()
-        self._in_hand = True
+        self._writing_now = True
         try:
             self.settle()
             return self._write(info, checkpoint, wait)
         finally:
-            self._in_hand = False
+            self._writing_now = False
             self._policy.wrote(began, self._clock() - began)
 
     def _write(
         self, info: CheckpointInfo, checkpoint: str | os.PathLike[str] | Writer, wait: bool
     ) -> CheckpointInfo | None:
         if self._lead and not callable(checkpoint) and not Path(checkpoint).exists():
-            raise CheckpointError(f"The checkpoint {os.fspath(checkpoint)} was reported, and nothing lies there.")
-        draft = checkpoints.draft(info)
-        with suppress(OSError):  # the same will be said by whoever writes into it
-            draft.parent.mkdir(parents=True, exist_ok=True)
-        self._draft, self._later = str(draft), None
+            raise CheckpointError(f"The checkpoint {os.fspath(checkpoint)} was reported, but does not exist.")
+        temp = checkpoints.temp_path(info)
+        with suppress(OSError):  # writing into it raises the same error
+            temp.parent.mkdir(parents=True, exist_ok=True)
+        self._temp, self._later = str(temp), None
         try:
             if callable(checkpoint):
-                checkpoint(str(draft))
+                checkpoint(str(temp))
             elif self._lead:
-                shutil.move(os.fspath(checkpoint), draft)
+                shutil.move(os.fspath(checkpoint), temp)
         except (OSError, RuntimeError) as error:
-            self._refused(error, draft, self._note)
+            self._refused(error, temp, self._note)
             return None
         finally:
-            self._draft = None
+            self._temp = None
             later, self._later = self._later, None
-        if self._away and stores.inside(draft) and draft.exists():
-            checkpoints.discard(draft)
+        if self._away and stores.inside(temp) and temp.exists():
+            checkpoints.discard(temp)
             raise CheckpointError(
                 "This checkpoint is written by several nodes, each its part, which needs a folder that all of them "
-                "share. In an object store, let rank 0 write it whole (save_distributed_checkpoint=False)."
+                "share. In an object store, let rank 0 write all of it (save_distributed_checkpoint=False)."
             )
         if not self._lead:
             return None
         if later is None or wait or self._post is None:
-            return self._finish(info, draft, later, self._note)
-        self._thread = threading.Thread(target=self._run, args=(info, draft, later), name="tunelight-checkpoint")
-        self._thread.daemon = True  # a storage that never answers must not keep the process
+            return self._finish(info, temp, later, self._note)
+        self._thread = threading.Thread(target=self._run, args=(info, temp, later), name="tunelight-checkpoint")
+        self._thread.daemon = True  # a storage that never answers must not keep the process alive
         self._thread.start()
         return None
 
-    def _refused(self, error: Exception, draft: Path, note: Callable[[str], None]) -> None:
-        """Pass over what the storage refused, and say so once; raise the rest."""
-        if not _is_storages(error):
+    def _refused(self, error: Exception, temp: Path, note: Callable[[str], None]) -> None:
+        """Warn once if the storage failed; raise other errors."""
+        if not _storage_failed(error):
             raise error
         with suppress(OSError):
-            checkpoints.discard(draft)
+            checkpoints.discard(temp)
         if not self._failing:
-            note(_told(error, draft))
+            note(_warning(error, temp))
         self._failing = True
 
     def _finish(
-        self, info: CheckpointInfo, draft: Path, write: Callable[[], object] | None, note: Callable[[str], None]
+        self, info: CheckpointInfo, temp: Path, write: Callable[[], object] | None, note: Callable[[str], None]
     ) -> CheckpointInfo | None:
         try:
             if write is not None:
-                draft.parent.mkdir(parents=True, exist_ok=True)
+                temp.parent.mkdir(parents=True, exist_ok=True)
                 write()
-            self._last = checkpoints.finish(info, draft)
+            self._last = checkpoints.commit(info, temp)
         except (OSError, RuntimeError) as error:
-            self._refused(error, draft, note)
+            self._refused(error, temp, note)
             return None
         if self._failing:
             note("Checkpoints are written again.")
         self._failing = False
         return self._last
 
-    def _run(self, info: CheckpointInfo, draft: Path, write: Callable[[], object]) -> None:
+    def _run(self, info: CheckpointInfo, temp: Path, write: Callable[[], object]) -> None:
         notes: list[str] = []
         try:
-            done = self._finish(info, draft, write, notes.append)
+            done = self._finish(info, temp, write, notes.append)
         except BaseException as error:  # noqa: BLE001 - the training thread raises it
             self._error = error
             return
@@ -186,22 +190,22 @@ class CheckpointWriter:
         if done is not None or notes:
             self._post(Wrote(done, notes[0] if notes else None))
 
-    # -- the one before
+    # -- the previous checkpoint
 
     @property
     def busy(self) -> bool:
         """True while a checkpoint is being written. Callable from any thread."""
         thread = self._thread
-        return self._in_hand or (thread is not None and thread.is_alive())
+        return self._writing_now or (thread is not None and thread.is_alive())
 
     def settle(self) -> None:
-        """Wait until nothing is being written. Raises: what that failed of, unless it was the storage."""
+        """Wait until nothing is being written. Raises: the checkpoint's error, unless the storage failed."""
         if not self._settled(SETTLE_LIMIT_S):
-            self._thread = None  # it is left behind: what it may still finish is in a folder of its own
+            self._thread = None  # it is abandoned: what it may still write is in its own folder
             self._note(f"A checkpoint was not written within {SETTLE_LIMIT_S:.0f} s: is the storage gone?")
 
     def written(self, number: int) -> CheckpointInfo | None:
-        """Return the checkpoint of report ``number`` if it is the last; wait for it if it is being written."""
+        """Return the checkpoint of report ``number`` if it is the last one; wait for it if it is being written."""
         self.settle()
         return self._last if self._last is not None and self._last.number == number else None
 
@@ -217,17 +221,17 @@ class CheckpointWriter:
         return True
 
 
-def _is_storages(error: BaseException) -> bool:
-    """Tell whether it was the storage that failed."""
+def _storage_failed(error: BaseException) -> bool:
+    """Return whether an error is one of the storage."""
     if isinstance(error, RuntimeError):
         return isinstance(error.__context__, OSError) or any(sign in str(error) for sign in _TORCHS)
     return isinstance(error, OSError)
 
 
-def _told(error: BaseException, draft: Path) -> str:
+def _warning(error: BaseException, temp: Path) -> str:
     cause = error if isinstance(error, OSError) else error.__context__
     why = getattr(cause, "strerror", None) or "the storage did not take it"
     return (
         f"A checkpoint could not be written ({why}). Training goes on without it, and the next one is tried as "
-        f"usual. Make room on the storage of {draft.parents[2]}, or bring it back."
+        f"usual. Make room on the storage of {temp.parents[2]}, or bring it back."
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tunelight.checkpoints.files import last_whole, take_over
+from tunelight.checkpoints.files import copy_from_trial, resume_point
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.gang.protocol import TrainingGang
@@ -376,7 +376,7 @@ class ResilientRun:
         if adopted.why is None:
             self._task, self._adopted_at = replace(self._task, config=dict(adopt.config)), self.seen
             return "memory"
-        if adopt.folder is None or last_whole(adopt.folder)[0] is None:
+        if adopt.folder is None or resume_point(adopt.folder)[0] is None:
             self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")
             self.gang.answer(Continue(adopt.until))
             return None
@@ -386,7 +386,9 @@ class ResilientRun:
         """Restart from another trial's checkpoint; from the run's own, if that one cannot be copied."""
         self.finish("adopt")  # a checkpoint that is being written is finished by then
         try:
-            info = take_over(adopt.folder or "", self._task.trial_dir, self.seen, adopt.number, seconds=self._seconds)
+            info = copy_from_trial(
+                adopt.folder or "", self._task.trial_dir, self.seen, adopt.number, seconds=self._seconds
+            )
         except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"
         if info is None:

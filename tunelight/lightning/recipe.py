@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunelight.settings import PARTS, Settings, check_model, check_picklable, check_train
+from tunelight.settings import Settings, check_model, check_picklable, check_train
+from tunelight.space.parts import split_config
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Recipe:
         from tunelight.lightning.strategies import BY_BACKEND
         from tunelight.session.session import get_context
 
-        parts = split(config)
+        parts = split_config(config)
         args: dict[str, Any] = {"strategy": BY_BACKEND[get_context().backend](), "enable_checkpointing": False}
         if self.max_epochs is not None:
             args["max_epochs"] = self.max_epochs
@@ -72,15 +73,3 @@ def _made(logger: Any) -> Any:
     if isinstance(logger, list | tuple):
         return [_made(one) for one in logger]
     return logger() if callable(logger) and not isinstance(logger, Logger) else logger
-
-
-def split(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return a dotted configuration as arguments for each part: {"model": {...}, "data": ..., "trainer": ...}."""
-    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
-    for key, value in config.items():
-        part, dot, name = key.partition(".")
-        if dot:
-            parts[part][name] = value
-        elif isinstance(value, Mapping):
-            parts[part].update(value)
-    return parts

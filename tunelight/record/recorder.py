@@ -244,7 +244,7 @@ class RecordCallback(Callback):
         known = self.state.trials[trial.trial_id]
         heard = known.history[-1]["training_iteration"] if known.history else 0
         try:
-            checkpoints.tell_heard(heard, self.folder / known.folder, known.trained)
+            checkpoints.write_acked(heard, self.folder / known.folder, known.trained)
         except OSError as error:
             self.record.complain(error)
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tunelight.errors import SettingsError
-from tunelight.lightning.recipe import split
 from tunelight.record import to_yaml
 from tunelight.resources import reserve
 from tunelight.settings import PARTS
+from tunelight.space.parts import split_config
 
 _STRATEGIES: Final = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
 _KEEP: Final = "keep_global_batch"
@@ -135,7 +135,7 @@ def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str,
                 f"{', '.join(f'{name}.' for name in PARTS)} in a sweep with model=. For that of a train function, use "
                 "format='yaml', 'json' or 'python'."
             )
-    parts = split(config)
+    parts = split_config(config)
     given = dict(told.get("trainer_args") or {})
     objects = [key for key, value in given.items() if _holds_object(value)]
     own = {key: value for key, value in given.items() if key not in objects}

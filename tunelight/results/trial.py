@@ -113,7 +113,7 @@ class TrialResult:
         it is fetched. Raises: CheckpointError where that fails.
         """
         found = self._where
-        return None if found is None else checkpoints.here(found)
+        return None if found is None else checkpoints.fetch_local(found)
 
     @property
     def address(self) -> str | None:
@@ -239,7 +239,7 @@ class TrialResult:
 
     def _others(self, path: Path) -> str:
         """Return which checkpoints the trial has beside ``path``, as text."""
-        whole = [info for info in checkpoints.find(self.path) if info.path != str(path) and checkpoints.is_whole(info)]
+        whole = [info for info in checkpoints.find(self.path) if info.path != str(path) and checkpoints.is_valid(info)]
         found = (info.path if info.value is None else f"{info.path} (value {info.value:.6g})" for info in whole)
         return ", ".join(found) or "the trial has no other"
 

@@ -188,7 +188,7 @@ class SweepSearch(SearchAlgorithm):
 
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
-        checkpoints.tell_heard(past.number, past.folder, past.trained)
+        checkpoints.write_acked(past.number, past.folder, past.trained)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED

@@ -1,1 +1,1 @@
-"""What the training code of a trial's worker is told, and what it reports. Knows neither Ray nor torch."""
+"""A worker's own context: the trial that it trains, its reports, and the decisions on them. No Ray, no torch."""

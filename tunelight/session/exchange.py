@@ -1,7 +1,7 @@
-"""Exchange: what one trial's ranks give another's at a boundary, both of them alive, through a store in memory.
+"""Exchange of training states between running trials, at a boundary, through a store in memory.
 
-A session knows neither Ray nor torch. The worker hands in the store, and the callback that reports hands in what can
-give and take the state of its Trainer.
+Nothing here knows Ray or torch: the worker passes in the store, and the reporting callback an object that reads and
+replaces the state of its Trainer.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from typing import Any, Protocol
 from tunelight.messages import Adopt, Adopted, Offer, Offered
 
 FETCH_LIMIT_S = 60.0
-"""How long ranks wait for what another trial offered; its head may be busy, or on a node that is gone."""
+"""How long ranks wait for another trial's state; its head may be busy, or on a node that is gone."""
 
 
 class Store(Protocol):
-    """Where a state lies between two trials."""
+    """Holds a state between two trials."""
 
     def put(self, value: Any) -> Any:
-        """Copy a state into the store; return a reference to it."""
+        """Copy a state into the store and return a reference to it."""
 
     def get(self, reference: Any, timeout_s: float) -> Any:
-        """Return what was offered under a reference; None where nothing was. Raises: what came in the way."""
+        """Return the state that a reference leads to; None if nothing was offered. Raises: the store's errors."""
 
 
 class Training(Protocol):
-    """What can give and take the state of a training. Runs on: worker, every rank at the same boundary."""
+    """Reads and replaces the state of a training. Runs on: worker, every rank at the same boundary."""
 
     def give(self) -> Any | None:
-        """Return the whole state; rank 0's answer counts."""
+        """Return the full state; the one of rank 0 is used."""
 
     def agree(self, yes: bool) -> bool:
-        """Return whether all ranks say yes."""
+        """Return whether ``yes`` is True on all ranks."""
 
     def take(self, state: Any, before: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-        """Make ``state`` this training's own, and ``config`` of ``before``; return why nothing was changed, if so."""
+        """Load ``state``, and change the values of ``before`` to those of ``config``; return why not, if not."""
 
 
 class Memory:
-    """A store within one process: the twin of Ray's."""
+    """A store within one process, in place of Ray's."""
 
     def put(self, value: Any) -> Any:
-        """Return the value: it is its own reference."""
+        """Return the value itself, as its reference."""
         return value
 
     def get(self, reference: Any, timeout_s: float) -> Any:
-        """Return what the reference is."""
+        """Return the reference, which is the value."""
         return reference
 
 
@@ -56,13 +56,13 @@ class Exchange:
 
     def __init__(self, store: Store | None = None) -> None:
         self.training: Training | None = None
-        """Set by the callback that reports; None where training code has none."""
+        """Set by the reporting callback; None if training code has none."""
         self._store = store or Memory()
 
     def offer(self, offer: Offer, *, lead: bool) -> Offered:
-        """Give the state at this boundary, once. Called on every rank; the lead's answer is the gang's.
+        """Put the state at this boundary into the store. Called on every rank; the answer of ``lead`` is sent.
 
-        A store that does not take it costs the offer and not the training; the answer says why.
+        If the store fails, training continues and the answer says why.
         """
         state = None if self.training is None else self.training.give()
         if not lead or state is None:
@@ -73,9 +73,9 @@ class Exchange:
             return Offered(None, why=f"{type(error).__name__}: {error}", answers=offer.serial)
 
     def adopt(self, adopt: Adopt, config: dict[str, Any]) -> Adopted:
-        """Take over what another trial offered, and turn ``config`` into the one that comes with it; or change nothing.
+        """Load another trial's state, and replace the contents of ``config`` by its configuration; or change nothing.
 
-        Called on every rank: all of them adopt, or none.
+        Called on every rank: either all of them adopt, or none.
         """
         began = time.monotonic()
         if self.training is None:

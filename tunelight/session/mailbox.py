@@ -30,7 +30,7 @@ class RankChannel(Protocol):
 
 
 class Mailbox:
-    """Rank 0's decisions as they arrive from the head, in any order; thread-safe, one waiter."""
+    """The head's decisions for one rank, queued until a report takes them. Thread-safe; one thread waits at a time."""
 
     def __init__(self, until: int | None = 1) -> None:
         self._until: float = math.inf if until is None else until
@@ -40,29 +40,29 @@ class Mailbox:
 
     @property
     def aborted(self) -> str | None:
-        """Why the trial was called off, if it was."""
+        """The reason for which the trial was aborted; None if it was not."""
         return self._aborted
 
     def put(self, decision: Decision) -> None:
-        """Hand in a decision."""
+        """Queue a decision; ``Continue`` only raises the report up to which training needs no decision."""
         with self._changed:
             if isinstance(decision, Continue):
                 until = math.inf if decision.until is None else decision.until
-                self._until = max(self._until, until)  # what was allowed once stays so
+                self._until = max(self._until, until)  # decisions may arrive in another order than they were sent
             else:
                 self._queue.append(decision)
             self._changed.notify_all()
 
     def abort(self, reason: str) -> None:
-        """Call the trial off: whoever waits here stops waiting."""
+        """Abort the trial; calls that wait here return at once."""
         with self._changed:
             self._aborted = reason
             self._changed.notify_all()
 
     def take(self, number: int, timeout_s: float) -> Decision:
-        """Return the decision for report ``number``; wait for it if the trial may not run on unasked.
+        """Return the decision for report ``number``; wait for it if the trial may not continue without.
 
-        Raises: GangError when none came within ``timeout_s`` seconds.
+        Raises: GangError if none arrives within ``timeout_s`` seconds.
         """
 
         def next_one() -> Decision | None:
@@ -74,23 +74,25 @@ class Mailbox:
         return self._wait(next_one, timeout_s, what) or Stop(self._aborted or "")
 
     def take_adopt(self, serial: int, timeout_s: float) -> Adopt | None:
-        """Return the order to adopt that rank 0 has said the word for, by its serial; None when it was called off.
+        """Return the ``Adopt`` with the serial that rank 0 has broadcast; None if the trial was aborted.
 
-        A reference cannot be said in a word, so each rank has it from the head. Earlier orders, which rank 0 never
-        came to, are dropped. Raises: GangError when it does not come within ``timeout_s`` seconds.
+        A message cannot carry a reference into an object store, so the head sends each rank its ``Adopt``. Those with
+        lower serials are dropped: rank 0 never took them. Raises: GangError if it does not arrive within
+        ``timeout_s`` seconds.
         """
 
         def next_one() -> Adopt | None:
-            found = next((one for one in self._queue if isinstance(one, Adopt) and one.serial == serial), None)
+            adopts = [decision for decision in self._queue if isinstance(decision, Adopt)]
+            found = next((adopt for adopt in adopts if adopt.serial == serial), None)
             if found is not None:
-                self._queue = deque(one for one in self._queue if isinstance(one, Adopt) and one.serial > serial)
+                self._queue = deque(adopt for adopt in adopts if adopt.serial > serial)
             return found
 
         what = "what rank 0 has begun to adopt, and it did not come: is the trial's head still alive?"
         return self._wait(next_one, timeout_s, what)
 
     def _wait(self, next_one: Callable[[], _Taken | None], timeout_s: float, what: str) -> _Taken | None:
-        """Return what ``next_one`` finds, as soon as it does; None when the trial was called off."""
+        """Return the first result of ``next_one`` that is not None; None if the trial was aborted."""
         with self._changed:
             found = self._changed.wait_for(lambda: self._aborted is not None or next_one(), timeout_s)
         if not found:
@@ -98,26 +100,26 @@ class Mailbox:
         return None if isinstance(found, bool) else found
 
 
-_WORDS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", Adopt: "adopt"}
+_VERBS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", Adopt: "adopt"}
 _DECISIONS: dict[str, Decision] = {"continue": Continue(), "save": Save(), "offer": Offer()}
 
 
 def to_message(decision: Decision) -> str:
-    """Return a decision as rank 0's word."""
+    """Return a decision as a message of a :class:`RankChannel`."""
     if isinstance(decision, Stop):
         return f"stop {decision.reason}"
-    word = _WORDS[type(decision)]
-    return f"{word} {decision.serial}" if isinstance(decision, Adopt) else word
+    verb = _VERBS[type(decision)]
+    return f"{verb} {decision.serial}" if isinstance(decision, Adopt) else verb
 
 
-def from_message(word: str) -> Decision:
-    """Return the decision that a word stands for; of one to adopt, the serial alone: the rest is in the mailbox."""
-    verb, _, rest = word.partition(" ")
+def from_message(message: str) -> Decision:
+    """Return the decision that a message encodes; an ``Adopt`` has its serial only, the rest is in the mailbox."""
+    verb, _, rest = message.partition(" ")
     if verb == "adopt":
         return Adopt(None, {}, serial=int(rest))
     return _DECISIONS.get(verb) or Stop(rest)
 
 
 def numbered(decision: Decision, serial: int) -> Decision:
-    """Return a decision with the serial that its answer is to carry; ``Continue`` is not answered and has none."""
+    """Return a decision with a serial, which its answer carries; ``Continue`` has no answer and no serial."""
     return decision if isinstance(decision, Continue) else replace(decision, serial=serial)

@@ -117,7 +117,7 @@ class Session:
         """Return the checkpoint that the fit now starting continues from; None if it starts from scratch."""
         resume = self.task.resume
         if resume is not None and resume.fit == max(self.progress.fit, 0):
-            return str(checkpoints.here(resume.path))
+            return str(checkpoints.fetch_local(resume.path))
         return None
 
     def check_finished(self) -> None:
@@ -185,4 +185,4 @@ def get_checkpoint_path() -> str | None:
     outside of a trial, CheckpointError if a checkpoint in an object store cannot be fetched.
     """
     resume = get_context().resume
-    return None if resume is None else str(checkpoints.here(resume.path))
+    return None if resume is None else str(checkpoints.fetch_local(resume.path))

@@ -1,7 +1,7 @@
-"""What the ranks of a trial have in common beside rank 0's words: values that rank 0 makes once, for all of them.
+"""Values that rank 0 of a trial makes once for all ranks.
 
-A reference into Ray's object store, or a handle of an actor, cannot be said in a word: the word says that it is there,
-and the other ranks fetch it. Nothing here knows Ray or torch; what is needed of them is handed in.
+A message cannot carry a reference into Ray's object store or a handle of an actor: it says that the value exists, and
+the other ranks fetch it. Nothing here knows Ray or torch; what is needed of them is passed in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tunelight.messages import DatasetHandle
 from tunelight.session.mailbox import RankChannel
 
 MAKE_LIMIT_S = 3600.0
-"""How long rank 0 may take to make what all wait for: it may read and preprocess a whole dataset."""
+"""How long rank 0 may take to make a value: it may read and preprocess a dataset."""
 _POLL_S = 0.2
 _MADE, _FAILED = "made", "failed "
 
@@ -24,14 +24,12 @@ T = TypeVar("T")
 
 
 class MadeByRankZero:
-    """What rank 0 makes once for all ranks of a trial, and what has to be undone when the trial ends.
-
-    Runs on: worker.
+    """Makes values on rank 0 for all ranks of a trial, and cleans up when the trial ends. Runs on: worker.
 
     Args:
-        lead: True on rank 0. alone: True where there is no other rank.
-        channel: carries rank 0's messages. given: where rank 0 keeps what others fetch by key.
-        fetch: returns what rank 0 keeps under a key. aborted: why the trial was called off, if it was.
+        lead: True on rank 0. alone: True if there is no other rank.
+        channel: carries rank 0's messages. given: rank 0's values by key.
+        fetch: returns rank 0's value of a key. aborted: returns why the trial was aborted, None if it was not.
         datasets: the sweep's datasets.
     """
 
@@ -53,10 +51,10 @@ class MadeByRankZero:
         self._undo: list[Callable[[], object]] = []
 
     def once(self, key: str, make: Callable[[], T], limit_s: float = MAKE_LIMIT_S) -> T:
-        """Return what rank 0 makes; call it on every rank, equally often for each key.
+        """Return the value that ``make`` returns on rank 0; call it on every rank, equally often for each key.
 
-        Raises: what ``make`` raises, on rank 0; DataError on the others where it failed there, or did not come within
-        ``limit_s`` seconds; TrialStopped when the trial was called off meanwhile.
+        Raises: what ``make`` raises, on rank 0; DataError on the others if it failed there, or took longer than
+        ``limit_s`` seconds; TrialStopped if the trial was aborted meanwhile.
         """
         count = self._asked[key] = self._asked.get(key, 0) + 1
         key = f"{key}/{count}"
@@ -78,28 +76,28 @@ class MadeByRankZero:
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             self.check()
-            word = self._channel.receive(key, _POLL_S)
-            if word == _MADE:
+            message = self._channel.receive(key, _POLL_S)
+            if message == _MADE:
                 return self._fetch(key)
-            if word is not None:
-                raise DataError(f"Rank 0 could not open {key.rsplit('/', 1)[0]}: {word.removeprefix(_FAILED)}")
+            if message is not None:
+                raise DataError(f"Rank 0 could not open {key.rsplit('/', 1)[0]}: {message.removeprefix(_FAILED)}")
         raise DataError(
             f"Waited {limit_s:.0f} s for rank 0 to open {key.rsplit('/', 1)[0]}. Every rank has to ask for the same "
             "datasets, equally often."
         )
 
     def check(self) -> None:
-        """Raise TrialStopped if the trial was called off: for whoever waits for something else."""
+        """Raise TrialStopped if the trial was aborted; for code that waits for something else."""
         if (reason := self._aborted()) is not None:
             raise TrialStopped(reason)
 
     def at_end(self, undo: Callable[[], object]) -> None:
-        """Have ``undo`` called when the trial ends on this rank, however it does."""
+        """Call ``undo`` when the trial ends on this rank, for whatever reason."""
         self._undo.append(undo)
 
     def end(self) -> None:
-        """Undo what is to be undone, the last first, and let go of what was made."""
+        """Call what :meth:`at_end` was given, the last first, and drop all values."""
         while self._undo:
-            with contextlib.suppress(Exception):  # what it holds may be gone already
+            with contextlib.suppress(Exception):  # its actor may be gone already
                 self._undo.pop()()
         self._given.clear()

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from tunelight.compat.lightning import loaded
 from tunelight.errors import SettingsError, SpaceError, guess
 from tunelight.settings import PARTS, Settings, check_trainer_argument
+
+
+def split_config(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a dotted configuration as arguments for each part: {"model": {...}, "data": ..., "trainer": ...}."""
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for key, value in config.items():
+        part, dot, name = key.partition(".")
+        if dot:
+            parts[part][name] = value
+        elif isinstance(value, Mapping):
+            parts[part].update(value)
+    return parts
 
 
 def check_part(key: str, where: str, model: Any, data: Any) -> None:

@@ -15,21 +15,21 @@ def write(trial: Path, number: int, value: float | None = None, text: str = "wei
     folder = trial / checkpoints.FOLDER
     folder.mkdir(exist_ok=True)
     info = CheckpointInfo(str(folder / checkpoints.file_name(number)), number, value=value)
-    draft = checkpoints.draft(info)
+    draft = checkpoints.temp_path(info)
     draft.write_text(text)
-    return checkpoints.finish(info, draft)
+    return checkpoints.commit(info, draft)
 
 
 def test_a_draft_is_not_a_checkpoint(tmp_path: Path) -> None:
     info = write(tmp_path, 1)
-    checkpoints.draft(CheckpointInfo(info.path.replace("000001", "000002"), 2)).write_text("half")
+    checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2)).write_text("half")
     assert checkpoints.find(tmp_path) == [info]
 
 
 def test_nothing_written_is_an_error(tmp_path: Path) -> None:
     info = CheckpointInfo(str(tmp_path / "report-000001.ckpt"), 1)
     with pytest.raises(CheckpointError, match="wrote none"):
-        checkpoints.finish(info, checkpoints.draft(info))
+        checkpoints.commit(info, checkpoints.temp_path(info))
 
 
 def test_the_best_and_the_last_two_are_kept(tmp_path: Path) -> None:
@@ -57,40 +57,40 @@ def test_what_is_pointed_at_is_not_pruned(tmp_path: Path) -> None:
 def test_a_corrupt_file_is_passed_over(tmp_path: Path) -> None:
     first, second = write(tmp_path, 1), write(tmp_path, 2)
     Path(second.path).write_text("weightz")
-    found, warning = checkpoints.last_whole(tmp_path)
+    found, warning = checkpoints.resume_point(tmp_path)
     assert found == first
     assert warning is not None
     assert "report-000002.ckpt is torn" in warning
     assert "report-000001.ckpt is used instead" in warning
-    assert checkpoints.whole_or_before(second) == (first, warning)
-    assert checkpoints.whole_or_before(first) == (first, None)
-    assert checkpoints.last_whole(tmp_path, 1) == (first, None)
+    assert checkpoints.resume_point(tmp_path, second.number, second) == (first, warning)
+    assert checkpoints.resume_point(tmp_path, first.number, first) == (first, None)
+    assert checkpoints.resume_point(tmp_path, 1) == (first, None)
 
 
 def test_a_trial_that_failed_goes_on_from_its_newest_but_never_from_before_its_last_start(tmp_path: Path) -> None:
     own = [write(tmp_path, number) for number in (1, 2, 3)]
     (tmp_path / "other").mkdir()
     others = write(tmp_path / "other", 2)  # as a copy of another trial's weights is, say
-    assert checkpoints.newest_whole(tmp_path, 3, None) == (own[2], None)
-    assert checkpoints.newest_whole(tmp_path, 2, None) == (own[1], None)
-    assert checkpoints.newest_whole(tmp_path, 2, others) == (others, None)
-    assert checkpoints.newest_whole(tmp_path, 3, others) == (own[2], None)
-    assert checkpoints.newest_whole(tmp_path, 0, None) == (None, None)
+    assert checkpoints.resume_point(tmp_path, 3, None) == (own[2], None)
+    assert checkpoints.resume_point(tmp_path, 2, None) == (own[1], None)
+    assert checkpoints.resume_point(tmp_path, 2, others) == (others, None)
+    assert checkpoints.resume_point(tmp_path, 3, others) == (own[2], None)
+    assert checkpoints.resume_point(tmp_path, 0, None) == (None, None)
 
 
 def test_without_a_whole_file_there_is_none(tmp_path: Path) -> None:
-    assert checkpoints.last_whole(tmp_path) == (None, None)
+    assert checkpoints.resume_point(tmp_path) == (None, None)
     only = write(tmp_path, 1)
     Path(only.path).write_text("we")
-    found, warning = checkpoints.last_whole(tmp_path)
+    found, warning = checkpoints.resume_point(tmp_path)
     assert found is None
     assert "from scratch" in str(warning)
 
 
 def test_what_a_killed_worker_was_writing_is_removed(tmp_path: Path) -> None:
     info = write(tmp_path, 1)
-    checkpoints.draft(CheckpointInfo(info.path.replace("000001", "000002"), 2)).write_text("half")
-    checkpoints.remove_drafts(tmp_path)
+    checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2)).write_text("half")
+    checkpoints.remove_temp_files(tmp_path)
     assert sorted(path.name for path in Path(info.path).parent.iterdir()) == [
         "report-000001.ckpt",
         "report-000001.json",
@@ -103,7 +103,7 @@ def test_a_pointer_finds_its_file_and_a_file_that_is_gone_is_not_whole(tmp_path:
     assert checkpoints.read_pointer(tmp_path) == info
     Path(info.path).unlink()
     assert checkpoints.read_pointer(tmp_path) == info
-    found, warning = checkpoints.whole_or_before(info)
+    found, warning = checkpoints.resume_point(tmp_path, info.number, info)
     assert found is None
     assert "report-000001.ckpt is torn or gone" in str(warning)
 

@@ -124,7 +124,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_head_hears_of_it
     one.writer.settle()
     (event,) = one.posted
     assert event.checkpoint is not None
-    assert checkpoints.is_whole(event.checkpoint)
+    assert checkpoints.is_valid(event.checkpoint)
     assert checkpoints.find(tmp_path) == [event.checkpoint]
     assert one.writer.written(1) == event.checkpoint
     assert one.writer.written(2) is None
@@ -166,7 +166,7 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     one = One(tmp_path, lead=False)
     called: list[str] = []
     assert one.writer.write(one.info(1), called.append) is None
-    assert called == [str(checkpoints.draft(one.info(1)))]
+    assert called == [str(checkpoints.temp_path(one.info(1)))]
     assert checkpoints.find(tmp_path) == []
 
 
@@ -239,9 +239,9 @@ def test_a_writer_that_wrote_nothing_is_an_error(tmp_path: Path) -> None:
         one.writer.write(one.info(1), lambda path: None)
 
 
-def test_a_reported_path_where_nothing_lies_is_an_error(tmp_path: Path) -> None:
+def test_a_reported_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     one = One(tmp_path)
-    with pytest.raises(CheckpointError, match="nothing lies there"):
+    with pytest.raises(CheckpointError, match="does not exist"):
         one.writer.write(one.info(1), str(tmp_path / "model.ckpt"))
 
 

@@ -148,13 +148,13 @@ def test_recovered_trial_waits_then_runs_again_without_error(sweep):
     sweep.start(trial)
     sweep.call("on_trial_recover", trial=trial)
     assert sweep.states() == ["PENDING"]
-    assert checkpoints.heard(sweep.folder / sweep.state.trials["00000"].folder) == 0  # no report was heard of
+    assert checkpoints.read_acked(sweep.folder / sweep.state.trials["00000"].folder) == 0  # no report was heard of
     sweep.start(trial)
     assert sweep.states() == ["RUNNING"]
     assert "will be started again" in sweep.state.notes[0][1]
     sweep.report(trial, 1, 0.5)
     sweep.call("on_trial_recover", trial=trial)
-    assert checkpoints.heard(sweep.folder / sweep.state.trials["00000"].folder) == 1
+    assert checkpoints.read_acked(sweep.folder / sweep.state.trials["00000"].folder) == 1
 
 
 def test_pause_is_seen_at_the_end_of_the_step_and_left_out_of_the_seconds(sweep):

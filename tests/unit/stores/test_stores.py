@@ -167,10 +167,10 @@ def test_nothing_cannot_be_pushed(storage):
 
 def checkpoint(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
     info = CheckpointInfo(str(trial / checkpoints.FOLDER / checkpoints.file_name(number)), number, value=value)
-    draft = checkpoints.draft(info)
+    draft = checkpoints.temp_path(info)
     draft.parent.mkdir(parents=True, exist_ok=True)
     draft.write_text(text)
-    return checkpoints.finish(info, draft)
+    return checkpoints.commit(info, draft)
 
 
 def test_a_checkpoint_is_found_and_opened_on_another_machine(storage, machine):
@@ -180,22 +180,22 @@ def test_a_checkpoint_is_found_and_opened_on_another_machine(storage, machine):
     machine("second")
     trial = storage() / "s" / "t"
     assert [one.number for one in checkpoints.find(trial)] == [1, 2]
-    last, warning = checkpoints.last_whole(trial)
+    last, warning = checkpoints.resume_point(trial)
     assert last is not None
     assert (last.number, warning) == (2, None)
     assert Path(last.path).is_relative_to(trial)
-    assert checkpoints.here(last.path).read_text() == "weights 2"
+    assert checkpoints.fetch_local(last.path).read_text() == "weights 2"
 
 
 def test_an_older_copy_of_a_checkpoint_is_fetched_anew(storage, machine):
     checkpoint(storage() / "s" / "t", 1, text="old")
     machine("second")
     trial = storage() / "s" / "t"
-    assert checkpoints.here(checkpoints.find(trial)[0].path).read_text() == "old"
+    assert checkpoints.fetch_local(checkpoints.find(trial)[0].path).read_text() == "old"
     machine("first")
     checkpoint(storage() / "s" / "t", 1, text="new")
     machine("second")
-    assert checkpoints.here(checkpoints.find(trial)[0].path).read_text() == "new"
+    assert checkpoints.fetch_local(checkpoints.find(trial)[0].path).read_text() == "new"
 
 
 def test_a_checkpoint_that_is_made_again_counts_only_when_it_is_whole(storage, machine, monkeypatch):
@@ -207,9 +207,9 @@ def test_a_checkpoint_that_is_made_again_counts_only_when_it_is_whole(storage, m
         with pytest.raises(SystemExit):
             checkpoint(trial, 2, text="new")
     machine("second")
-    last, _ = checkpoints.last_whole(storage() / "s" / "t")
+    last, _ = checkpoints.resume_point(storage() / "s" / "t")
     assert last is not None
-    assert checkpoints.here(last.path).read_text() == "one"
+    assert checkpoints.fetch_local(last.path).read_text() == "one"
 
 
 def test_only_older_checkpoints_are_forgotten_here(storage):
@@ -227,13 +227,13 @@ def test_a_torn_checkpoint_is_passed_over_and_not_opened(storage, machine):
     second = checkpoint(storage() / "s" / "t", 2)
     stores.write(Path(second.path), b"wei")
     machine("second")
-    last, warning = checkpoints.last_whole(storage() / "s" / "t")
+    last, warning = checkpoints.resume_point(storage() / "s" / "t")
     assert last is not None
     assert last.number == first.number
     assert "torn" in (warning or "")
     torn = storage() / "s" / "t" / checkpoints.FOLDER / Path(second.path).name
     with pytest.raises(CheckpointError, match=r"cannot be fetched.*torn"):
-        checkpoints.here(torn)
+        checkpoints.fetch_local(torn)
 
 
 def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(storage, machine):
@@ -251,13 +251,14 @@ def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(s
 
 def test_a_trial_hears_what_its_driver_heard_and_takes_over_anothers_checkpoint(storage, machine):
     checkpoint(storage() / "s" / "t", 4, text="parent's")
-    checkpoints.tell_heard(3, storage() / "s" / "u")
+    checkpoints.write_acked(3, storage() / "s" / "u")
     machine("second")
-    assert checkpoints.heard(storage() / "s" / "u") == 3
-    assert checkpoints.heard(storage() / "s" / "t") is None
-    taken = checkpoints.take_over(storage() / "s" / "t", storage() / "s" / "u", 2)
+    assert checkpoints.read_acked(storage() / "s" / "u") == 3
+    assert checkpoints.read_acked(storage() / "s" / "t") is None
+    taken = checkpoints.copy_from_trial(storage() / "s" / "t", storage() / "s" / "u", 2)
     assert taken is not None
     machine("third")
     assert (
-        checkpoints.here(storage() / "s" / "u" / checkpoints.FOLDER / Path(taken.path).name).read_text() == "parent's"
+        checkpoints.fetch_local(storage() / "s" / "u" / checkpoints.FOLDER / Path(taken.path).name).read_text()
+        == "parent's"
     )

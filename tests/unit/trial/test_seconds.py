@@ -143,8 +143,8 @@ def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(hea
 
 
 def test_what_the_driver_heard_before_seconds_were_counted_is_still_read(tmp_path: Path) -> None:
-    (tmp_path / checkpoints.HEARD).write_text("3")
-    assert checkpoints.heard(tmp_path) == 3
+    (tmp_path / checkpoints.ACKED).write_text("3")
+    assert checkpoints.read_acked(tmp_path) == 3
     info = CheckpointInfo("x", number=2)
     assert checkpoints.with_seconds(info, tmp_path) == info
 

@@ -280,7 +280,7 @@ def test_a_trial_that_was_cut_off_keeps_what_its_driver_heard_on_a_head_that_had
     lost = make(ahead, config, first=Continue(until=None), real_checkpoints=False)
     heads.train(lost)
     wait_for_checkpoint(heads.folder(), 6)
-    checkpoints.tell_heard(2, heads.folder())  # the gang was ahead when its driver was cut off
+    checkpoints.write_acked(2, heads.folder())  # the gang was ahead when its driver was cut off
     spec = lost.spec
     lost._close_gang()
     one = heads.make(make_trainable(spec), {"reports": 9}, "00001")
@@ -367,7 +367,7 @@ def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(m
     lost.step()
     lost.step()
     wait_for_checkpoint(folder, 2)
-    checkpoints.tell_heard(1, folder)  # report 2 was on its way
+    checkpoints.write_acked(1, folder)  # report 2 was on its way
     result = make(background, real_checkpoints=False).step()
     assert result["training_iteration"] == 2
     assert result["resumed"].endswith("report-000001.ckpt")
@@ -377,7 +377,7 @@ def test_a_trial_whose_head_was_lost_before_its_first_report_was_heard_starts_an
     lost = make(background, real_checkpoints=False)
     lost.step()
     wait_for_checkpoint(folder, 1)
-    checkpoints.tell_heard(0, folder)
+    checkpoints.write_acked(0, folder)
     result = make(background, real_checkpoints=False).step()
     assert (result["training_iteration"], result["resumed"]) == (1, "")
 
@@ -392,7 +392,7 @@ def test_a_trial_whose_head_was_lost_after_a_pause_goes_on_from_what_came_after_
     one.save_checkpoint(str(pointer))
     one.step()
     wait_for_checkpoint(folder, 2)
-    checkpoints.tell_heard(2, folder)
+    checkpoints.write_acked(2, folder)
     again = make(background, real_checkpoints=False)
     heads.restore(again, pointer)
     result = again.step()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import cloudpickle
 import ray
@@ -22,7 +22,7 @@ import torch
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
-from tunelight.compat.lightning import _Launcher, pl
+from tunelight.compat.lightning import Precision, _Launcher, pl
 from tunelight.compat.ray import is_client
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
@@ -33,14 +33,12 @@ from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, driver_paths
 from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
+from tunelight.lightning.remote.workers import Workers
 from tunelight.lightning.transfer import Packed, unpack
 from tunelight.machine.notebook import is_terminal, shown
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation
 from tunelight.session.task import Task
-
-if TYPE_CHECKING:
-    from tunelight.lightning.strategies.base import GangStrategy
 
 _serials = itertools.count(1)
 _runs = itertools.count(1)
@@ -57,10 +55,31 @@ _NO_STATES = (
 )
 
 
+class DriverStrategy(Protocol):
+    """The strategy of a Trainer on a driver, as far as its launcher uses it."""
+
+    backend: ClassVar[str]
+    workers: Workers
+
+    @property
+    def launcher(self) -> _Launcher | None:
+        """What launches the Trainer's runs."""
+
+    @property
+    def precision_plugin(self) -> Precision:
+        """The precision of its Trainer."""
+
+    def hold_callbacks(self, trainer: Any) -> None:
+        """Keep checkpoint callbacks from being called for an exception."""
+
+    def give_callbacks_back(self) -> None:
+        """Undo ``hold_callbacks``."""
+
+
 class DriverLauncher(_Launcher):
     """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
 
-    def __init__(self, strategy: GangStrategy, before: Any) -> None:
+    def __init__(self, strategy: DriverStrategy, before: Any) -> None:
         self.trainer: pl.Trainer
         self._strategy = strategy
         self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
@@ -348,7 +367,7 @@ def _safe_folder(trainer: pl.Trainer) -> Path:
 
 def _newest(folder: Path) -> CheckpointInfo | None:
     """Return the checkpoint that a run is to go on from, if there is one."""
-    info, warning = checkpoints.last_whole(folder)
+    info, warning = checkpoints.resume_point(folder)
     if warning is not None:
         _say(f"tunelight: {warning}")
     return info

@@ -30,7 +30,7 @@ from tunelight.compat.lightning import (
 from tunelight.errors import TrainFunctionError
 from tunelight.gang.reset import torch_flags
 from tunelight.lightning.exact.eval_shards import interleave
-from tunelight.lightning.remote import disks as files
+from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
 from tunelight.lightning.state.changes import Changes, Parts
 from tunelight.lightning.strategy_check import guard_callbacks
@@ -205,7 +205,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
         parts.watch(_references(trainer, brought))
     run["globals"].set()
     if "files" in config:
-        files.write(ray.get(config.pop("files")))
+        disks.write(ray.get(config.pop("files")))
     result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
     after = [one for one in trainer.callbacks if one not in added]  # the driver knows nothing of them
     trainer.callbacks = sorted(after, key=lambda one: brought.index(one) if one in brought else len(brought))
@@ -224,7 +224,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
 def hand_in_files(config: dict[str, Any]) -> None:
     """Send the driver the files that it lacks. Runs on: worker."""
     if get_session().place.rank == 0:
-        get_session().hand_in(ray.put(files.read(config["paths"])))
+        get_session().hand_in(ray.put(disks.read(config["paths"])))
 
 
 def hand_in_training_state(_config: dict[str, Any]) -> None:
@@ -327,13 +327,13 @@ def known_checkpoints(trainer: Any) -> list[str]:
     for one in trainer.checkpoint_callbacks:
         paths += [getattr(one, "best_model_path", ""), getattr(one, "last_model_path", "")]
         paths += list(getattr(one, "best_k_models", {}))
-    return [path for path in dict.fromkeys(paths) if path and not files.missing([path])]
+    return [path for path in dict.fromkeys(paths) if path and not disks.missing([path])]
 
 
 def needed_checkpoints(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """Return the checkpoints on this node that a run may load."""
     given = inspect.signature(getattr(trainer, name)).bind(*args, **kwargs).arguments.get("ckpt_path")
-    if given is not None and not files.missing([str(given)]):
+    if given is not None and not disks.missing([str(given)]):
         return [str(given)]
     if given is None and name == "_fit_impl":
         return []
@@ -348,7 +348,7 @@ def recover(
     sent: Sent,
     handed_in: Mapping[int, Any],
     args: tuple[Any, ...],
-    fetch: Callable[[list[str]], files.Files],
+    fetch: Callable[[list[str]], disks.Files],
 ) -> Any:
     """Leave the driver's Trainer and model as a run in this process would have left them; return its result.
 
@@ -374,8 +374,8 @@ def recover(
     trainer.state = left.state
     trainer.should_stop = left.should_stop
     _set_rng_states(left.rng)
-    if lacking := files.missing(left.files):
-        files.write(fetch(lacking))
+    if lacking := disks.missing(left.files):
+        disks.write(fetch(lacking))
     if left.predictions is None:
         return left.result
     others = [unpack(ray.get(handed_in[rank]).left, known) for rank in sorted(handed_in) if rank]

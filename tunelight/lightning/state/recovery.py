@@ -14,9 +14,7 @@ from typing import Any
 from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, pl
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
-from tunelight.lightning.state import epoch_metrics as logged
-from tunelight.lightning.state import gradients
-from tunelight.lightning.state import loggers as logs
+from tunelight.lightning.state import epoch_metrics, gradients, loggers
 from tunelight.lightning.state.adoption import plain_values, put_values
 from tunelight.lightning.state.rates import LearningRates
 from tunelight.session.session import Session
@@ -63,7 +61,7 @@ class Recovery(Callback):
         fit.on_run_start = self._run_start(trainer, fit.on_run_start)  # type: ignore[method-assign]
         epochs.run = self._run_epoch(trainer, epochs.run)  # type: ignore[method-assign,assignment]
         if self._session is not None:
-            logs.go_on(trainer, self._session)
+            loggers.go_on(trainer, self._session)
 
     def uninstall(self, trainer: pl.Trainer) -> None:
         """Leave the loops as they were."""
@@ -73,7 +71,7 @@ class Recovery(Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let reports come last at each hook, so that what they write holds what the other callbacks made of it."""
         if self._session is not None:
-            logs.configuration(trainer, pl_module, self._session)
+            loggers.configuration(trainer, pl_module, self._session)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
         trainer.callbacks = sorted(callbacks, key=lambda one: getattr(one, "reports", False))  # type: ignore[attr-defined]
 
@@ -101,7 +99,7 @@ class Recovery(Callback):
             "now": self._by_rank(trainer, self.generators.states()),
             "epoch": self._by_rank(trainer, self._epoch_began),
             "metrics": {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()},
-            "logged": logged.state(trainer.fit_loop.epoch_loop._results),
+            "logged": epoch_metrics.state(trainer.fit_loop.epoch_loop._results),
             "gradients": self._gradients(trainer),
         }
         ranks = strategy.gather_objects(mine) if hasattr(strategy, "gather_objects") else [mine]
@@ -113,7 +111,7 @@ class Recovery(Callback):
             "logged": [rank["logged"] for rank in ranks],
             "gradients": [rank["gradients"] for rank in ranks],
             "rates": self.rates.state(),
-            "rows": logs.rows(trainer),
+            "rows": loggers.rows(trainer),
             "config": plain_values(self._session.context.config) if self._session is not None else None,
         }
 
@@ -137,7 +135,7 @@ class Recovery(Callback):
         if self._loaded is not None:
             self.parts_before = self._loaded["parts"]
         if self._own:
-            logs.drop_lost(trainer, checkpoint, {} if self._loaded is None else self._loaded["rows"])
+            loggers.drop_lost(trainer, checkpoint, {} if self._loaded is None else self._loaded["rows"])
 
     # -- data
 
@@ -213,8 +211,8 @@ class Recovery(Callback):
         connector._callback_metrics.update({k: v.to(device) for k, v in metrics[rank % len(metrics)].items()})
         if middle:
             gradients.put(trainer, self._loaded["gradients"])
-            states = [dict(one) for one in logged.shared_out(self._loaded["logged"], rank, trainer.world_size)]
-            logged.put(trainer, states, warnings.warn if self._session is None else self._session.note)
+            states = [dict(one) for one in epoch_metrics.shared_out(self._loaded["logged"], rank, trainer.world_size)]
+            epoch_metrics.put(trainer, states, warnings.warn if self._session is None else self._session.note)
 
     # -- parts and ranks
 

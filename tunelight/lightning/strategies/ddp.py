@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tunelight.compat.arguments import check_keywords
 from tunelight.compat.lightning import DDPStrategy
-from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
-from tunelight.lightning.strategies.training import SameTraining
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
+from tunelight.lightning.strategies.training import SizeInvariantTraining
 
 
 def _taken() -> list[str]:
@@ -26,7 +26,7 @@ _NOT_TAKEN = ("ddp_kwargs", "kwargs", "module", "cluster_environment", "parallel
 """What the strategy or Lightning fills in. LightningCLI passes all others, with their defaults."""
 
 
-class RayStrategy(SameTraining, DDPStrategy):
+class RayStrategy(SizeInvariantTraining, DDPStrategy):
     """Train with DDP on Ray workers: those of the gang that this is in, or a gang of its own.
 
     Args:

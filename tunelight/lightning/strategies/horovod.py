@@ -14,9 +14,10 @@ from torch.optim import Optimizer
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
 from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, StrategyError
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
 from tunelight.lightning.state.rates import scale
-from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
-from tunelight.lightning.strategies.training import SameTraining
+from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.lightning.strategies.training import SizeInvariantTraining
 
 if TYPE_CHECKING:
     from tunelight.compat.lightning import pl
@@ -102,7 +103,7 @@ class HorovodCollectives(GangStrategy):
             return list(torch.split(hvd.allgather(sent, name=self._name("rows")), sizes))
 
 
-class HorovodRayStrategy(SameTraining, HorovodCollectives):
+class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
     """Train with Horovod on Ray workers: those of the gang that this is in, or a gang of its own.
 
     Args:

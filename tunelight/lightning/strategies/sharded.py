@@ -12,8 +12,9 @@ from torch import nn
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import ModelParallelStrategy, ParallelStrategy, TrainerFn, is_overridden
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, Resizing, workers
-from tunelight.lightning.strategies.training import SameTraining
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
+from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.lightning.strategies.training import SizeInvariantTraining
 
 if TYPE_CHECKING:
     from tunelight.compat.lightning import pl
@@ -23,7 +24,7 @@ MIN_SHARDED = 100_000
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class RayShardedStrategy(SameTraining, ModelParallelStrategy):
+class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
     """Train with FSDP2: parameters, gradients and optimizer states are sharded over the gang's workers.
 
     Args:

@@ -1,4 +1,4 @@
-"""SameTraining: training that stays what it was, whatever is missing of the gang and wherever it goes on.
+"""SizeInvariantTraining: training that stays what it was, whatever is missing of the gang and wherever it goes on.
 
 In a gang that is smaller than wanted, one step of Lightning's is still one global batch of the full gang: this rank
 runs it in turns, one for each part that it plays (see ``batches``). All counters, schedules and limits of Lightning
@@ -25,15 +25,15 @@ from tunelight.compat.lightning import (
     has_iterable_dataset,
     is_param_in_hook_signature,
 )
+from tunelight.lightning.exact.ddp_buckets import warm_ddp_buckets
 from tunelight.lightning.exact.evaluation import ExactEvaluation
-from tunelight.lightning.exact.rehearsal import rehearse
 from tunelight.lightning.exact.train_batches import Parts, TrainingBatches, TurnLoader
 from tunelight.lightning.state.recovery import Recovery, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.session.session import current
 
 
-class SameTraining(ExactEvaluation, GangStrategy):
+class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     """Give a strategy training that is the same in a smaller gang; put it first among its bases.
 
     What Lightning would shard is cut as a full gang cuts it. Data that the user has sharded (with
@@ -162,7 +162,7 @@ class SameTraining(ExactEvaluation, GangStrategy):
             if self.went_on:
                 self.went_on = False
                 with self._played_by(self.parts.worker, keep=False):
-                    rehearse(self, partial(super().training_step, *args, **kwargs))
+                    warm_ddp_buckets(self, partial(super().training_step, *args, **kwargs))
             return super().training_step(*args, **kwargs)
         self._arguments = args
         with self.block_backward_sync(), self._played_by(self.parts.worker):

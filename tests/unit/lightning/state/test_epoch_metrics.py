@@ -10,7 +10,7 @@ import torch
 import torchmetrics
 from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection
 
-from tunelight.lightning.state import epoch_metrics as logged
+from tunelight.lightning.state import epoch_metrics
 
 
 def trainer() -> Any:
@@ -37,12 +37,12 @@ def ranks(sync: bool = True) -> list[Any]:
     made = [trainer() for _ in range(3)]
     for number, one in enumerate(made):
         log(one, number + 1.0, 4, sync)
-    return [logged.state(one.fit_loop.epoch_loop._results) for one in made]
+    return [epoch_metrics.state(one.fit_loop.epoch_loop._results) for one in made]
 
 
 def test_a_rank_goes_on_with_what_it_had() -> None:
     one = trainer()
-    logged.put(one, logged.shared_out(ranks(), 1, 3), pytest.fail)
+    epoch_metrics.put(one, epoch_metrics.shared_out(ranks(), 1, 3), pytest.fail)
     log(one, 1.0, 4)  # under the same conditions, or Lightning would refuse it
     assert held(one) == (12.0, 8)
 
@@ -50,14 +50,14 @@ def test_a_rank_goes_on_with_what_it_had() -> None:
 @pytest.mark.parametrize(("sync", "value"), [(True, 16.0), (False, 4.0)])
 def test_a_smaller_gang_has_the_shares_of_all_where_they_are_reduced(sync: bool, value: float) -> None:
     one = trainer()
-    logged.put(one, logged.shared_out(ranks(sync), 0, 2), pytest.fail)
+    epoch_metrics.put(one, epoch_metrics.shared_out(ranks(sync), 0, 2), pytest.fail)
     assert held(one) == (value, 8 if sync else 4)
 
 
 @pytest.mark.parametrize(("sync", "expected"), [(True, (0.0, 0)), (False, (4.0, 4))])
 def test_a_new_rank_reduces_what_the_others_reduce(sync: bool, expected: tuple[float, int]) -> None:
     one = trainer()
-    logged.put(one, logged.shared_out(ranks(sync), 3, 4), pytest.fail)
+    epoch_metrics.put(one, epoch_metrics.shared_out(ranks(sync), 3, 4), pytest.fail)
     assert held(one) == expected
 
 
@@ -78,25 +78,25 @@ def of_a_metric(kind: Any) -> Any:
 
 
 def test_a_metric_takes_over_the_share_of_a_worker_that_is_gone() -> None:
-    states = [logged.state(of_a_metric(torchmetrics.MeanMetric).fit_loop.epoch_loop._results) for _ in range(2)]
+    states = [epoch_metrics.state(of_a_metric(torchmetrics.MeanMetric).fit_loop.epoch_loop._results) for _ in range(2)]
     one = of_a_metric(torchmetrics.MeanMetric)
-    logged.put(one, states, pytest.fail)
+    epoch_metrics.put(one, states, pytest.fail)
     assert float(one.lightning_module.accuracy.weight) == 2
 
 
 def test_a_share_that_cannot_be_taken_over_is_said() -> None:
-    states = [logged.state(of_a_metric(Unmergeable).fit_loop.epoch_loop._results) for _ in range(2)]
+    states = [epoch_metrics.state(of_a_metric(Unmergeable).fit_loop.epoch_loop._results) for _ in range(2)]
     one, said = of_a_metric(Unmergeable), list[str]()
-    logged.put(one, states, said.append)
+    epoch_metrics.put(one, states, said.append)
     (line,) = said
     assert line.startswith("The metric 'accuracy' lacks a share of a worker that is gone in this epoch: ")
     assert line.endswith("Unmergeable cannot merge states (RuntimeError: not this one).")
 
 
 def test_a_metric_that_the_model_has_no_more_is_said() -> None:
-    states = [logged.state(of_a_metric(torchmetrics.MeanMetric).fit_loop.epoch_loop._results)]
+    states = [epoch_metrics.state(of_a_metric(torchmetrics.MeanMetric).fit_loop.epoch_loop._results)]
     one, said = trainer(), list[str]()
-    logged.put(one, states, said.append)
+    epoch_metrics.put(one, states, said.append)
     (line,) = said
     assert line.startswith("The metric 'accuracy' lacks a share from before the restart in this epoch: ")
     assert line.endswith("the model has no 'accuracy' any more.")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from tunelight.lightning.state import loggers as logs
+from tunelight.lightning.state import loggers
 from tunelight.messages import CheckpointInfo, Place
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.session import Session
@@ -30,7 +30,7 @@ def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int =
 def start(folder: Path, resume: bool, kind: Any = CSVLogger) -> tuple[Any, Any]:
     logger = kind(folder)
     trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=True)
-    logs.go_on(trainer, session_of(folder, resume=resume))
+    loggers.go_on(trainer, session_of(folder, resume=resume))
     return trainer, logger
 
 
@@ -51,11 +51,11 @@ CHECKPOINT = {"global_step": 3, "loops": {"fit_loop": {"epoch_loop.state_dict": 
 def test_a_csv_goes_on_behind_the_rows_that_the_checkpoint_knows(tmp_path: Path) -> None:
     trainer, logger = start(tmp_path, resume=False)
     write(logger, range(3))
-    counts = logs.rows(trainer)
+    counts = loggers.rows(trainer)
     write(logger, range(3, 6))
     trainer, logger = start(tmp_path, resume=True)
     assert steps_of(tmp_path) == [0, 1, 2, 3, 4, 5]
-    logs.drop_lost(trainer, CHECKPOINT, counts)
+    loggers.drop_lost(trainer, CHECKPOINT, counts)
     write(logger, range(3, 4), name="another")
     write(logger, range(4, 7))
     assert steps_of(tmp_path) == list(range(7))
@@ -77,7 +77,7 @@ def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path)
     write(logger, range(6))
     logger.experiment.close()
     trainer, logger = start(tmp_path, resume=True, kind=TensorBoardLogger)
-    logs.drop_lost(trainer, CHECKPOINT, {})
+    loggers.drop_lost(trainer, CHECKPOINT, {})
     write(logger, range(3, 5))
     logger.experiment.close()
     events = EventAccumulator(str(tmp_path / "lightning_logs" / "version_0"))
@@ -90,7 +90,7 @@ def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path)
 
 def take(logger: Any, session: Session) -> Any:
     trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=session.context.rank == 0)
-    logs.go_on(trainer, session)
+    loggers.go_on(trainer, session)
     return logger
 
 
@@ -133,8 +133,8 @@ def test_a_configuration_is_logged_where_the_module_logs_none(tmp_path: Path, ow
         loggers=[SimpleNamespace(log_hyperparams=found.append)], is_global_zero=True, datamodule=None
     )
     module: Any = Module(own)
-    logs.configuration(trainer, module, session_of(tmp_path, config={"lr": 0.5}))
-    logs.configuration(trainer, module, session_of(tmp_path, config={"lr": 0.5}, job=True))
+    loggers.configuration(trainer, module, session_of(tmp_path, config={"lr": 0.5}))
+    loggers.configuration(trainer, module, session_of(tmp_path, config={"lr": 0.5}, job=True))
     assert found == logged
 
 

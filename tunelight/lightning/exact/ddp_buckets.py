@@ -16,7 +16,7 @@ from tunelight.compat.lightning import ClosureResult
 from tunelight.lightning.exact.evaluation import ExactEvaluation
 
 
-def rehearse(strategy: ExactEvaluation, step: Callable[[], Any]) -> None:
+def warm_ddp_buckets(strategy: ExactEvaluation, step: Callable[[], Any]) -> None:
     """Run a training step and its backward pass on every rank, and undo all that they did. Runs on: worker.
 
     The caller keeps random generators as they were.
