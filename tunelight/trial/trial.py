@@ -98,42 +98,37 @@ class Trial:
         ``number``: the report at which Tune has paused it. Without a checkpoint ``unable`` says so.
         """
         self.resume = self.kept.newest = None
-        left = None if pointer is None else checkpoints.adopt(pointer, self.folder)
+        left = None if pointer is None else checkpoints.import_from_tune(pointer, self.folder)
         self.number = number
         if left is not None:
-            self.resume = self._tell(self._from(left))
+            own = Path(left.path).is_relative_to(self.folder)
+            upto = (checkpoints.read_acked(self.folder) or 0) if own else 0  # its folder may be ahead of Tune's pointer
+            self.resume = self._tell(checkpoints.resume_point(self.folder, upto, left))
             self.number = self.resume.number if self.resume else left.number
-        self.kept.forget_after(self.number, self.folder)
+        self.kept.discard_after(self.number, self.folder)
         if self.resume is None and self.number:
             self.unable = checkpoints.cannot_go_on(self.id, self.number, left)
 
-    def _from(self, left: CheckpointInfo) -> tuple[CheckpointInfo | None, str | None]:
-        """Return the checkpoint to resume from: Tune's is where it paused, and the folder may have later ones."""
-        heard = checkpoints.heard(self.folder)
-        if heard is not None and heard > left.number and Path(left.path).is_relative_to(self.folder):
-            return checkpoints.newest_whole(self.folder, heard, left)
-        return checkpoints.whole_or_before(left)
-
     def recover(self) -> None:
         """Find the checkpoint to resume from, if the trial has trained before and Tune does not know."""
-        checkpoints.remove_drafts(self.folder)
+        checkpoints.remove_temp_files(self.folder)
         if self.resume is None:
-            self.resume = self._tell(checkpoints.last_whole(self.folder, checkpoints.heard(self.folder)))
+            self.resume = self._tell(checkpoints.resume_point(self.folder, checkpoints.read_acked(self.folder)))
             if self.resume is not None:
                 self.number = self.resume.number
                 self.say(f"goes on from its checkpoint of report {self.number}")
-            self.kept.forget_after(self.number, self.folder)
+            self.kept.discard_after(self.number, self.folder)
 
     def newest(self, number: int) -> CheckpointInfo | None:
         """Return the last valid checkpoint up to report ``number``, to restart from.
 
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
-        checkpoints.remove_drafts(self.folder)
-        return self._tell(checkpoints.newest_whole(self.folder, number, self.resume))
+        checkpoints.remove_temp_files(self.folder)
+        return self._tell(checkpoints.resume_point(self.folder, number, self.resume))
 
     def _tell(self, found: tuple[CheckpointInfo | None, str | None]) -> CheckpointInfo | None:
-        """Pass on what a search for a whole checkpoint has to say; return the checkpoint."""
+        """Pass on what resume_point has to say; return the checkpoint."""
         info, warning = found
         if warning is not None:
             self.say(warning)
