@@ -1,4 +1,4 @@
-"""Does a sweep survive anything? One fault a trial, and the same sweep without any: nothing may differ but the time.
+"""Inject one fault into each trial of a sweep, and compare with the same sweep without faults: only times may differ.
 
 Eight kinds of faults (a worker killed by SIGKILL, by a segmentation fault, by abort; stopped; stuck; an exception; its
 node lost; the trial's head killed) at seven moments (in setup, in a batch, in a collective, in validation, in a

@@ -1,7 +1,7 @@
-"""What feeding a gang from Ray Data costs, and what caching a dataset saves.
+"""Measure what feeding a gang from Ray Data costs, and what caching a dataset saves.
 
 The first table is images a second into 2 ranks, by torch's DataLoader, by RayDataModule, and by plain iteration over
-Ray Data's own streaming_split; the images (3 x 32 x 32, uint8) lie in memory or in Ray's object store. The ranks begin
+Ray Data's own streaming_split; the images (3 x 32 x 32, uint8) are in memory or in Ray's object store. The ranks begin
 each pass together, and the slower one counts. The second is a sweep whose preprocessing takes as much processor time
 as its training, half of an epoch's: done by each trial in each epoch, and done once, with cache=True; and how much of
 Ray's object store was in use. Ray has 4 logical CPUs: 2 for the trial's workers, 2 for preprocessing.

@@ -1,6 +1,6 @@
 """Faults that chaos.py injects, one a trial: what, at which moment, on which rank; and the training that they hit.
 
-Everything that a fault's trial does is told to one file of the sweep, one JSON object a line.
+Each step of a trial is written to one file of the sweep, one JSON object a line.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tunelight.errors import TrialStopped
-from tunelight.lightning.strategies import BY_BACKEND
 from tunelight.messages import RESULT_KEY, Resize
+from tunelight.settings.backends import BACKENDS
 
 KINDS = ("sigkill", "segfault", "abort", "sigstop", "stuck", "exception", "node", "head")
 MOMENTS = ("setup", "batch", "collective", "validation", "checkpoint", "between", "resize")
@@ -237,7 +237,7 @@ def training(faults: list[Fault | None], events: Events, home: str) -> Callable[
         trainer = pl.Trainer(
             max_epochs=EPOCHS,
             accelerator="cpu",
-            strategy=BY_BACKEND[tl.get_context().backend](),
+            strategy=BACKENDS[tl.get_context().backend].load_strategy()(),
             callbacks=[tl.TuneReportCheckpointCallback({"loss": "val_loss"})],
             num_sanity_val_steps=0,
             logger=False,

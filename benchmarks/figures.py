@@ -1,4 +1,4 @@
-"""From the timestamps of runs to the figures that turnaround.py prints, and how they are printed."""
+"""The figures of turnaround.py: computed from the timestamps of runs, and printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interquartile means and what they are worth: over seeds, by bootstrap."""
+"""Interquartile means over seeds, with bootstrap intervals."""
 
 from __future__ import annotations
 

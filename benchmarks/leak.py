@@ -1,7 +1,7 @@
-"""Does anything grow or stay behind? Two long sweeps: one for the workers, one for the driver.
+"""Look for leaks in two long sweeps: one for the workers, one for the driver.
 
-workers: 200 trials under ASHA, which stops most of them after one epoch. At the start of every trial each rank writes
-down its process's memory, threads and file descriptors. The curves are printed, and how much each grew from trial 20
+workers: 200 trials under ASHA, which stops most of them after one epoch. At the start of every trial each rank notes
+its process's memory, threads and file descriptors. The curves are printed, and how much each grew from trial 20
 to the end; afterwards whatever the sweep left: actors, placement groups, child processes. A fault is growth of more
 than 5 %, and whatever was left (with fewer than 40 trials growth is printed but not judged: a worker still warms up).
 

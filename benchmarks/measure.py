@@ -1,4 +1,4 @@
-"""Run a peer in a process of its own: when it started and ended, and the memory of its process tree."""
+"""Run a peer in a process of its own, and measure its time and the memory of its process tree."""
 
 from __future__ import annotations
 

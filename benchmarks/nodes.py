@@ -1,7 +1,7 @@
-"""Does a larger cluster cost a gang anything? One start, one report and one decision, on 1 to 8 Ray nodes.
+"""Measure what a larger cluster costs a gang: a start, a report and a decision, on 1 to 8 Ray nodes.
 
 All nodes are raylets of this machine. First the cluster grows and the gang stays at two workers: nothing may become
-dearer. Then the gang grows on the largest cluster: nothing may grow faster than the gang does. Raylets that idle use
+slower. Then the gang grows on the largest cluster: nothing may grow faster than the gang does. Raylets that idle use
 the cores that are measured on, and so do the processes of a large gang; so plain Ray actors that import the same, on
 as many bundles, take turns with the gang, and only what grows more than theirs counts.
 

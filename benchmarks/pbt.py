@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from figures import NAN, Row, median, show, table, verdict
 from measure import run_peer
-from pbt_parts import Population
+from pbt_data import Population
 
 MEGABYTES = 20.0
 """Weights of a member; Adam's state is twice that, and comes along."""

@@ -1,4 +1,4 @@
-"""What seeing a sweep costs: its report, and record, TensorBoard and progress while it runs.
+"""Measure what showing a sweep costs: its report, and record, TensorBoard and progress while it runs.
 
 A sweep is recorded as Tune's callbacks would (no training, no Ray): 1,000 trials of 81 reports each. Then its report is
 made in a new process, imports included; and what each report of a trial cost its driver is put as a share of its time

@@ -1,4 +1,4 @@
-"""What benchmarks/schedulers.py holds the schedulers to, and the two figures that need no curves."""
+"""The targets of benchmarks/schedulers.py, and the two figures that need no curves."""
 
 from __future__ import annotations
 

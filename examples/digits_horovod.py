@@ -21,19 +21,19 @@ def train(config: dict[str, Any]) -> None:
     trainer = pl.Trainer(
         max_epochs=8,
         accelerator="cpu",
-        strategy=tl.HorovodRayStrategy(),  # joins the gang it finds itself in
+        strategy=tl.HorovodRayStrategy(),  # joins the gang of the trial
         callbacks=[tl.TuneReportCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")],
     )
     trainer.fit(DigitsClassifier(**config), datamodule=DigitsData())
 
 
 def main() -> None:
-    """Run the sweep and show what it found."""
+    """Run the sweep and print its results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--num-samples", type=int, default=8, help="trials in all")
-    parser.add_argument("--storage", default="runs", help="the folder that takes the sweep's folder")
+    parser.add_argument("--num-samples", type=int, default=8, help="number of trials")
+    parser.add_argument("--storage", default="runs", help="parent of the sweep's folder")
     parser.add_argument("--name", help="the sweep's name (default: a new one each time)")
-    parser.add_argument("--export", default="best_horovod.yaml", help="where the best configuration is written")
+    parser.add_argument("--export", default="best_horovod.yaml", help="file for the best configuration")
     args = parser.parse_args()
 
     results = tl.run(

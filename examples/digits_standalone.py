@@ -19,7 +19,7 @@ STRATEGIES = {"ddp": tl.RayStrategy, "horovod": tl.HorovodRayStrategy, "sharded"
 
 
 def main() -> None:
-    """Train, and show that everything is here afterwards."""
+    """Train, and show that weights and metrics are back in this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--strategy", choices=STRATEGIES, default="ddp")
     parser.add_argument("--workers", type=int, default=2)
@@ -45,13 +45,13 @@ def main() -> None:
     print(f"Checkpoint: {best.best_model_path}")
 
     accuracy = trainer.test(model, datamodule=data)[0]["test_acc"]
-    digits = torch.cat(trainer.predict(model, datamodule=data))  # type: ignore[arg-type]  # a list of tensors, one a batch
+    digits = torch.cat(trainer.predict(model, datamodule=data))  # type: ignore[arg-type]  # a list with one tensor for each batch
     labels = data.test.tensors[1] if hasattr(data, "test") else _labels(data)
     print(f"Accuracy: {accuracy:.4f} by test, {(digits == labels).float().mean():.4f} by predict")
 
 
 def _labels(data: DigitsData) -> torch.Tensor:
-    """Return the test labels: setup ran on the workers, and here it has not been needed so far."""
+    """Return the test labels: ``setup`` has run on the workers only."""
     data.setup()
     labels: torch.Tensor = data.test.tensors[1]
     return labels

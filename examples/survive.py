@@ -1,7 +1,7 @@
 """A sweep that outlives its driver: killed after 5 of 10 trials, resumed by the same command, then extended.
 
 python examples/survive.py                     # kills itself (SIGKILL) after 5 trials
-python examples/survive.py                     # the same command: goes on, and prints all 10
+python examples/survive.py                     # the same command: resumes, and prints all 10
 python examples/survive.py --num-samples 15    # adds 5
 python examples/survive.py --num-samples 15 --uninterrupted   # the same sweep in one go: the same table
 """
@@ -35,28 +35,28 @@ def train(config: dict[str, Any]) -> None:
 
 
 class Accident(Callback):  # type: ignore[misc,unused-ignore]
-    """Kills the driver in the middle of the trial after ``trials`` have ended. It happens to every sweep once."""
+    """Kills the driver in the middle of a trial, once in a sweep, after ``trials`` others have ended."""
 
     def __init__(self, trials: int) -> None:
         self.left = trials
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Count a trial. Called by Tune when one has ended."""
+        """Count a trial. Called by Tune when a trial has ended."""
         self.left -= 1
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """Die at the second report of the next trial."""
+        """Kill the driver at the second report of the next trial."""
         if self.left <= 0 and result["training_iteration"] >= 2:
             print("SIGKILL: run the same command again.", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
-    """Start the sweep, or go on with it, and show every trial."""
+    """Start or resume the sweep, and print every trial."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-samples", type=int, default=10, help="trials in all")
-    parser.add_argument("--storage", default="runs", help="the folder that takes the sweep's folder")
-    parser.add_argument("--uninterrupted", action="store_true", help="the same sweep without an accident, to compare")
+    parser.add_argument("--num-samples", type=int, default=10, help="number of trials")
+    parser.add_argument("--storage", default="runs", help="parent of the sweep's folder")
+    parser.add_argument("--uninterrupted", action="store_true", help="do not kill the driver, to compare")
     args = parser.parse_args()
 
     name = "uninterrupted" if args.uninterrupted else "survive"
@@ -72,7 +72,7 @@ def main() -> None:
         seed=7,
         storage=args.storage,
         name=name,
-        resume=True,  # starts it, and goes on with it ever after
+        resume=True,  # starts the sweep, and later resumes it
         callbacks=[Accident(5)] if first and not args.uninterrupted else [],
     )
     columns = ["trial_id", "state", "best_loss", "last_loss", "epochs", "reports", "config.lr", "config.hidden"]

@@ -37,7 +37,7 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is to do. ``batch`` counts the images of a step over all workers."""
+    """Size of model and data. ``batch`` counts the images of a step over all workers."""
 
     model: dict[str, int]
     lr: float
@@ -45,7 +45,7 @@ class Size:
     epochs: int
     trials: int
     at_once: int | None  # trials; None: as many as fit
-    generated: tuple[int, int]  # images for training and for the test, where no CIFAR-10 is given
+    generated: tuple[int, int]  # images for training and test, without CIFAR-10
 
 
 SIZES = {
@@ -62,7 +62,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Job:
-    """What was asked for."""
+    """The command line."""
 
     size: Size
     images: Path
@@ -72,16 +72,16 @@ class Job:
     gpu: bool = False
 
     def model(self, **config: float) -> VisionTransformer:
-        """Return the model, 32 x 32 pixels in, ten classes out, with AdamW; its first weights are always the same."""
+        """Return the model, 32 x 32 pixels in, ten classes out, with AdamW; its initial weights are always the same."""
         torch.manual_seed(SEED)
         return VisionTransformer(**{"lr": self.size.lr, "weight_decay": 1e-2, **self.size.model, **config})  # type: ignore[arg-type]  # numbers of two kinds
 
     def data(self, workers: int) -> Images:
-        """Return the images for a gang of so many workers."""
+        """Return the images for a gang of ``workers`` workers."""
         return Images(self.images, batch_size=share(self.size.batch, workers))
 
     def trainer(self, *callbacks: pl.Callback, **settings: Any) -> pl.Trainer:
-        """Return a Trainer that prints no more than its callbacks do."""
+        """Return a Trainer that prints only what its callbacks print."""
         quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
         accelerator = "auto" if self.gpu else "cpu"
         return pl.Trainer(
@@ -89,12 +89,12 @@ class Job:
         )
 
     def checkpoints(self, step: int) -> pl.callbacks.ModelCheckpoint:
-        """Return what writes a checkpoint each epoch, and keeps the best and the last."""
+        """Return a callback that writes a checkpoint each epoch, and keeps the best and the last."""
         return pl.callbacks.ModelCheckpoint(self.runs / f"step-{step}", monitor="val_loss", save_last=True)
 
 
 def share(batch: int, workers: int) -> int:
-    """Return how many of a step's images each worker takes. Raises: ValueError where they cannot take as many each."""
+    """Return how many of a step's images each worker takes. Raises: ValueError if they cannot be split equally."""
     if batch % workers:
         raise ValueError(
             f"A batch of {batch} images cannot be split evenly over {workers} workers. Take a number of workers that "
@@ -104,35 +104,35 @@ def share(batch: int, workers: int) -> int:
 
 
 def to_model(images: Any) -> Any:
-    """Bring images from 0..1 to -1..1, which the model learns from sooner."""
+    """Scale images from 0..1 to -1..1, on which the model learns faster."""
     return images * 2 - 1
 
 
 class Images(Cifar10Data):
-    """CIFAR-10 in an order that does not depend on the workers' number: the same images make up each step."""
+    """CIFAR-10 in an order that does not depend on the number of workers: each step has the same images."""
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return this rank's share of the training images."""
-        assert self.trainer is not None  # Lightning sets it before it asks
+        assert self.trainer is not None  # Lightning sets it before it calls this
         order: DistributedSampler[Any] = DistributedSampler(
             self.train, self.trainer.world_size, self.trainer.global_rank, seed=SEED
         )
         return DataLoader(self.train, self.batch_size, sampler=order)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Turn a batch's images, bytes so far, into numbers for the model, on the device."""
+        """Convert a batch's images from bytes to the model's numbers, on the device."""
         images, labels = super().on_after_batch_transfer(batch, dataloader_idx)
         return to_model(images), labels
 
 
 class Curve(pl.Callback):
-    """Prints what each epoch came to, and keeps it."""
+    """Prints and keeps the metrics of each epoch."""
 
     def __init__(self) -> None:
         self.epochs: list[dict[str, float]] = []
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take down the losses and the accuracy, which are those of all ranks together."""
+        """Note losses and accuracy, which are averages over all ranks."""
         now = {name: float(trainer.callback_metrics[name]) for name in ("train_loss", "val_loss", "val_acc")}
         self.epochs.append(now)
         if trainer.is_global_zero:
@@ -154,7 +154,7 @@ def one_process(job: Job) -> Curve:
 
 
 def gang(job: Job) -> Curve:
-    """Train on a gang of workers: the strategy is all that is new."""
+    """Train on a gang of workers: only the strategy is new."""
     curve = Curve()
     with STRATEGIES[job.backend](num_workers=job.workers, use_gpu=job.gpu) as strategy:
         trainer = job.trainer(curve, job.checkpoints(2), strategy=strategy)
@@ -179,7 +179,7 @@ def fed_gang(job: Job) -> Curve:
 
 
 def datasets(job: Job) -> tuple[Dataset, Dataset]:
-    """Return the training and the validation images of the other steps, prepared by tasks as they are asked for."""
+    """Return the other steps' training and validation images, prepared lazily by tasks."""
     import ray.data  # the other steps do without it
 
     known = job.data(job.workers)
@@ -194,7 +194,7 @@ def datasets(job: Job) -> tuple[Dataset, Dataset]:
 
 
 def prepared(batch: Any) -> dict[str, Any]:
-    """Turn images of bytes, [N, 32, 32, 3], into numbers for the model, [N, 3, 32, 32]. Runs in a task of Ray Data."""
+    """Convert images of bytes, [N, 32, 32, 3], to the model's numbers, [N, 3, 32, 32]. Runs in a task of Ray Data."""
     images = batch["image"].transpose(0, 3, 1, 2).astype(np.float32) / 255
     return {"image": to_model(images), "label": batch["label"]}
 
@@ -203,7 +203,7 @@ def prepared(batch: Any) -> dict[str, Any]:
 
 
 def sweep(job: Job) -> tl.SweepResults:
-    """Search learning rate and weight decay by ASHA; each trial is a gang. Write the winner and its model."""
+    """Search learning rate and weight decay by ASHA; each trial is a gang. Write the best model and its config."""
 
     def train(config: dict[str, Any]) -> None:
         report = {"loss": "val_loss", "acc": "val_acc"}
@@ -243,7 +243,7 @@ STEPS: dict[int, Callable[[Job], object]] = {1: one_process, 2: gang, 3: fed_gan
 
 
 def steps(text: str) -> list[int]:
-    """Return the steps that "1,2,4" names. Raises: argparse.ArgumentTypeError for others than there are."""
+    """Return the steps that "1,2,4" names. Raises: argparse.ArgumentTypeError for an unknown step."""
     named = text.split(",")
     if wrong := [name for name in named if name not in map(str, STEPS)]:
         raise argparse.ArgumentTypeError(f"there is no step {wrong[0]!r}: there are 1, 2, 3 and 4")
@@ -255,11 +255,11 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="full")
     parser.add_argument("--steps", type=steps, default=[1, 2, 3, 4], help="some of 1,2,3,4")
-    parser.add_argument("--backend", choices=STRATEGIES, default="ddp", help="how the gang's workers train together")
-    parser.add_argument("--workers", type=int, default=2, help="workers of a gang")
+    parser.add_argument("--backend", choices=STRATEGIES, default="ddp", help="how workers train together")
+    parser.add_argument("--workers", type=int, default=2, help="workers of each gang")
     parser.add_argument("--gpu", action="store_true", help="a GPU for each worker")
     parser.add_argument("--data", help="CIFAR-10's folder, or its Parquet, on every node (default: generated images)")
-    parser.add_argument("--storage", type=Path, default=Path("runs"), help="the folder that takes what is written")
+    parser.add_argument("--storage", type=Path, default=Path("runs"), help="folder for all that is written")
     return parser
 
 
@@ -275,7 +275,7 @@ def start_ray(workers: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Take the steps that were asked for (None: by the command line)."""
+    """Run the chosen steps (``argv`` None: those of the command line)."""
     parser = options()
     args = parser.parse_args(arguments)
     size = SIZES[args.size]

@@ -6,8 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tunelight import errors
+from tunelight.compat import moved
 
 __version__ = "0.1.0"
+
+moved.install()
 
 _WHERE = {
     "ASHA": "tunelight.schedulers",
@@ -112,6 +115,11 @@ def __getattr__(name: str) -> Any:
     if name in ("schedulers", "searchers"):
         return import_module(f"tunelight.{name}")
     if name not in _WHERE:
+        from tunelight.settings.backends import BACKENDS
+
+        for backend in BACKENDS.values():
+            if name == backend.strategy_name:
+                return backend.load_strategy()
         ours = _ELSEWHERE.get(name)
         near = f" Here that is tunelight.{ours}." if ours else errors.guess(name, __all__)
         raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{near}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from tunelight.messages import WorkerError
@@ -126,11 +126,6 @@ class TrialStopped(BaseException):
     """
 
 
-HOW_TO_GET_HOROVOD = (
-    "Horovod is not installed. In tunelight's repository, `make horovod` builds it; elsewhere, see CONTRIBUTING.md: "
-    "it builds from source with a C++17 compiler and cmake, for PyTorch with gloo."
-)
-
 HOW_TO_GET_DATA = (
     "Ray Data reads and moves data as Arrow tables, and pyarrow is not installed. Install it with: "
     "pip install 'tunelight[data]'"
@@ -138,15 +133,31 @@ HOW_TO_GET_DATA = (
 
 
 def guess(name: Any, valid: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the nearest valid name, or an empty string."""
+    """Return " Did you mean 'x'?" for the valid name that is nearest to a wrong one; empty where none is near."""
     close = difflib.get_close_matches(str(name), list(valid), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def unknown(what: str, name: Any, valid: Iterable[str], hint: str | None = None) -> str:
-    """Return "There is no scheduler 'ahsa'. Did you mean 'asha'? There are: ..." for ``what``, "There is no scheduler".
+def unknown(what: str, name: Any, valid: Iterable[str], hint: str | None = None, listed: str = "There are") -> str:
+    """Return the message for an unknown name: "There is no scheduler 'ahsa'. Did you mean 'asha'? There are: ...".
 
-    ``hint`` is said instead of the nearest valid name; it begins with a blank.
+    Args:
+        what: how it begins, "There is no scheduler".
+        name: what was given.
+        valid: what could have been.
+        hint: replaces the guess; begins with a space.
+        listed: introduces the valid names.
     """
     valid = list(valid)
-    return f"{what} {name!r}.{guess(name, valid) if hint is None else hint} There are: {', '.join(valid)}."
+    hint = guess(name, valid) if hint is None else hint
+    return f"{what} {name!r}.{hint} {listed}: {', '.join(valid) or 'none'}."
+
+
+def first_of(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names and the number of the others: "a, b and 3 more"."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def last_line(text: object) -> str:
+    """Return the last line of an error or a text that is not blank; empty where there is none."""
+    return next((line.strip() for line in reversed(str(text).splitlines()) if line.strip()), "")

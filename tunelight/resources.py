@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.errors import ResourceError, SettingsError, guess
+from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.settings import check_setting
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ def reserve(
     words = dict(resources_per_trial or {})
     for word in words:
         if word not in _WORDS:
-            raise SettingsError(
-                f"resources_per_trial has no word {word!r}.{guess(word, _WORDS)} There are: {', '.join(_WORDS)}."
-            )
+            raise SettingsError(unknown("resources_per_trial has no word", word, _WORDS))
     words = {word: _amount(word, value) for word, value in words.items() if value is not None}
     if words.get("gpu") and not (words.get("extra_gpu") or gpus_per_worker):
         raise SettingsError(

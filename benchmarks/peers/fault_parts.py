@@ -10,9 +10,9 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from events import THREADS, write_event
 from kills import VICTIM, Fault
 from lightning_parts import build_data
-from workload import THREADS, write_event
 
 from tunelight.digits import DigitsClassifier, DigitsData
 

@@ -1,7 +1,7 @@
-"""What every peer of strategies.py is asked to train, and how each of them writes down when.
+"""The jobs of strategies.py's peers, and the events by which they are timed.
 
-A job is a list of fits that one process runs one after another, so that the later ones find its workers warm
-where it keeps any. Model, data, Trainer and measuring callback are those of :mod:`models` for all peers.
+A job is a list of fits that one process runs one after another, so that later ones find warm workers, if it
+keeps any. Model, data, Trainer and measuring callback are those of :mod:`models` for all peers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from workload import run_job, write_event
+from events import write_event
+from workload import run_job
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What no cold start can avoid: ``ray.init`` and a worker's imports, each timed in a process of its own."""
+"""The floor of a cold start: ``ray.init`` and a worker's imports, each timed in a process of its own."""
 
 from __future__ import annotations
 

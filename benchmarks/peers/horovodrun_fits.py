@@ -23,9 +23,9 @@ def loop(job: Fits, _: argparse.Namespace) -> None:
     import horovod.torch as hvd
     import pytorch_lightning as pl
     import torch
+    from events import THREADS
     from models import SEED, Classifier, Clock
     from torch.utils.data import DataLoader, DistributedSampler
-    from workload import THREADS
 
     hvd.init()
     torch.set_num_threads(THREADS)

@@ -1,4 +1,4 @@
-"""What every peer of recovery.py trains, when a rank of it dies, and how all of them write down what they finish.
+"""The training of recovery.py's peers, the moment at which a rank is killed, and the events that are measured.
 
 A job is one training on 2 ranks. Model, data, Trainer settings and the callback that kills and measures are those of
 :mod:`fault_parts` for all peers.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from events import THREADS, write_event
 from torch.utils.data import ConcatDataset, DataLoader
-from workload import THREADS, write_event
 
 from tunelight.digits import DigitsData
 

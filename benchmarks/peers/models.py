@@ -9,11 +9,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from events import THREADS, write_event
 from fits import Fit, Fits
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
-from workload import THREADS, write_event
 
 CLASSES = 10
 SEED = 7

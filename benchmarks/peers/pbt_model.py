@@ -1,4 +1,4 @@
-"""The parts of :mod:`pbt_parts` that need Lightning: the member, and the callback that writes its batches down."""
+"""The parts of :mod:`pbt_parts` that need Lightning: a member, and the callback that notes its batches."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pbt_parts import BATCHES, SAMPLES, Population
+from events import write_event
+from pbt_data import BATCHES, SAMPLES, Population
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from workload import write_event
 
 from tunelight.session.session import get_session
 

@@ -1,4 +1,4 @@
-"""Row d of recovery.py: Ray Train's TorchTrainer (V2), which goes on from the checkpoint of the last epoch."""
+"""Row d of recovery.py: Ray Train's TorchTrainer (V2), which resumes from the checkpoint of the last epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row e of recovery.py: torchrun with a c10d rendezvous, which starts all ranks anew, and from scratch."""
+"""Row e of recovery.py: torchrun with a c10d rendezvous, which restarts all ranks, and training from scratch."""
 
 from __future__ import annotations
 

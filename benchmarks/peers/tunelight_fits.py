@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from events import write_event
 from fits import Fits, run_fits, timed
-from workload import write_event
 
 SAMPLE_S = 0.005
 _FIELDS = {"RssAnon": "private", "RssShmem": "shared"}

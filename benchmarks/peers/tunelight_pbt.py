@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pbt_parts import INTERVAL, RATES, SPACE, Population, run_population
+from pbt_data import INTERVAL, RATES, SPACE, Population
+from pbt_parts import run_population
 
 import tunelight as tl
 

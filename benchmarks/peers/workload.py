@@ -1,4 +1,4 @@
-"""What every peer of turnaround.py trains, and how each of them writes down when.
+"""The training of turnaround.py's peers, and the events by which they are timed.
 
 All peers call :func:`train_one` with their own strategy: model, data, Trainer settings, seeds, thread count
 and callbacks are the same for all of them.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -16,16 +15,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from events import THREADS, write_event
+
 J = TypeVar("J")
-THREADS = 1
-"""Threads of torch in every worker of every peer."""
 ATTEMPTS = 4
-"""How often ddp_spawn is started anew where a process of it died of a signal."""
+"""Starts of ddp_spawn, whose processes may die of a signal."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One peer's work. ``repeats`` makes an epoch longer; ``folder`` takes its events and storage."""
+    """One peer's work. ``repeats`` makes an epoch longer; events and storage are in ``folder``."""
 
     configs: list[dict[str, Any]]
     epochs: int
@@ -46,16 +45,9 @@ class Job:
 
 
 def make_configs(trials: int, seed: int, hidden: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return ``trials`` configurations, the same for the same seed; ``index`` says which is which."""
+    """Return ``trials`` configurations, the same for the same seed; ``index`` numbers them."""
     rng = random.Random(seed)
     return [{"index": index, "lr": 10 ** rng.uniform(-4, -1), "hidden": rng.choice(hidden)} for index in range(trials)]
-
-
-def write_event(folder: str | Path, rank: int, trial: int, event: str, **fields: Any) -> None:
-    """Append what happened on ``rank`` to that rank's file; one short write, safe from any process."""
-    line = {"trial": trial, "event": event, "time": time.time(), "pid": os.getpid(), **fields}
-    with (Path(folder) / f"events-{rank}.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 def train_one(  # one trial, in whatever process the peer calls it
@@ -122,7 +114,7 @@ def collect(folder: str | Path) -> list[dict[str, Any]]:
             _note(trial, rank, event)
     for trial in trials.values():
         trial["epochs"] = len(trial["validated"])
-        # A peer may kill a trial that it stops: then its last word is its end.
+        # A peer may kill a trial that it stops: then its last event is its end.
         trial["end"] = trial.get("exit") or max([trial["enter"], *trial["validated"]])
         trial["first_report"] = (trial["reported"] or trial["validated"] or [None])[0]
     return sorted(trials.values(), key=lambda trial: trial.get("enter", 0.0))

@@ -13,9 +13,9 @@ from pytorch_lightning.callbacks import Callback
 
 import tunelight as tl
 from tunelight.digits import DigitsClassifier, DigitsData
-from tunelight.lightning.strategies import BY_BACKEND
 from tunelight.record import read_record
 from tunelight.session.session import get_session
+from tunelight.settings.backends import BACKENDS
 
 RATES = (1e-2, 3e-3, 1e-3, 1e-6)
 """The last learns next to nothing, so that it is sure to be the worst."""
@@ -105,7 +105,7 @@ def digits(config: dict[str, Any], *callbacks: Callback) -> None:
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"})
     trainer = pl.Trainer(
         max_epochs=config["epochs"],
-        strategy=BY_BACKEND[tl.get_context().backend](),
+        strategy=BACKENDS[tl.get_context().backend].load_strategy()(),
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,

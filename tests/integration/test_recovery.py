@@ -53,7 +53,7 @@ def train(config: dict[str, Any]) -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     import tunelight as tl
-    from tunelight.lightning.strategies import BY_BACKEND
+    from tunelight.settings.backends import BACKENDS
 
     class Net(pl.LightningModule):
         def __init__(self) -> None:
@@ -96,7 +96,7 @@ def train(config: dict[str, Any]) -> None:
     me = tl.get_context()
     seen = tl.TuneReportCheckpointCallback(config.get("metrics", ["loss"]), on=config.get("on", "validation_end"))
     trainer = pl.Trainer(
-        max_epochs=3, accelerator="cpu", strategy=BY_BACKEND[me.backend](), enable_checkpointing=False,
+        max_epochs=3, accelerator="cpu", strategy=BACKENDS[me.backend].load_strategy()(), enable_checkpointing=False,
         callbacks=[seen, EarlyStopping("loss", patience=50), Fault()], logger=CSVLogger(me.trial_dir),
         log_every_n_steps=1, **config.get("trainer", {}),
     )  # fmt: skip

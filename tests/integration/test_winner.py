@@ -159,7 +159,7 @@ def test_from_an_empty_folder_to_a_trained_winner(tmp_path: Path) -> None:
 
     command = ("-m", "tunelight")
     run(*command, "init")
-    assert "One batch went through; reported: " in run(*command, "check", "space.yaml", "--batch")
+    assert "One batch trained; reported: " in run(*command, "check", "space.yaml", "--batch")
     run(*command, "run", "space.yaml", "-n", "3", "--max-epochs", "3", "--name", "first", "--seed", "1")
     assert "first" in run(*command, "ls")
     assert "00002" in run(*command, "show", "last")

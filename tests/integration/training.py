@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
-from tunelight.lightning.strategies import BY_BACKEND
+from tunelight.settings.backends import BACKENDS
 
 
 class Line(pl.LightningModule):
@@ -64,7 +64,7 @@ def trainer(epochs: int = 3, report: Any = None, **kwargs: Any) -> pl.Trainer:
     """Return a quiet Trainer on the gang."""
     callback = report or tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
     settings: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"} | kwargs
-    settings.setdefault("strategy", BY_BACKEND[tl.get_context().backend]())
+    settings.setdefault("strategy", BACKENDS[tl.get_context().backend].load_strategy()())
     return pl.Trainer(max_epochs=epochs, callbacks=[callback], **settings)
 
 

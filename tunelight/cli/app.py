@@ -1,7 +1,6 @@
-"""The command line's frame: commands, errors and exit codes.
+"""The frame of the command line: how commands are declared, errors and exit codes.
 
-Exit codes: 0 done; 1 the sweep failed, metrics differ, or the doctor found something wrong; 2 bad input, with a message
-that says what to do; 130 Ctrl-C.
+Exit codes: 0 done; 1 the sweep failed, metrics differ, or the doctor found something wrong; 2 bad input; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,39 +25,39 @@ FAILED: Final = 1
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 _FAILURES: Final = (GangError, HeadLostError, WorkerFailedError)
-"""Errors of what ran; all others say that something was asked for that cannot be done."""
+"""Errors of a run, with exit code 1; all others are bad input."""
 _RUNS_CODE: Final[set[str]] = set()
 """Commands that import the code which a space's file or a sweep names; the others only read."""
 _USAGE: Final[Any] = typer.BadParameter.__base__
-"""What a wrong flag or a missing argument raises; typer brings a click of its own, and does not name it."""
+"""What a wrong flag or a missing argument raises; typer vendors click without exporting this class."""
 _AS_JSON: Final = "tunelight.json"
 _DEBUG: Final = "--debug"
 
 
 class Commands(TyperGroup):
-    """The commands; an error of tunelight's becomes its message and an exit code."""
+    """The group of commands, which turns errors into a message and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands in the order of their definition."""
         return list(self.commands)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take --debug wherever it stands, and note whether the answer is to be JSON."""
+        """Accept --debug anywhere, and note whether the output is to be JSON."""
         rest = [word for word in args if word != _DEBUG]
         ctx.meta[_AS_JSON] = "--json" in rest
         return super().parse_args(ctx, [_DEBUG, *rest] if len(rest) < len(args) else rest)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. Raises: typer.Exit with the code that its error has."""
+        """Run a command. Raises: typer.Exit with the exit code of its error."""
         try:
             return super().invoke(ctx)
         except TunelightError as error:
             self._tell(ctx, error, str(error))
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else BAD_INPUT) from error
-        except OSError as error:  # a folder of another user's, a full disk behind standard output
+        except OSError as error:  # no permission, or standard output on a full disk
             if error.errno == errno.EPIPE:
                 raise
-            self._tell(ctx, error, f"{error}. Make it possible, or give another path; --debug shows where it was.")
+            self._tell(ctx, error, f"{error}. Make it possible, or give another path; --debug shows where it happened.")
             _let_go(sys.stdout)
             raise typer.Exit(BAD_INPUT) from error
         except _USAGE as error:
@@ -72,7 +71,7 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from error
 
     def _tell(self, ctx: Any, error: Exception, message: str) -> None:
-        """Say what went wrong: on standard error, and for programs as JSON."""
+        """Print an error to standard error, and with --json also as JSON."""
         if ctx.params.get("debug"):
             traceback.print_exception(error)
         typer.echo(f"Error: {message}", err=True)
@@ -94,7 +93,7 @@ class TakesSettings(TyperCommand):
 
 
 def _instead(option: str | None) -> str:
-    """Return what is said of an unknown option that is a setting, or another program's word for one."""
+    """Return a hint for an unknown option that is a setting, or another program's name of one."""
     from tunelight.compat.arguments import WORDS, replacement  # settings take a moment to import
     from tunelight.settings import NAMES
 
@@ -105,12 +104,12 @@ def _instead(option: str | None) -> str:
 
 
 def tell_json(error: Exception, message: str) -> None:
-    """Say what went wrong for a program, on standard output."""
+    """Print an error as JSON to standard output."""
     typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
 
 
 def _let_go(stream: Any) -> None:
-    """Drop what a stream cannot write, which its end would complain about once more."""
+    """Discard what a stream cannot write, or the interpreter would report it once more at exit."""
     try:
         stream.flush()
     except OSError:
@@ -153,26 +152,27 @@ def command(example: str, *, runs_code: bool = False, takes_settings: bool = Fal
     return register
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(sys.modules["tunelight"].__version__)
         raise typer.Exit(OK)
 
 
 @app.callback()
 def _start(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; allowed anywhere.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Take what holds for every command."""
+    """Handle the options that every command has."""
 
 
 def main() -> None:
-    """Run the command line of this process; commands that run a user's code find modules in the working directory.
+    """Run the command line of this process.
 
-    Others do not look there: who reads a sweep inside of somebody's folder is to run nothing that lies in it.
+    Only commands that run a user's code import from the working directory: reading a sweep must not run code that is
+    in its folder.
     """
     here = os.getcwd()  # noqa: PTH109 - sys.path holds text
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")

@@ -1,4 +1,4 @@
-"""best, export, reproduce: take a trial away, and run it again."""
+"""best, export, reproduce: export a trial, and run it again."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _HINTS = {
 @command("best last --export best.yaml --checkpoint")
 def best(
     sweep: Sweep,
-    export: Annotated[Path | None, typer.Option("--export", help="Write it to this file, too.")] = None,
+    export: Annotated[Path | None, typer.Option("--export", help="Also write it to this file.")] = None,
     format: Format = None,
     checkpoint: Checkpoint = False,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Show a sweep's best trial, and write it to a file that trains it."""
+    """Show a sweep's best trial, and write it to a file."""
     if export is None and (format is not None or checkpoint):
-        raise SettingsError("--format and --checkpoint say how to export, but not where to. Give --export FILE too.")
+        raise SettingsError("--format and --checkpoint say how to export, but not where. Give --export FILE too.")
     results = load(sweep, storage)
     trial = results.best
     written = None if export is None else _export(trial, export, format, checkpoint)
@@ -88,14 +88,16 @@ def _tell(path: Path, format: str | None) -> None:
 def reproduce(
     sweep: Sweep,
     trial: Trial,
-    ignore: Annotated[list[str], typer.Option("--ignore", help="A metric not to compare: a time, say.")] = [],
+    ignore: Annotated[
+        list[str], typer.Option("--ignore", help="A metric not to compare, such as a time. Repeatable.")
+    ] = [],
     storage: Storage = STORAGE,
     address: Annotated[str | None, typer.Option("--address", help="A Ray cluster.")] = None,
     json: Json = False,
 ) -> None:
-    """Run a trial again, with its seed, configuration and workers, and say whether all its metrics are the same.
+    """Run a trial again with its seed, configuration and workers, and compare the metrics of all reports.
 
-    It runs in a sweep folder of its own. Exit code 1: metrics differ.
+    It runs in a new sweep folder. Exit code 1: metrics differ.
     """
     from tunelight.record import find_sweep
 

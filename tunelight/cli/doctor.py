@@ -1,4 +1,4 @@
-"""doctor: whether this machine, or a cluster, is fit to run sweeps."""
+"""doctor: check a machine or a cluster."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _MARKS = {"ok": "ok  ", "note": "note", "wrong": "FIX "}
 def doctor(
     json: Json = False,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Look at every node of a Ray cluster, and at each pair of them.")
+        bool, typer.Option("--cluster", help="Check every node of a Ray cluster, and each pair of nodes.")
     ] = False,
     address: Annotated[
-        str | None, typer.Option("--address", help="Which cluster (else RAY_ADDRESS, else this machine's).")
+        str | None, typer.Option("--address", help="A Ray cluster. Default: RAY_ADDRESS, else this machine's.")
     ] = None,
 ) -> None:
-    """Look at versions, Horovod, GPUs, Ray, ports and disks, and say what to do. Exit code 1: something is wrong.
+    """Check versions, Horovod, GPUs, Ray, ports and disks, with advice. Exit code 1: something is wrong.
 
-    With --cluster: at every node's versions, interfaces, free resources and clock, at what each pair can reach, and at
-    how fast all nodes sum up numbers together.
+    --cluster checks every node's versions, network interfaces, free resources and clock, whether each pair of nodes
+    can connect, and the speed of an all-reduce over all nodes.
     """
     if cluster or address is not None:
         from tunelight.cluster.survey import survey  # imports Ray
 
         found = survey(address)
         fit, where = found.fit, f"The cluster at {found.address}"
-        told: Any = {"fit": fit, **vars(found)}
+        answer: Any = {"fit": fit, **vars(found)}
         findings: Iterable[Finding] = found.findings
     else:
         from tunelight.cluster.doctor import examine
 
         findings = examine()
         fit, where = not any(finding.verdict == "wrong" for finding in findings), "This machine"
-        told = {"fit": fit, "findings": findings}
+        answer = {"fit": fit, "findings": findings}
     if json:
-        print_json(told)
+        print_json(answer)
     else:
         if cluster or address is not None:
             _print_nodes(found)

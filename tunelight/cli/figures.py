@@ -1,4 +1,4 @@
-"""plot, report, dashboard: pictures of a sweep."""
+"""plot, report, dashboard: figures of a sweep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunelight.cli.app import command
 from tunelight.cli.inspect import load
 from tunelight.cli.options import STORAGE, Json, Storage, Sweep
 from tunelight.cli.printing import print_json
-from tunelight.errors import SettingsError, StorageError, guess
+from tunelight.errors import SettingsError, StorageError, unknown
 
 _FORMATS = ("html", "json", "png", "svg", "pdf")
 
@@ -22,23 +22,21 @@ Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 @command("plot last history importances --out plots --format png")
 def plot(
     sweep: Sweep,
-    figures: Annotated[list[str] | None, typer.Argument(help="Names of figures; all without one.")] = None,
+    figures: Annotated[list[str] | None, typer.Argument(help="Names of figures. Default: all.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("plots"),
     format: Annotated[str, typer.Option("--format", help="html, json, png, svg or pdf.")] = "html",
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Write figures of a sweep, each to a file of its own. Pictures (png, svg, pdf) need kaleido."""
+    """Write figures of a sweep, one file each. png, svg and pdf need kaleido."""
     results = load(sweep, storage)
     from tunelight.reporting.figures import FIGURES
 
     for name in figures or ():
         if name not in FIGURES:
-            raise SettingsError(f"There is no figure {name!r}.{guess(name, FIGURES)} There are: {', '.join(FIGURES)}.")
+            raise SettingsError(unknown("There is no figure", name, FIGURES))
     if format not in _FORMATS:
-        raise SettingsError(
-            f"There is no format {format!r}.{guess(format, _FORMATS)} There are: {', '.join(_FORMATS)}."
-        )
+        raise SettingsError(unknown("There is no format", format, _FORMATS))
     written = []
     for name in figures or FIGURES:
         path = out / f"{name}.{format}"
@@ -51,7 +49,7 @@ def plot(
 
 
 def _write(figure: Any, path: Path) -> None:
-    """Write a figure by the file's suffix. Raises: StorageError; ReportError without what draws pictures."""
+    """Write a figure in the format of the file's suffix. Raises: StorageError; ReportError without kaleido."""
     from tunelight import reporting
 
     try:
@@ -70,13 +68,13 @@ def _write(figure: Any, path: Path) -> None:
 def report(
     sweep: Sweep,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The file (report.html in the sweep's folder).")
+        Path | None, typer.Option("--out", "-o", help="The file. Default: report.html in the sweep's folder.")
     ] = None,
     open: Open = False,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Write a report of a sweep: one HTML file with all figures and a table of the trials, which works offline."""
+    """Write a report of a sweep: one HTML file with all figures and a table of the trials."""
     results = load(sweep, storage)
     from tunelight import reporting
 
@@ -104,7 +102,7 @@ def dashboard(
 
     folder = find_sweep(sweep, storage)
     if pull_views(folder):
-        typer.echo("Note: it is shown as it is now; start this again for what comes into the store later")
+        typer.echo("Note: this is a copy of the store as of now; restart the command to see later results")
     wanted, notes = servers(folder, optuna_port, tensorboard_port)
     for note in notes:
         typer.echo(f"Note: {note}")

@@ -1,4 +1,4 @@
-"""ls, show, watch: what sweeps there are, and how one goes or went."""
+"""ls, show, watch: list sweeps, and show one."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LAST_REPORTS = 10
 
 @command("ls runs")
 def ls(
-    storage: Annotated[str, typer.Argument(help="The folder that sweeps lie in, or its URL.")] = STORAGE,
+    storage: Annotated[str, typer.Argument(help="The folder of sweeps, or its URL.")] = STORAGE,
     json: Json = False,
 ) -> None:
-    """List the sweeps in a folder, the last first."""
+    """List the sweeps in a folder, newest first."""
     from tunelight.errors import StorageError
     from tunelight.record import is_folder, list_sweeps
     from tunelight.results import SweepResults
     from tunelight.stores import shown
 
     if storage != STORAGE and not is_folder(storage):
-        raise StorageError(f"There is no folder {storage}. Give the folder that sweeps lie in (storage= of the sweep).")
+        raise StorageError(f"There is no folder {storage}. Give the folder of sweeps (storage= of the sweep).")
     rows: list[dict[str, Any]] = []
     for found in list_sweeps(storage):
         row: dict[str, Any] = {"sweep": found.folder.name, "folder": shown(found.folder), "written": found.written}
@@ -39,7 +39,7 @@ def ls(
     if json:
         print_json(rows)
     elif not rows:
-        typer.echo(f"No sweeps in {storage}. Give the folder that they lie in (storage= of the sweep).")
+        typer.echo(f"No sweeps in {storage}. Give the folder of sweeps (storage= of the sweep).")
     else:
         print_table(["sweep", "trials", "state", "metric", "best", "written"], [_line(row) for row in rows])
 
@@ -56,11 +56,11 @@ def _line(row: dict[str, Any]) -> list[Any]:
 def show(
     sweep: Sweep,
     trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
-    top: Annotated[int | None, typer.Option("--top", help="Only so many trials, the best ones.", min=1)] = None,
+    top: Annotated[int | None, typer.Option("--top", help="Show only the best TOP trials.", min=1)] = None,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Show a sweep's trials, or one trial: configuration, reports, error, checkpoint, and what it was run with."""
+    """Show a sweep's trials, or one trial in detail."""
     results = load(sweep, storage)
     if trial is not None:
         _show_trial(results.trial(trial), json)
@@ -72,7 +72,7 @@ def show(
         return
     typer.echo(results.summary())
     if not (about["ended"] or about["running"]):
-        typer.echo(f"It was cut off: nobody runs it. To go on: tunelight resume {shown_path(results.folder)}")
+        typer.echo(f"It was cut off: no process runs it. To resume: tunelight resume {shown_path(results.folder)}")
     further = [metric for metric, _ in results.objectives[1:]]
     rows = [
         (
@@ -114,7 +114,7 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
 
 @command("watch last")
 def watch(sweep: Sweep, storage: Storage = STORAGE) -> None:
-    """Watch a sweep that another process runs, live, until it ends. Only its folder is read."""
+    """Show the live table of a sweep that another process runs, until it ends."""
     from tunelight.record import find_sweep
 
     folder = find_sweep(sweep, storage)

@@ -1,4 +1,4 @@
-"""What several commands take, and how names of sweeps are completed."""
+"""Options and arguments that several commands share, and their shell completion."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tunelight.errors import SettingsError
 
 
 def _sweep_names(incomplete: str) -> list[str]:
-    """Return the names of sweeps that begin so, for the shell."""
+    """Complete the name of a sweep."""
     from tunelight.record import list_sweeps
 
-    return [name for name in ("last", *(one.folder.name for one in list_sweeps())) if name.startswith(incomplete)]
+    return [name for name in ("last", *(sweep.folder.name for sweep in list_sweeps())) if name.startswith(incomplete)]
 
 
 def _files(incomplete: str) -> list[str]:
-    """Return YAML files that begin so, for the shell."""
+    """Complete the path of a YAML file."""
     return [str(path) for path in sorted(Path().glob(f"{incomplete}*.y*ml"))]
 
 
@@ -28,7 +28,7 @@ def _formats() -> list[str]:
     return list(FORMATS)
 
 
-Storage = Annotated[str, typer.Option("--storage", help="The folder that sweeps lie in, or its URL.")]
+Storage = Annotated[str, typer.Option("--storage", help="The folder of sweeps, or its URL.")]
 STORAGE = "tunelight_runs"
 
 Sweep = Annotated[
@@ -37,15 +37,19 @@ Sweep = Annotated[
 ]
 Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-File = Annotated[str, typer.Argument(help="A space's YAML file, or the name of one that ships.", autocompletion=_files)]
+File = Annotated[
+    str,
+    typer.Argument(
+        help="A search space: a YAML file, or the name of one that comes with tunelight.", autocompletion=_files
+    ),
+]
 Sets = Annotated[
     list[str],
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A setting of tunelight.run (metric=val_acc), as if that line stood in the file; any other NAME is a key "
-        "of the space, which is fixed (model.lr=0.01), or an argument of model, data or trainer. VALUE is YAML. "
-        "Repeatable.",
+        help="Give a setting of tunelight.run (metric=val_acc), or fix a key of the space (model.lr=0.01) or an "
+        "argument of model, data or trainer. VALUE is YAML. Repeatable.",
     ),
 ]
 Workers = Annotated[
@@ -55,13 +59,13 @@ Format = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="yaml, json, lightning-cli, hydra or python (by the suffix; a .yaml of a sweep with model= is for "
-        "LightningCLI).",
+        help="yaml, json, lightning-cli, hydra or python. Default: by the suffix; .yaml is lightning-cli for a sweep "
+        "with model=.",
         autocompletion=_formats,
     ),
 ]
 Checkpoint = Annotated[
-    bool, typer.Option("--checkpoint", help="Copy the best checkpoint beside it, and its weights as safetensors.")
+    bool, typer.Option("--checkpoint", help="Also copy the best checkpoint, and its weights as safetensors.")
 ]
 
 
@@ -71,11 +75,11 @@ def workers_of(text: str | None) -> Any:
         return None
     parts = text.replace(":", ",").split(",")
     if not all(part.strip().isdecimal() for part in parts) or len(parts) > 2:
-        raise SettingsError(f"--workers takes a whole number, or the least and the most as 1,4; not {text!r}.")
+        raise SettingsError(f"--workers takes a whole number, or the least and the wanted number as 1,4; not {text!r}.")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Return the options that were given."""
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`--set NAME=VALUE`: a setting, else a key of the space, which then has that one value."""
+"""`--set NAME=VALUE`: sets a setting, or fixes a key of the search space."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
 
 def read_sets(lines: Sequence[str]) -> dict[str, Any]:
-    """Return names and values of ``--set``; values are read as YAML (1e-4 is a number, [a, b] a list).
+    """Parse the NAME=VALUE lines of ``--set``; values are YAML (1e-4 is a number, [a, b] a list).
 
-    Raises: SettingsError for a line without ``=``, a value that is no YAML, or a name that is there twice.
+    Raises: SettingsError for a line without ``=``, a value that is not YAML, or a repeated name.
     """
     from tunelight.space.files import read_value
 
-    found: dict[str, Any] = {}
+    sets: dict[str, Any] = {}
     for line in lines:
         name, equals, text = line.partition("=")
         name = name.strip()
         if not equals or not name:
             raise SettingsError(f"--set takes NAME=VALUE, model.lr=0.01 for example, not {line!r}.")
-        if name in found:
+        if name in sets:
             raise SettingsError(f"--set {name} is there twice. Give it once.")
         try:
-            found[name] = read_value(text)
+            sets[name] = read_value(text)
         except ValueError as error:
-            raise SettingsError(f"--set {line}: the value is no valid YAML: {error}") from error
-    return found
+            raise SettingsError(f"--set {line}: the value is not valid YAML: {error}") from error
+    return sets
 
 
 def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those that are settings of ``tunelight.run``. Raises: SettingsError where others are among them."""
+    """Return ``sets`` if all are settings of ``tunelight.run``. Raises: SettingsError."""
     from tunelight.settings import NAMES
 
     for name in sets:
@@ -44,10 +44,13 @@ def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sets)
 
 
-def told(file: str, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[SearchSpace, dict[str, Any]]:
-    """Return the space and the settings that a file, ``--set`` and options say together.
+def load_space_and_settings(
+    file: str, lines: Sequence[str], options: Mapping[str, Any]
+) -> tuple[SearchSpace, dict[str, Any]]:
+    """Return a file's search space, with ``--set``'s keys fixed, and the settings of ``--set`` and of other options.
 
-    Raises: SettingsError for a name that is neither a setting nor a key, or given both ways; what the file raises.
+    Raises: SettingsError for a name that is neither a setting nor a key, or given as an option too; any error of the
+    file.
     """
     from tunelight.settings import NAMES
     from tunelight.space import SearchSpace
@@ -62,7 +65,9 @@ def told(file: str, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[S
     keys = {name: value for name, value in sets.items() if name not in NAMES}
     for name, value in keys.items():
         if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in ARGUMENTS:
-            raise SettingsError(f"--set {name}: it fixes a key to one value; another domain is a change of the file.")
+            raise SettingsError(
+                f"--set {name}: it fixes a key to one value. To give it another domain, change the file."
+            )
         if "." not in name and name not in space.domains:
             valid = [*space.domains, *NAMES]
             raise SettingsError(

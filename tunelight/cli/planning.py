@@ -1,4 +1,4 @@
-"""simulate, plan: what a sweep would do and cost, on virtual time."""
+"""simulate, plan: what a sweep would do and cost, in simulated time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import typer
 
 from tunelight.cli.app import FAILED, command
 from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Workers, given, workers_of
-from tunelight.cli.overrides import read_sets, told
+from tunelight.cli.overrides import load_space_and_settings, read_sets
 from tunelight.cli.printing import print_json, short
-from tunelight.errors import SettingsError, StorageError, guess
+from tunelight.errors import SettingsError, StorageError, unknown
 
-Cluster = Annotated[str, typer.Option("--cluster", help="Nodes x slots a node: 16x8.")]
+Cluster = Annotated[str, typer.Option("--cluster", help="Nodes x slots per node: 16x8.")]
 Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
-Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped.")]
-Scheduler = Annotated[
-    str | None, typer.Option("--scheduler", help="As YAML: asha, or '{name: asha, grace_period: 2}'.")
-]
+Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped early.")]
+Scheduler = Annotated[str | None, typer.Option("--scheduler", help="asha, or YAML: '{name: asha, grace_period: 2}'.")]
 
 
 @command("simulate digits --scheduler elastic_asha --workers 1,4 --cluster 2x8")
@@ -28,14 +26,14 @@ def simulate(
     cluster: Cluster = "1x8",
     max_epochs: Epochs = None,
     scheduler: Scheduler = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the order of trials, and of noise.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seeds the order of trials and noise.")] = 0,
     time_budget: Annotated[
-        str | None, typer.Option("--time-budget", help="Virtual time after which it ends: 2h.")
+        str | None, typer.Option("--time-budget", help="Simulated time after which it ends: 2h.")
     ] = None,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Run a sweep on virtual time, with the real scheduler on recorded learning curves; say what it cost and found."""
+    """Simulate a sweep: the real scheduler on recorded learning curves, in simulated time."""
     from tunelight.record import find_sweep
     from tunelight.simulation import simulate as run
     from tunelight.simulation import tasks
@@ -69,25 +67,27 @@ def simulate(
 @command("plan space.yaml --cluster 16x8 --seconds-per-epoch 30 --deadline 8h", runs_code=True)
 def plan(
     file: File,
-    seconds_per_epoch: Annotated[float, typer.Option("--seconds-per-epoch", help="Of one trial, on its gang.")],
+    seconds_per_epoch: Annotated[
+        float, typer.Option("--seconds-per-epoch", help="Seconds that an epoch of one trial takes on its gang.")
+    ],
     cluster: Cluster,
     num_samples: Samples = None,
     workers: Workers = None,
     max_epochs: Epochs = None,
     scheduler: Scheduler = None,
-    price: Annotated[float | None, typer.Option("--price-per-gpu-hour", help="What a slot costs an hour.")] = None,
-    deadline: Annotated[str | None, typer.Option("--deadline", help="8h, 90m: other sizes are tried as well.")] = None,
+    price: Annotated[float | None, typer.Option("--price-per-gpu-hour", help="Price of a slot per hour.")] = None,
+    deadline: Annotated[str | None, typer.Option("--deadline", help="8h or 90m: also try other cluster sizes.")] = None,
     sets: Sets = [],
     json: Json = False,
 ) -> None:
-    """Say what a sweep would take and cost on a cluster, by simulating it. Exit code 1: not in time, or not at all."""
-    space, settings = told(
+    """Estimate the time and cost of a sweep on a cluster. Exit code 1: it misses the deadline or cannot run."""
+    space, settings = load_space_and_settings(
         file, sets, given(num_samples=num_samples, workers=workers_of(workers), max_epochs=max_epochs)
     )
     takes = ("num_samples", "workers", "max_epochs", "scheduler")
     for name in settings:
         if name not in takes:
-            raise SettingsError(f"A plan does not depend on {name!r}.{guess(name, takes)} It takes {', '.join(takes)}.")
+            raise SettingsError(unknown("A plan does not depend on", name, takes, listed="It takes"))
     options = {**settings, **_scheduler(scheduler)}
     from tunelight.simulation import plan as make
 
@@ -108,5 +108,5 @@ def plan(
 
 
 def _scheduler(text: str | None) -> dict[str, object]:
-    """Return the scheduler that an option names, which is YAML."""
+    """Parse the YAML of --scheduler."""
     return {} if text is None else read_sets([f"scheduler={text}"])

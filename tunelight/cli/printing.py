@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs."""
+"""Output of commands: tables, and JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def print_json(data: Any) -> None:
     """Print data as strict JSON: NaN and infinities become null."""
-    from tunelight.record import plain
+    from tunelight.record import to_json_types
 
-    typer.echo(json.dumps(_strict(plain(data)), indent=2))
+    typer.echo(json.dumps(_strict(to_json_types(data)), indent=2))
 
 
 def _strict(value: Any) -> Any:
@@ -33,11 +33,11 @@ def _strict(value: Any) -> Any:
 
 _WIDEST: Final = 10_000
 _NARROW: Final = 10
-"""Characters that a column takes to be read; where there are fewer, rows are printed one value a line."""
+"""Characters that a column needs; in a narrower terminal, rows are printed with one value per line."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Print a table as wide as its terminal, or one value a line in a narrow one; a file gets what the table wants."""
+    """Print a table: as wide as the terminal, full width into a file, one value per line in a narrow terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -49,10 +49,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
     for row in cells:
         table.add_row(*map(Text, row))
     console = Console()
-    wanted = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+    full_width = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=wanted)
-    if console.width < min(wanted, _NARROW * len(columns)):
+        console = Console(width=full_width)
+    if console.width < min(full_width, _NARROW * len(columns)):
         for row in cells:
             typer.echo("\n".join(f"{column}: {value}" for column, value in zip(columns, row, strict=True)) + "\n")
         return
@@ -60,14 +60,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
 
 
 def short(value: Any) -> str:
-    """Return a value in few characters."""
+    """Return a value with four significant digits, None as "-"."""
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def age(seconds: float) -> str:
-    """Return how long ago something was, as a person says it."""
+    """Return how long ago a time was: "3m ago"."""
     past = max(0.0, time.time() - seconds)
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if past >= length:
@@ -76,12 +76,12 @@ def age(seconds: float) -> str:
 
 
 def words(config: Mapping[str, Any]) -> str:
-    """Return a configuration in one line."""
+    """Return a configuration on one line."""
     return ", ".join(f"{key}={short(value)}" for key, value in config.items())
 
 
 def about_sweep(results: SweepResults) -> dict[str, Any]:
-    """Return what is worth knowing of a sweep, as plain data; one that has no end and does not run was cut off."""
+    """Return a summary of a sweep for JSON; if it has not ended and is not running, it was cut off."""
     from tunelight.record import driver_of
 
     driver = driver_of(results.folder)
@@ -105,7 +105,7 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
 
 
 def about_trial(trial: TrialResult) -> dict[str, Any]:
-    """Return what is worth knowing of a trial, as plain data."""
+    """Return a summary of a trial for JSON."""
     return {
         "trial": trial.id,
         "state": trial.state,
@@ -121,5 +121,5 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as it is typed from here."""
+    """Return a path relative to the working directory, if it is below."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,4 +1,4 @@
-"""init, check, run, resume, extend: from an empty folder to a sweep that has run."""
+"""init, check, run, resume, extend: start and continue sweeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from tunelight.cli.app import FAILED, INTERRUPTED, OK, command
 from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Sweep, Workers, given, workers_of
-from tunelight.cli.overrides import read_sets, settings_of, told
+from tunelight.cli.overrides import load_space_and_settings, read_sets, settings_of
 from tunelight.cli.printing import about_sweep, print_json, print_table, shown_path, words
 from tunelight.errors import ResourceError, SettingsError
 
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from tunelight.sweep.check import Checked
 
 Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
-Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="What configurations and trials follow from.")]
-Address = Annotated[str | None, typer.Option("--address", help="A Ray cluster (else RAY_ADDRESS, else one here).")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no live table.")]
+Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped early.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seeds configurations and trials.")]
+Address = Annotated[
+    str | None, typer.Option("--address", help="A Ray cluster. Default: RAY_ADDRESS, else a local one.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the live table.")]
 
 
 @command("init my-sweep && cd my-sweep && tunelight check space.yaml")
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where to; it is made if need be.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="The folder to write into; created if missing.")] = Path(),
     json: Json = False,
 ) -> None:
-    """Write a starter: train.py (model, data and a LightningCLI), space.yaml and README.md. Nothing is overwritten."""
+    """Write a starter project: train.py, space.yaml and README.md. No file is overwritten."""
     from tunelight.cli.starter import write_starter
 
     written = write_starter(folder)
@@ -47,31 +49,31 @@ def check(
     file: File,
     workers: Workers = None,
     sets: Sets = [],
-    batch: Annotated[bool, typer.Option("--batch", help="Also train one batch, on a gang of the wanted size.")] = False,
+    batch: Annotated[bool, typer.Option("--batch", help="Also train one batch on the gang; this starts Ray.")] = False,
     address: Address = None,
     json: Json = False,
 ) -> None:
-    """Look whether a sweep is right, without running it: its settings, its space, five samples, does its gang fit.
+    """Check a sweep without running it: settings, search space with five samples, and whether its gang fits.
 
-    --batch trains and validates one batch on a gang of the wanted size (a train function: until its first report),
-    which starts Ray and leaves nothing behind.
+    --batch trains and validates one batch on the gang (a train function: until its first report). It starts Ray, and
+    deletes what it wrote.
     """
-    space, settings = told(file, sets, given(workers=workers_of(workers), address=address))
+    space, settings = load_space_and_settings(file, sets, given(workers=workers_of(workers), address=address))
     from tunelight.sweep.check import check as look
-    from tunelight.sweep.check import rehearse
+    from tunelight.sweep.check import dry_run
 
     checked = look(space, settings)
     if not json:
         _show_checked(checked)
     if checked.misfit:
         raise ResourceError(checked.misfit)
-    rehearsal = rehearse(checked) if batch else None
+    tried = dry_run(checked) if batch else None
     if json:
-        print_json(_checked(checked) | {"batch": rehearsal})
-    elif rehearsal is not None and rehearsal.error is None:
-        typer.echo(f"One batch went through; reported: {words(rehearsal.metrics)}")
-    if rehearsal is not None and rehearsal.error is not None:
-        typer.echo(f"One batch did not go through, with {words(rehearsal.config)}:\n{rehearsal.error}", err=True)
+        print_json(_checked(checked) | {"batch": tried})
+    elif tried is not None and tried.error is None:
+        typer.echo(f"One batch trained; reported: {words(tried.metrics)}")
+    if tried is not None and tried.error is not None:
+        typer.echo(f"One batch failed, with {words(tried.config)}:\n{tried.error}", err=True)
         raise typer.Exit(FAILED)
 
 
@@ -120,15 +122,15 @@ def run(
     workers: Workers = None,
     max_epochs: Epochs = None,
     sets: Sets = [],
-    name: Annotated[str | None, typer.Option("--name", help="The sweep's name (one made of the time).")] = None,
-    storage: Annotated[Path | None, typer.Option("--storage", help="The folder that sweeps lie in.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The sweep's name. Default: made from the time.")] = None,
+    storage: Annotated[Path | None, typer.Option("--storage", help="The folder of sweeps.")] = None,
     seed: Seed = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep --name, if there is one.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the sweep --name, if there is one.")] = False,
     address: Address = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run a sweep. What is given here wins over what the file says; Ctrl-C ends it and keeps what was reported."""
+    """Run a sweep. Options override the file. Ctrl-C ends the sweep and keeps what was reported."""
     options = given(
         num_samples=num_samples,
         workers=workers_of(workers),
@@ -140,7 +142,7 @@ def run(
         resume=resume or None,
         progress=False if quiet or json else None,
     )
-    space, settings = told(file, sets, options)
+    space, settings = load_space_and_settings(file, sets, options)
     from tunelight.sweep.run import run as start
 
     _finish(start(space, **settings), quiet=quiet, json=json)
@@ -155,7 +157,7 @@ def resume(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Go on with a sweep that was cut off: finished trials stay, cut-off ones go on from their last checkpoint."""
+    """Resume a sweep: trials that were cut off continue from their last checkpoint, finished ones stay."""
     _go_on(sweep, storage, {**settings_of(read_sets(sets)), **given(address=address)}, quiet=quiet, json=json)
 
 
@@ -170,10 +172,10 @@ def extend(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Add trials to a sweep (--num-samples, in all), or epochs to its trials (--max-epochs)."""
+    """Add trials to a sweep (--num-samples, the new total), or epochs to its trials (--max-epochs)."""
     options = given(num_samples=num_samples, max_epochs=max_epochs)
     if not options:
-        raise SettingsError("What to extend is not said. Give --num-samples (trials in all) or --max-epochs.")
+        raise SettingsError("Nothing to extend. Give --num-samples (trials in all) or --max-epochs.")
     more = {**settings_of(read_sets(sets)), **options, **given(address=address)}
     _go_on(sweep, storage, more, quiet=quiet, json=json)
 
@@ -188,7 +190,7 @@ def _go_on(sweep: str, storage: str, settings: dict[str, Any], *, quiet: bool, j
 
 
 def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:
-    """Say how a sweep went. Raises: typer.Exit where it was interrupted, or no trial reported what it is judged by."""
+    """Print how a sweep went. Raises: typer.Exit with its exit code."""
     if json:
         print_json(about_sweep(results))
     else:

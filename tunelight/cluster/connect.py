@@ -25,7 +25,7 @@ from tunelight.compat.ray import (
     local_cpus,
     runtime_env_fields,
 )
-from tunelight.errors import ResourceError, SettingsError, guess
+from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
     valid = sorted(name for name in fields if not name.startswith("_"))
     for name in given if PLUGINS_VARIABLE not in os.environ else ():
         if name not in fields:
-            raise SettingsError(f"runtime_env has no {name!r}.{guess(name, valid)} There are: {', '.join(valid)}.")
+            raise SettingsError(unknown("runtime_env has no", name, valid))
     for name, value in variables.items() if isinstance(variables := given.get("env_vars"), Mapping) else ():
         if not isinstance(value, str):  # Ray's error would show the value
             raise SettingsError(f"runtime_env: env_vars[{name!r}] must be text, not {type(value).__name__}. Quote it.")

@@ -19,8 +19,8 @@ import psutil
 from packaging.requirements import Requirement
 
 from tunelight.cluster.connect import nodes_of
-from tunelight.errors import HOW_TO_GET_HOROVOD
 from tunelight.machine.network import OPTUNA_PORT, TENSORBOARD_PORT, is_free
+from tunelight.settings.backends import BACKENDS
 
 _GIB: Final = 1 << 30
 _FULL: Final = 0.95
@@ -110,7 +110,9 @@ def _gpus() -> Iterator[Finding]:
 
 def _horovod() -> Iterator[Finding]:
     if importlib.util.find_spec("horovod") is None:
-        yield Finding("horovod", "note", "not installed; only backend='horovod' needs it", HOW_TO_GET_HOROVOD)
+        yield Finding(
+            "horovod", "note", "not installed; only backend='horovod' needs it", BACKENDS["horovod"].how_to_get
+        )
         return
     version = importlib.metadata.version("horovod")
     try:

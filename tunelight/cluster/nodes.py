@@ -19,6 +19,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunelight import stores
+from tunelight.errors import last_line
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous
 from tunelight.machine.network import addresses, interface_name, listening, reach
@@ -145,7 +146,7 @@ class NodeCheck:
                 answer: Here = ray.get(call)
             except ray.exceptions.RayError as error:
                 if isinstance(error, ray.exceptions.RayTaskError):
-                    return f"The node {name} cannot take part: {_last_line(error)}. {ADVICE}"
+                    return f"The node {name} cannot take part: {last_line(error) or type(error).__name__}. {ADVICE}"
                 continue  # the node or its worker is gone, which is no reason to end a sweep
             self._versions[name] = answer.versions
             if answer.sees is False:
@@ -157,7 +158,3 @@ class NodeCheck:
                 )
         conflicts = differences(self._versions) if done else []
         return f"{' '.join(conflicts)} {ADVICE}" if conflicts else None
-
-
-def _last_line(error: BaseException) -> str:
-    return next((line for line in reversed(str(error).strip().splitlines()) if line.strip()), type(error).__name__)

@@ -17,6 +17,7 @@ from tunelight.cluster.connect import attached
 from tunelight.cluster.doctor import Finding
 from tunelight.cluster.nodes import REACH_LIMIT_S, REDUCE_LIMIT_S, Here, Probe, on_node
 from tunelight.compat.ray import free_resources
+from tunelight.errors import last_line
 from tunelight.machine.versions import ADVICE, MUST_AGREE, differences, node_name
 
 VERSIONS: Final = MUST_AGREE
@@ -132,8 +133,7 @@ class _Rounds:
             except ray.exceptions.GetTimeoutError:
                 why = f"no answer within {limit_s:.0f} s"
             except RayError as error:
-                lines = [line for line in str(error).splitlines() if line.strip()]
-                why = lines[-1].strip() if lines else type(error).__name__
+                why = last_line(error) or type(error).__name__
             self._left.remove(node)
             self._found.findings.append(Finding(f"{method} on {node.name}", "wrong", why, advice))
 

@@ -1,4 +1,4 @@
-"""Arguments that a function does not take: what to say of them, and which word of ours another program's stands for."""
+"""Error messages for unknown arguments: they name the argument here that another library's name stands for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 Topic = Literal["sweep", "trainable", "strategy", "failures", "checkpoints", "scheduler", "other"]
 
-# --- the words of Ray Tune, Ray Train, Optuna, W&B, ray_lightning and Lightning -----------------------------------
+# --- names in Ray Tune, Ray Train, Optuna, W&B, ray_lightning and Lightning ----------------------------------------
 
 _TRAINER: Final = """
 precision logger fast_dev_run min_epochs max_steps min_steps max_time limit_train_batches limit_val_batches
@@ -192,7 +192,7 @@ _STRATEGY: Final[dict[str, str]] = {
 }  # fmt: skip
 
 _CLOSE: Final = 0.8
-"""How much a misspelt word must resemble another program's, from 0 to 1, so that it is taken for that."""
+"""How similar a misspelt name must be to another library's, from 0 to 1, to be taken for it."""
 
 WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {
     "sweep": _SWEEP,
@@ -251,13 +251,13 @@ WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {
     },
     "other": {},
 }
-"""By what is called: for words of other programs, what replaces them here (empty: nothing does)."""
+"""By topic: another library's name -> what to write here (empty: there is no equivalent)."""
 
 
 def replacement(name: Any, valid: Iterable[str], topic: Topic = "sweep") -> str:
-    """Return a sentence on what an unknown ``name`` may stand for: another program's word, or the nearest valid one.
+    """Return a hint for an unknown ``name``: what to write for another library's name, else the nearest valid name.
 
-    It begins with a space; empty where there is nothing to say.
+    The hint begins with a space; it is empty if nothing is similar.
     """
     words, valid = WORDS[topic], list(valid)
     known = {word: text for word, text in words.items() if word not in valid and _applies(text, valid)}
@@ -271,7 +271,7 @@ def replacement(name: Any, valid: Iterable[str], topic: Topic = "sweep") -> str:
 
 
 def _applies(text: str, valid: Iterable[str]) -> bool:
-    """Tell whether a replacement that begins with an argument names one that is taken."""
+    """Tell whether a replacement that begins with an argument names one in ``valid``."""
     argument = re.match(r"(\w+)=", text)
     return argument is None or argument[1] in valid
 
@@ -287,9 +287,9 @@ def _said(name: str, text: str) -> str:
 
 
 def known_arguments(topic: Topic = "other") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have a public function, or a class's ``__init__``, say what to write instead of an argument it does not take.
+    """Return a decorator for a public function, or an ``__init__``, that explains arguments which it does not take.
 
-    Its signature stays what it is, for editors and ``inspect``. Raises, when it is called: ArgumentError, which is a
+    The signature stays the same for editors and ``inspect``. The decorated function raises ArgumentError, which is a
     TypeError too.
     """
 
@@ -310,7 +310,7 @@ def known_arguments(topic: Topic = "other") -> Callable[[Callable[P, R]], Callab
 
 
 def known_fields(topic: Topic) -> Callable[[type[T]], type[T]]:
-    """Have a dataclass answer to unknown arguments as :func:`known_arguments` does for a function."""
+    """Return a decorator that does for a dataclass what :func:`known_arguments` does for a function."""
 
     def checked(kind: type[T]) -> type[T]:
         setattr(kind, "__init__", known_arguments(topic)(kind.__init__))  # noqa: B010 - mypy takes it for unsafe
@@ -320,7 +320,7 @@ def known_fields(topic: Topic) -> Callable[[type[T]], type[T]]:
 
 
 def check_keywords(who: str, given: Iterable[str], valid: Iterable[str], topic: Topic) -> None:
-    """Raise ArgumentError where a keyword in ``given`` is none of the valid ones."""
+    """Raise ArgumentError if a keyword in ``given`` is not in ``valid``."""
     valid = list(valid)
     if unknown := [name for name in given if name not in valid]:
         raise ArgumentError(_unknown(who, unknown, valid, topic))
@@ -328,8 +328,8 @@ def check_keywords(who: str, given: Iterable[str], valid: Iterable[str], topic: 
 
 def _unknown(who: str, names: Iterable[str], valid: list[str], topic: Topic) -> str:
     hints = {name: replacement(name, valid, topic) for name in names}
-    told = " ".join(f"{who} takes no {name}=.{hint}" for name, hint in hints.items())
-    return told if all(" Here that is " in hint for hint in hints.values()) else f"{told} It takes: {', '.join(valid)}."
+    text = " ".join(f"{who} takes no {name}=.{hint}" for name, hint in hints.items())
+    return text if all(" Here that is " in hint for hint in hints.values()) else f"{text} It takes: {', '.join(valid)}."
 
 
 def _wrong_call(  # noqa: PLR0917 - called once
@@ -340,11 +340,13 @@ def _wrong_call(  # noqa: PLR0917 - called once
     topic: Topic,
     reason: str,
 ) -> str:
-    """Say what is wrong with a call that does not fit its signature."""
+    """Return the message for a call that does not fit its signature."""
     name = function.__qualname__.removesuffix(".__init__")
     who = f"tl.{name}" if name != function.__qualname__ else f"tl.{name}()"
-    taken = [one for one in signature.parameters.values() if one.name != "self"]
-    valid = [one.name for one in taken if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    taken = [argument for argument in signature.parameters.values() if argument.name != "self"]
+    valid = [
+        argument.name for argument in taken if argument.kind not in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL)
+    ]
     unknown = [word for word in kwargs if word not in valid]
     domain = next((word for word in unknown if _is_domain(kwargs[word])), None)
     if domain is not None:
@@ -354,7 +356,8 @@ def _wrong_call(  # noqa: PLR0917 - called once
         )
     if unknown and len(valid) == len(taken):
         return _unknown(who, unknown, valid, topic)
-    by_position = [one.name for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    by_position = [argument.name for argument in taken if argument.kind in positional]
     came = len(args) - ("self" in signature.parameters)
     if came > len(by_position):
         return (

@@ -1,9 +1,8 @@
-"""cached(): what a function loads is loaded once, kept between trials, and lies in memory once a node.
+"""cached(): a function's result is computed once a node, kept between trials, and shared in memory by its workers.
 
-What the function returned is pickled into an anonymous file in memory (memfd), tensors and arrays as they are. Other
-workers of the node map that file by way of the process that made it, so that nothing is left on a disk, and memory is
-free once the last process that holds it has ended. Each call maps it anew, copy on write: a trial that changes what it
-got changes it for itself.
+The result is pickled into an anonymous file in memory (memfd), tensors and arrays as raw bytes. Other workers of the
+node map that file through /proc of the process that made it, so that nothing is left on a disk, and the memory is freed
+when the last process that holds it ends. Each call maps the file anew, copy on write: changes in place stay local.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOAD_LIMIT_S = 3600.0
-"""How long a worker waits for another of its node that loads the same."""
+"""How long a worker waits for another one of its node that computes the same result."""
 _POLL_S = 0.2
 _ALIGNED = 64
 _NAME = "tunelight-"
@@ -40,35 +39,35 @@ _NAME = "tunelight-"
 
 @dataclass(frozen=True)
 class _Kept:
-    """What one call returned: a file in memory, how long it is, and where its parts are."""
+    """One call's result: a file in memory, and its size in bytes."""
 
     file: int
     size: int
 
     def close(self) -> None:
-        os.close(self.file)  # what is mapped stays until nobody uses it
+        os.close(self.file)  # existing mappings of it stay valid
 
 
 class _Store:
-    """What this process holds, the least used first."""
+    """The results that this process holds, the least recently used first."""
 
     def __init__(self) -> None:
         self.kept: OrderedDict[str, _Kept] = OrderedDict()
 
     def find(self, key: str) -> _Kept | None:
-        """Return what this process holds under a key, and count that as a use."""
+        """Return the result under a key, and count that as a use."""
         if key in self.kept:
             self.kept.move_to_end(key)
         return self.kept.get(key)
 
-    def keep(self, key: str, one: _Kept, most: int) -> None:
-        """Hold one more; let go of the least used while all are more than ``most`` bytes."""
-        self.kept[key] = one
-        while len(self.kept) > 1 and sum(each.size for each in self.kept.values()) > most:
+    def keep(self, key: str, result: _Kept, max_bytes: int) -> None:
+        """Add a result; drop the least recently used while all together exceed ``max_bytes``."""
+        self.kept[key] = result
+        while len(self.kept) > 1 and sum(kept.size for kept in self.kept.values()) > max_bytes:
             self.kept.popitem(last=False)[1].close()
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all results."""
         while self.kept:
             self.kept.popitem()[1].close()
 
@@ -77,7 +76,7 @@ _store = _Store()
 
 
 def clear_cache() -> None:
-    """Let go of all that this process has cached."""
+    """Drop all that this process has cached."""
     _store.clear()
 
 
@@ -86,20 +85,20 @@ def cached(function: Callable[P, T], *, max_bytes: int | None = None) -> Callabl
 @overload
 def cached(function: None = None, *, max_bytes: int | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def cached(function: Any = None, *, max_bytes: int | None = None) -> Any:
-    """Return ``function`` with a memory: the same call is carried out once a node, whichever trial or worker makes it.
+    """Return ``function`` with a cache: equal calls run once a node, whichever trial or worker makes them.
 
-    ``load = tl.cached(load_images)``, or ``@tl.cached`` above the function. What it returns is kept by the warm workers
-    between trials, for the function's name and source, what it captured, and its arguments; not for what it reads:
-    where a file changes, pass its date as an argument. Tensors and arrays lie in memory once for all workers of a node.
-    Each call returns an object of its own: changes in place are the caller's alone.
+    ``load = tl.cached(load_images)``, or ``@tl.cached`` above the function. Warm workers keep results between trials. A
+    result is found by the function's name and code, the variables it captured, and its arguments, not by the files it
+    reads: if a file changes, pass its date as an argument. A node's workers share the memory of tensors and arrays.
+    Each call returns an object of its own, which the caller may change in place.
 
     Args:
-        function: returns what can be pickled. It is loaded by one worker while others of the node wait for it.
-        max_bytes: how much a process keeps of all functions; beyond that it lets go of what was least used (None: a
+        function: returns something that can be pickled. One worker runs it while others of its node wait.
+        max_bytes: how much a process keeps, of all functions together; it then drops the least recently used (None: a
             quarter of the machine's memory).
 
-    Runs on: worker, driver (which keeps it for itself). Raises: DataError where arguments or result cannot be pickled,
-    another worker takes longer than an hour, or ``function`` is none; what ``function`` raises.
+    Runs on: worker, driver (which shares with no other process). Raises: DataError if arguments or result cannot be
+    pickled, if another worker takes longer than an hour, or if ``function`` is not callable; whatever it raises itself.
     """
     if function is None:
         return functools.partial(cached, max_bytes=max_bytes)
@@ -107,16 +106,16 @@ def cached(function: Any = None, *, max_bytes: int | None = None) -> Any:
         raise DataError(f"cached() takes the function that loads, not what it loaded: {type(function).__name__}.")
 
     @functools.wraps(function)
-    def remembering(*args: Any, **kwargs: Any) -> Any:
+    def cached_call(*args: Any, **kwargs: Any) -> Any:
         key = _key(function, args, kwargs)
-        most = _quarter() if max_bytes is None else max_bytes
+        limit = _quarter() if max_bytes is None else max_bytes
         kept = _store.find(key)
         if kept is None:
             kept = _shared(key, lambda: _written(function, function(*args, **kwargs), key))
-            _store.keep(key, kept, most)
+            _store.keep(key, kept, limit)
         return _read(kept)
 
-    return remembering
+    return cached_call
 
 
 def _quarter() -> int:
@@ -127,7 +126,7 @@ def _quarter() -> int:
 
 
 def _key(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    import cloudpickle  # only those wait who use it
+    import cloudpickle  # only users of cached() pay for the import
 
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -138,27 +137,28 @@ def _key(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     cells = [cell.cell_contents for cell in getattr(plain, "__closure__", None) or ()]
     name = f"{getattr(plain, '__module__', '')}.{getattr(plain, '__qualname__', type(plain).__qualname__)}"
     try:
-        told = cloudpickle.dumps((cells, sorted(bound.arguments.items()), getattr(plain, "__self__", None)), protocol=5)
+        owner = getattr(plain, "__self__", None)
+        arguments = cloudpickle.dumps((cells, sorted(bound.arguments.items()), owner), protocol=5)
     except Exception as error:
         raise DataError(
-            f"tl.cached({name}) cannot tell this call from others, for what it is given cannot be pickled: {error}. "
+            f"tl.cached({name}) cannot tell this call from others, since its arguments cannot be pickled: {error}. "
             "Give it plain arguments: a path, numbers, texts."
         ) from error
     digest = hashlib.sha256(f"{name}\n".encode())
     for part in _code(code) if code is not None else ():
         digest.update(part)
-    digest.update(told)
+    digest.update(arguments)
     return digest.hexdigest()[:32]
 
 
 def _code(code: CodeType) -> Iterator[bytes]:
-    """Yield what a function's code does, without where it stands."""
+    """Yield the parts of a function's code that say what it does, without file and line numbers."""
     yield code.co_code
     yield repr(code.co_names).encode()
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _code(constant)
-        elif not isinstance(constant, frozenset):  # its order is another one in each process
+        elif not isinstance(constant, frozenset):  # its order differs between processes
             yield repr(constant).encode()
 
 
@@ -166,11 +166,11 @@ def _code(code: CodeType) -> Iterator[bytes]:
 
 
 def _shared(key: str, make: Callable[[], _Kept]) -> _Kept:
-    """Return what another process of this node has under a key, else make it while they wait."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named is None:
+    """Return another process's result for a key, else make it while others of this node wait."""
+    configured = os.environ.get(CACHE_VARIABLE)
+    if configured is None:
         return make()
-    folder = Path(named)
+    folder = Path(configured)
     from filelock import FileLock, Timeout  # it comes with torch
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -187,23 +187,23 @@ def _shared(key: str, make: Callable[[], _Kept]) -> _Kept:
                 session.shared.check()
             if waited >= _LOAD_LIMIT_S:
                 raise DataError(
-                    f"Waited {_LOAD_LIMIT_S:.0f} s for another worker of this node that loads the same, in vain."
+                    f"Waited {_LOAD_LIMIT_S:.0f} s, in vain, for another worker of this node that loads the same."
                 ) from None
     try:
         place = folder / key
-        found = _opened(place, key)
-        told = "a"
-        if found is None:
-            found, told = make(), "w"
-        with place.open(told) as file:
-            print(os.getpid(), found.file, found.size, file=file)
-        return found
+        kept = _opened(place, key)
+        mode = "a"
+        if kept is None:
+            kept, mode = make(), "w"
+        with place.open(mode) as file:
+            print(os.getpid(), kept.file, kept.size, file=file)
+        return kept
     finally:
         lock.release()
 
 
 def _opened(place: Path, key: str) -> _Kept | None:
-    """Return the file in memory that other processes told of; None where none of them holds it any more."""
+    """Return the file in memory that other processes have listed; None if none of them holds it any more."""
     try:
         lines = place.read_text().splitlines()
     except OSError:
@@ -212,8 +212,8 @@ def _opened(place: Path, key: str) -> _Kept | None:
         with contextlib.suppress(OSError, ValueError):
             process, number, size = map(int, line.split())
             link = f"/proc/{process}/fd/{number}"
-            named = os.readlink(link)  # noqa: PTH115 - its text names no path
-            if named.startswith(f"/memfd:{_NAME}{key}"):  # else the number is another file's by now
+            target = os.readlink(link)  # noqa: PTH115 - its text names no path
+            if target.startswith(f"/memfd:{_NAME}{key}"):  # else the descriptor was reused for another file
                 return _Kept(os.open(link, os.O_RDWR | os.O_CLOEXEC), size)
     return None
 
@@ -229,7 +229,7 @@ def _written(function: Any, value: Any, key: str) -> _Kept:
     except Exception as error:
         name = getattr(function, "__qualname__", repr(function))
         raise DataError(
-            f"tl.cached({name}) cannot keep what it returned ({type(value).__name__}), for it cannot be pickled: "
+            f"tl.cached({name}) cannot keep its result ({type(value).__name__}), which cannot be pickled: "
             f"{error}. Return tensors, arrays, or datasets of them."
         ) from error
     parts = [*packed.storages, *packed.buffers]
@@ -251,15 +251,15 @@ def _written(function: Any, value: Any, key: str) -> _Kept:
 
 
 def _read(kept: _Kept) -> Any:
-    """Return the value, its tensors and arrays lying in a mapping of their own, copy on write."""
+    """Return the value, with tensors and arrays in a mapping of its own, copy on write."""
     from tunelight.lightning.transfer import Packed, unpack_view  # imports torch
 
-    whole = np.frombuffer(mmap.mmap(kept.file, kept.size, access=mmap.ACCESS_COPY), np.uint8)
-    at = 8 + int.from_bytes(whole[:8].tobytes(), "little")
-    data, storages, sizes = pickle.loads(whole[8:at].tobytes())  # noqa: S301 - written by a process of this user
+    content = np.frombuffer(mmap.mmap(kept.file, kept.size, access=mmap.ACCESS_COPY), np.uint8)
+    at = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    data, storages, sizes = pickle.loads(content[8:at].tobytes())  # noqa: S301 - written by a process of this user
     parts = []
     for size in sizes:
         at += -at % _ALIGNED
-        parts.append(whole[at : at + size])
+        parts.append(content[at : at + size])
         at += size
     return unpack_view(Packed(data, parts[:storages], parts[storages:]))

@@ -1,4 +1,4 @@
-"""RayDataModule: feeds Lightning from Ray Data, in a trial, on a driver's gang, or in one process."""
+"""RayDataModule: a LightningDataModule over Ray Data, for trials, for a driver's gang, and for one process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import pl
 from tunelight.data.server import task_errors
-from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_shard, open_whole
-from tunelight.errors import DataError, SettingsError, guess
+from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard
+from tunelight.errors import DataError, SettingsError, unknown
 from tunelight.lightning.exact.eval_shards import Limit, StreamShare, batches_kept
 from tunelight.session.session import current
 
@@ -28,7 +28,7 @@ _BUFFER_BATCHES = 16
 
 @dataclass(frozen=True)
 class Reading:
-    """How batches are read, and what becomes of one."""
+    """How batches are read, and how rows become tensors."""
 
     batch_size: int
     columns: tuple[str, ...] | None
@@ -36,7 +36,7 @@ class Reading:
     prefetch_batches: int
 
     def arguments(self, device: torch.device) -> dict[str, Any]:
-        """Return Ray Data's arguments of iter_torch_batches for batches on ``device``."""
+        """Return the arguments of Ray Data's iter_torch_batches for batches on ``device``."""
         return {
             "batch_size": self.batch_size,
             "prefetch_batches": self.prefetch_batches,
@@ -46,11 +46,11 @@ class Reading:
 
     @property
     def format(self) -> str:
-        """The kind of batches that ``collate`` takes."""
+        """Ray Data's name for the format of the batches that ``collate`` takes."""
         return "pyarrow" if self.collate_fn is None else "numpy"
 
     def collate(self) -> Any:
-        """Return what makes tensors of rows, as Ray Data takes it."""
+        """Return the function that makes tensors of rows, of the kind that Ray Data wants."""
         from ray.data.collate_fn import DefaultCollateFn, NumpyBatchCollateFn  # seconds, and an extra
 
         reading = self
@@ -71,17 +71,15 @@ class Reading:
         return Tensors(combine_chunks=True, num_workers=0) if self.collate_fn is None else Own()
 
     def chosen(self, there: Sequence[str]) -> list[str]:
-        """Return the columns to read, of those that are there. Raises: DataError."""
+        """Return the columns to read out of those in ``there``. Raises: DataError."""
         for name in self.columns or ():
             if name not in there:
-                raise DataError(
-                    f"The dataset has no column {name!r}.{guess(name, there)} There are: {', '.join(there)}."
-                )
+                raise DataError(unknown("The dataset has no column", name, there))
         return list(self.columns or there)
 
     @staticmethod
     def no_tensors(batch: Any, error: Exception) -> DataError:
-        """Return the error for columns of which Ray Data makes no tensors: text, and lists that differ in length."""
+        """Return the error for columns that cannot be tensors: text, and lists of different lengths."""
         there = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
         return DataError(
             f"No tensors can be made of the dataset's columns ({there}): {error} Name those that the model needs, "
@@ -89,32 +87,32 @@ class Reading:
         )
 
     def finished(self, batch: Any) -> Any:
-        """Return a batch as the model gets it."""
+        """Return a batch in the form that the model gets."""
         if self.columns is None or self.collate_fn is not None:
             return batch
         return tuple(batch[name] for name in self.columns)
 
 
 class RayDataModule(pl.LightningDataModule):
-    """Feed Lightning from Ray Data: training streams each rank's equal shard, evaluation deals batches exactly.
+    """Feed Lightning from Ray Data: training streams an equal shard to each rank, evaluation reads every row once.
 
     Works in a trial's train function, as ``data=`` of a sweep with ``model=``, with ``Trainer(strategy=tl.RayStrategy(
     num_workers=2))`` on a driver, and in one process without a gang. Lightning adds no sampler.
 
     Args:
         train, val, test, predict: a dataset of Ray Data, or the name of one of the sweep's ``datasets=``; by default
-            those of these names that the sweep has.
-        batch_size: rows of a rank's batch.
+            the sweep's datasets of these names.
+        batch_size: rows of one rank's batch.
         columns: a batch is the tuple of these columns' tensors, in this order; None: a dict of tensors by column.
-        collate_fn: makes a batch of {column: NumPy array, its first dimension the rows}. Runs in a thread.
-        preprocess: what this trial does to its data, ``lambda ds: ds.map_batches(...)``, in Ray Data's tasks outside of
-            the trial's workers. A function is for all parts, {"train": function} for those named. Of validation data it
-            is done once a trial, and the result is kept in Ray's object store.
-        local_shuffle_buffer_size: rows of the buffer that a rank shuffles its training rows in (None: 16 batches; 0:
-            they stay as their block has them). It is another order each epoch, by seed, epoch and rank.
+        collate_fn: makes a batch of {column: NumPy array with rows as its first dimension}. Runs in a thread.
+        preprocess: this trial's own steps, ``lambda ds: ds.map_batches(...)``, run in Ray Data's tasks outside of the
+            trial's workers. A function applies to all parts, {"train": function} to those named. Evaluation data is
+            preprocessed once a trial, and kept in Ray's object store.
+        local_shuffle_buffer_size: rows of the buffer in which a rank shuffles its training rows (None: 16 batches; 0:
+            no shuffling within a block). Seed, epoch and rank determine the order.
         prefetch_batches: batches that a thread prepares in advance.
-        drop_last: leave out an epoch's last batch where it is smaller (training only).
-        seed: of the order (None: the trial's).
+        drop_last: leave out an epoch's last batch if it is smaller (training only).
+        seed: seed of the order (None: the trial's).
 
     Raises: SettingsError; DataError once the data is opened.
     """
@@ -148,19 +146,19 @@ class RayDataModule(pl.LightningDataModule):
         if 0 < buffer < batch_size:
             raise SettingsError(
                 f"local_shuffle_buffer_size={buffer} is smaller than batch_size={batch_size}: a batch is drawn from "
-                "what is in the buffer. Give more, or 0 for no shuffling."
+                "the buffer. Give more, or 0 for no shuffling."
             )
         given = preprocess if isinstance(preprocess, Mapping) else dict.fromkeys(_PARTS, preprocess)
         for name in given:
             if name not in _PARTS:
-                raise SettingsError(f"preprocess has no {name!r}.{guess(name, _PARTS)} There are: {', '.join(_PARTS)}.")
+                raise SettingsError(unknown("preprocess has no", name, _PARTS))
         self.sources: dict[str, Any] = dict(zip(_PARTS, (train, val, test, predict), strict=True))
         self.reading = Reading(batch_size, tuple(columns) if columns else None, collate_fn, prefetch_batches)
         self._preprocess, self._buffer, self._drop_last, self._seed = dict(given), buffer, drop_last, seed
         self._shard: ShardLoader | None = None
 
     def train_dataloader(self) -> Any:
-        """Return this rank's shard, which is opened when it is first read."""
+        """Return a loader of this rank's shard, which is opened at its first use."""
         self.close()
         source = self._source("train")
         if source is None:
@@ -177,42 +175,42 @@ class RayDataModule(pl.LightningDataModule):
         return self._shard
 
     def val_dataloader(self) -> Any:
-        """Return all of the validation data."""
-        return self._whole("val")
+        """Return a loader of all validation data."""
+        return self._full("val")
 
     def test_dataloader(self) -> Any:
-        """Return all of the test data."""
-        return self._whole("test")
+        """Return a loader of all test data."""
+        return self._full("test")
 
     def predict_dataloader(self) -> Any:
-        """Return all of the data to predict."""
-        return self._whole("predict")
+        """Return a loader of all data to predict."""
+        return self._full("predict")
 
     def teardown(self, stage: str) -> None:
-        """Let go of the data."""
+        """Close the training shard."""
         if stage == "fit":
             self.close()
 
     def close(self) -> None:
-        """End what streams the training data."""
+        """End the actor that streams the training data."""
         if self._shard is not None:
             self._shard.close()
             self._shard = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what is this process's own."""
+        """Leave out the shard, which belongs to this process."""
         return {**self.__dict__, "_shard": None}
 
     def _source(self, part: str) -> Any:
-        """Return where a part comes from; None where a default name is not among the sweep's datasets."""
+        """Return the source of a part; None if it is a default name that the sweep has no dataset for."""
         source = self.sources[part]
         return None if source == part and not in_sweep(part) and part != "train" else source
 
-    def _whole(self, part: str) -> Any:
+    def _full(self, part: str) -> Any:
         source = self._source(part)
         if source is None:
             return []
-        return WholeLoader(open_whole(source, preprocess=self._preprocess.get(part)), self.reading)
+        return FullLoader(open_full(source, preprocess=self._preprocess.get(part)), self.reading)
 
     def _device(self) -> torch.device:
         return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
@@ -230,11 +228,11 @@ class RayDataModule(pl.LightningDataModule):
 
 
 class ShardLoader:
-    """A rank's shard, as Lightning takes a loader: one pass is one epoch.
+    """A loader, for Lightning, of one rank's shard: one pass is one epoch.
 
     Args:
-        opened: opens the shard for an epoch and those after it; returns it and how many rows it has, if known.
-        reading: how. device: where batches are to be. buffer: rows to shuffle in, or 0.
+        opened: opens the shard for an epoch and the following ones; returns it and its number of rows, if known.
+        reading: how batches are read. device: the batches' device. buffer: rows to shuffle in, or 0.
     """
 
     def __init__(
@@ -259,15 +257,15 @@ class ShardLoader:
 
     @property
     def sampler(self) -> ShardLoader:
-        """Itself: whom Lightning tells the epoch."""
+        """This loader: Lightning calls ``set_epoch`` on a loader's sampler."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next pass be that of an epoch."""
+        """Set the epoch of the next pass."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Return the batches of an epoch. Raises: TypeError where nobody knows without reading it."""
+        """Return the number of batches of an epoch. Raises: TypeError if it is unknown without reading the data."""
         self._open()
         if self._rows is None:
             raise TypeError("The dataset has no length: it is streamed, and its rows were not counted.")
@@ -281,7 +279,7 @@ class ShardLoader:
         return self._running
 
     def close(self) -> None:
-        """End the shard, on all ranks; a later pass opens another."""
+        """End the shard on all ranks; a later pass opens a new one."""
         self._end_pass()
         self._drop()
 
@@ -296,7 +294,7 @@ class ShardLoader:
             self._next = self._epoch
 
     def _pass(self) -> Generator[Any, None, None]:
-        if self._next != self._epoch:  # the shard's own count would give it another order
+        if self._next != self._epoch:  # the shard counts epochs itself, and would use another order
             self._drop()
         self._open()
         self._next += 1
@@ -319,7 +317,7 @@ class ShardLoader:
             )
 
     def _order(self) -> int:
-        return hash((self._seed, self._epoch, self._rank)) % 2**32  # of numbers, so the same in every process
+        return hash((self._seed, self._epoch, self._rank)) % 2**32  # a hash of numbers is the same in every process
 
     def _end_pass(self) -> None:
         running, self._running = self._running, None
@@ -327,8 +325,8 @@ class ShardLoader:
             running.close()
 
 
-class WholeLoader:
-    """All of a dataset, as Lightning takes a loader; a gang's strategy deals its batches to the ranks."""
+class FullLoader:
+    """A loader, for Lightning, of all of a dataset; a gang's strategy splits its batches among the ranks."""
 
     def __init__(self, dataset: Any, reading: Reading) -> None:
         self._dataset, self.reading = dataset, reading
@@ -342,11 +340,11 @@ class WholeLoader:
         return map(self.made, self.raw())
 
     def made(self, rows: Any) -> Any:
-        """Return the batch of some rows."""
+        """Return the batch made of raw rows."""
         return self.reading.finished(self._collate(rows))
 
     def raw(self) -> Iterator[Any]:
-        """Yield batches as Ray Data has them: what becomes of one is for the rank to do that gets it."""
+        """Yield raw batches; only the rank that a batch is for makes tensors of it."""
         return iter(
             self._dataset.iter_batches(
                 batch_size=self.reading.batch_size,

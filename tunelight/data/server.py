@@ -1,7 +1,7 @@
-"""A sweep's datasets on the driver's side: opened and checked before Ray's trials start, and served to these.
+"""A sweep's datasets on the driver: opened, checked against the number of workers, and served to its trials.
 
-A dataset holds references into Ray's object store, which are only counted while they travel inside calls of actors. So
-trials get no dataset with their task: they ask an actor for it, the dataset server, which ends with the sweep.
+A dataset holds references into Ray's object store, which Ray counts only in calls of actors, not in a trial's pickled
+task. So trials fetch datasets from an actor, the dataset server, which ends with the sweep.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from tunelight.settings import Settings
 
-_LOOK_LIMIT_S = 30.0
-_MOST_FILES = 1000
-"""Of how many Parquet files the columns are looked at, and rows counted, before a sweep: it takes milliseconds each."""
+_CHECK_LIMIT_S = 30.0
+_CHECKED_FILES = 1000
+"""Parquet files whose columns and rows are checked before a sweep, which takes milliseconds each."""
 
 
 class DatasetServer:
@@ -40,7 +40,7 @@ class DatasetServer:
 
 
 def check_sources(datasets: Mapping[str, Any] | None, least: int) -> None:
-    """Look whether files of datasets that are given by path are there, alike, and enough for ``least`` ranks.
+    """Check that the files of datasets given by path exist, have equal columns, and feed ``least`` ranks.
 
     Raises: DataError. Runs on: driver, before Ray starts.
     """
@@ -51,9 +51,9 @@ def check_sources(datasets: Mapping[str, Any] | None, least: int) -> None:
 
 @contextlib.contextmanager
 def served(settings: Settings, least: int) -> Iterator[DatasetHandle | None]:
-    """Open a sweep's datasets, check that they can feed ``least`` ranks, and lend them to its trials.
+    """Open a sweep's datasets, check that they can feed ``least`` ranks, and serve them to its trials.
 
-    Yields what trials are told of them (None where there are none). Raises: DataError. Runs on: driver, once Ray is up.
+    Yields the handle for the trials (None without datasets). Raises: DataError. Runs on: driver, once Ray is up.
     """
     if not settings.datasets:
         yield None
@@ -71,8 +71,8 @@ def served(settings: Settings, least: int) -> Iterator[DatasetHandle | None]:
     for name, count in rows.items():
         check_rows(name, count, least if name == "train" else 1)
     notes = [
-        f"cached dataset {name!r}: {rows[name]} rows, {(one.size_bytes() or 0) / 2**20:.1f} MiB in Ray's object store"
-        for name, one in (opened.items() if settings.cache else ())
+        f"cached dataset {name!r}: {rows[name]} rows, {(data.size_bytes() or 0) / 2**20:.1f} MiB in Ray's object store"
+        for name, data in (opened.items() if settings.cache else ())
     ]
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     server: Any = ray.remote(DatasetServer).options(num_cpus=0, scheduling_strategy=here).remote(opened)
@@ -84,7 +84,7 @@ def served(settings: Settings, least: int) -> Iterator[DatasetHandle | None]:
 
 @contextlib.contextmanager
 def task_errors(what: str) -> Iterator[None]:
-    """Turn what a task of Ray Data failed of, which Ray wraps in frames and words of its own, into a DataError."""
+    """Turn the error of a Ray Data task into a DataError, without the frames that Ray adds."""
     from ray.exceptions import RayTaskError
 
     try:
@@ -94,13 +94,13 @@ def task_errors(what: str) -> Iterator[None]:
 
 
 def task_error(error: Exception) -> str:
-    """Return the user's own frames and error of what a task of Ray Data failed of."""
+    """Return the user's own frames and error from an error of a Ray Data task."""
     text = re.sub(r"\x1b\[\d*m", "", str(error)).partition("\n\nThe above exception was the direct cause")[0]
     return re.split(r"ray\.exceptions\.RayTaskError\(\w+\): ", text)[-1]
 
 
 def open_dataset(name: str, source: Any) -> Dataset:
-    """Return a dataset as it is, or that of {"parquet": path}, if all nodes can read it. Raises: DataError."""
+    """Return ``source``, or the dataset that {"parquet": path} names, if all nodes can read it. Raises: DataError."""
     if not isinstance(source, Mapping):
         _check_reach(name, source.input_files())
         return source  # type: ignore[no-any-return]  # checked by the settings
@@ -109,7 +109,7 @@ def open_dataset(name: str, source: Any) -> Dataset:
     data = ray_data()
     try:
         return data.read_parquet(paths)  # type: ignore[no-any-return]  # the module is imported late
-    except Exception as error:  # a store's own kinds, Arrow's and Ray's
+    except Exception as error:  # errors of the store, of Arrow and of Ray
         raise DataError(
             f"The dataset {name!r} cannot be read from {', '.join(paths)}: {str(error).rstrip('.')}. Correct the path, "
             "or give a dataset that you have read yourself: ray.data.read_parquet(path, filesystem=...)."
@@ -117,7 +117,7 @@ def open_dataset(name: str, source: Any) -> Dataset:
 
 
 def ray_data() -> Any:
-    """Return the module ``ray.data``, which from now on prints nothing but errors in this process.
+    """Return the module ``ray.data``, and keep its loggers to errors on this process's streams.
 
     Raises: DataError where pyarrow is missing.
     """
@@ -126,14 +126,14 @@ def ray_data() -> Any:
     except ImportError as error:
         raise DataError(f"{HOW_TO_GET_DATA} ({error})") from error
     for handler in logging.getLogger("ray.data").handlers:
-        # Ray's log files, which are no streams, still get all of it, and so do handlers that others have added.
+        # Ray's log files, which are no streams, still get everything, and so do handlers that others have added.
         if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("ray."):
             handler.setLevel(max(handler.level, logging.ERROR))
     return data
 
 
 def check_rows(name: str, rows: int | None, least: int) -> None:
-    """Raise DataError where a dataset is known to have fewer rows than it has to feed."""
+    """Raise DataError if a dataset is known to have fewer rows than ``least``."""
     if rows is not None and rows < least:
         who = "there are ranks that each need one" if least > 1 else "the 1 that it takes"
         raise DataError(
@@ -149,21 +149,21 @@ def _paths(source: Mapping[str, Any]) -> list[str]:
 
 
 def _rows_of(name: str, source: Mapping[str, Any]) -> int | None:
-    """Return how many rows Parquet files hold (None: some are not on this disk, or there are too many to look at).
+    """Return how many rows Parquet files hold (None: not all are on this disk, or there are too many to check).
 
-    Raises: DataError where there are none, or columns differ.
+    Raises: DataError if there are no files, or their columns differ.
     """
     files: list[str] = []
     for path in _paths(source):
         if "://" in path:
             return None
-        place = Path(path)
-        found = sorted(map(str, place.rglob("*.parquet"))) if place.is_dir() else [path]
-        if not place.exists() or not found:
-            what = "no *.parquet file lies in that folder" if place.exists() else "there is no such file or folder"
+        local = Path(path)
+        matches = sorted(map(str, local.rglob("*.parquet"))) if local.is_dir() else [path]
+        if not local.exists() or not matches:
+            what = "that folder has no *.parquet file" if local.exists() else "there is no such file or folder"
             raise DataError(f"The dataset {name!r} is to be read from {path}, and {what}. Correct the path.")
-        files += found
-    if len(files) > _MOST_FILES:
+        files += matches
+    if len(files) > _CHECKED_FILES:
         return None
     _check_columns(name, files)
     import pyarrow.parquet as pq  # an extra
@@ -188,26 +188,26 @@ def _check_columns(name: str, files: list[str]) -> None:
                 f"{file}, and rows of the other would lack it. Write them alike, or read them as two datasets."
             )
         for field in schema:
-            if (other := first.field(field.name).type) != field.type and not _alike(other, field.type):
+            if (other := first.field(field.name).type) != field.type and not _compatible(other, field.type):
                 raise DataError(
                     f"The files of the dataset {name!r} have columns of unequal types: {field.name} is {other} in "
                     f"{files[0]}, and {field.type} in {file}. Write them alike."
                 )
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Tell whether Ray Data makes one column of two types, as of int32 and int64."""
+def _compatible(type_a: Any, type_b: Any) -> bool:
+    """Tell whether Ray Data can combine columns of two types, as int32 and int64."""
     import pyarrow as pa
 
     try:
-        pa.unify_schemas([pa.schema([("x", each)]) for each in (one, other)], promote_options="permissive")
+        pa.unify_schemas([pa.schema([("x", kind)]) for kind in (type_a, type_b)], promote_options="permissive")
     except pa.ArrowException:
         return False
     return True
 
 
 def _check_reach(name: str, files: list[str]) -> None:
-    """Raise DataError where a local file is not on every node: Ray Data reads wherever there is room."""
+    """Raise DataError if a local file is not on every node: Ray Data may read it on any of them."""
     import ray
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -224,32 +224,32 @@ def _check_reach(name: str, files: list[str]) -> None:
         ): node
         for node in others
     }
-    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_LOOK_LIMIT_S)
-    for call in done:  # a node that does not answer in time is no reason to refuse a sweep
+    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_CHECK_LIMIT_S)
+    for call in done:  # a node that does not answer in time does not stop a sweep
         with contextlib.suppress(RayError):
             if not ray.get(call):
                 node = calls[call]
                 raise DataError(
-                    f"The dataset {name!r} lies in {files[0]}, which only the driver's node can read: node "
+                    f"The dataset {name!r} is in {files[0]}, which only the driver's node can read: node "
                     f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}) has no such file. Put it in a "
                     "folder that all nodes share, or in a store that they reach (s3://...)."
                 )
 
 
 def _exists(path: str) -> bool:
-    """Tell whether a file is there. Runs on: any node."""
+    """Tell whether a file exists. Runs on: any node."""
     return Path(path).exists()
 
 
 def _rows(name: str, dataset: Dataset, source: Any) -> int | None:
-    """Return how many rows a dataset has, where that can be known without reading it."""
+    """Return how many rows a dataset has; None if that is unknown without reading it."""
     if is_materialized(dataset):
         return int(dataset.count())
     return _rows_of(name, source) if isinstance(source, Mapping) else None
 
 
 def materialized(dataset: Any, verbose: int = 0) -> Any:
-    """Return a dataset as blocks in Ray's object store, in its own order, read and preprocessed once."""
+    """Return a dataset with its blocks in Ray's object store, in its own order; it is read and preprocessed once."""
     if is_materialized(dataset):
         return dataset
     dataset.context.enable_progress_bars = verbose > 1

@@ -1,7 +1,7 @@
 """Each rank's part of a dataset: an equal streamed shard to train on, or all of its blocks to evaluate on.
 
-A shard is one of Ray Data's streaming_split: an actor, its coordinator, runs the dataset once an epoch, in tasks
-outside of the trial's reservation, and deals blocks to the ranks. Rank 0 makes it for all, and ends it with the trial.
+Shards come from Ray Data's ``streaming_split``: an actor, the coordinator, runs the dataset once an epoch, in tasks
+outside of the trial's reservation, and hands blocks to the ranks. Rank 0 starts it for all, and ends it with the trial.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.ray import is_materialized, set_execution_index, split_coordinator
 from tunelight.data.server import check_rows, materialized, ray_data, task_errors
-from tunelight.errors import DataError, guess
+from tunelight.errors import DataError, unknown
 from tunelight.session.session import Session, current
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ def get_dataset_shard(
 ) -> DataIterator:
     """Return this rank's shard of a dataset, to be read once an epoch; call it on every rank of a trial.
 
-    It is Ray Data's DataIterator: ``iter_torch_batches(batch_size=64)`` and the like. Shards are disjoint and equally
-    large (what is left over by the division is dropped, less than a row for each rank), and all ranks have to read
-    theirs. The blocks of a cached dataset come in another order each epoch; for rows within them, pass
-    ``local_shuffle_buffer_size=``. The order follows from seed and epoch.
+    A shard is Ray Data's DataIterator: read it with ``iter_torch_batches(batch_size=64)`` and the like. Shards are
+    disjoint and of equal size (the remainder of the division, less than a row for each rank, is dropped), and every
+    rank has to read its own. The blocks of a cached dataset are in a different order each epoch; to shuffle rows within
+    them, pass ``local_shuffle_buffer_size=``. Seed and epoch determine the order.
 
     Args:
         name: one of the sweep's ``datasets=``, or a dataset of Ray Data.
-        preprocess: what is done to the dataset in this trial, in Ray Data's tasks: ``lambda ds: ds.map_batches(...)``.
-        seed: of the order (None: the trial's).
-        epoch: which epoch the first pass is, for a trial that goes on (0).
+        preprocess: this trial's own steps, ``lambda ds: ds.map_batches(...)``; they run in Ray Data's tasks.
+        seed: seed of the order (None: the trial's).
+        epoch: the epoch of the first pass, for a resumed trial (0).
 
-    Runs on: worker, or a process without a gang, which is the only rank then. Raises: DataError.
+    Runs on: worker, or a process without a gang, which is then the only rank. Raises: DataError.
     """
     return open_shard(name, preprocess=preprocess, seed=seed, epoch=epoch)[0]
 
@@ -50,15 +50,15 @@ def get_dataset_shard(
 def open_shard(
     source: str | Dataset, *, preprocess: Preprocess | None = None, seed: int | None = None, epoch: int = 0
 ) -> tuple[DataIterator, int | None]:
-    """Return this rank's shard, and how many rows it has in an epoch where that is known; see `get_dataset_shard`."""
-    ray_data()  # on every rank: what rank 0 makes brings Ray Data along, and its words to the trial's log
+    """Return this rank's shard, and its rows an epoch (None: unknown); see `get_dataset_shard`."""
+    ray_data()  # on every rank: unpickling what rank 0 makes imports Ray Data, whose output would go to the trial's log
     session = current()
     ranks = 1 if session is None else session.context.world_size
 
     def make() -> tuple[list[Any], int | None]:
-        dataset = _found(source, session)
+        dataset = _resolved(source, session)
         rows = int(dataset.count()) if is_materialized(dataset) and preprocess is None else None
-        check_rows(_called(source), rows, ranks)
+        check_rows(_name_of(source), rows, ranks)
         iterators = _split(_shuffled(dataset, _seed(seed, session)), preprocess, ranks, epoch)
         if session is not None and session.shared is not None:
             session.shared.at_end(lambda: close_shard(iterators[0]))
@@ -67,40 +67,40 @@ def open_shard(
     if session is None or session.shared is None:
         iterators, rows = make()
         return iterators[0], rows
-    iterators, rows = session.shared.once(f"dataset {_called(source)}", make)
+    iterators, rows = session.shared.once(f"dataset {_name_of(source)}", make)
     return iterators[session.context.rank], rows
 
 
 def close_shard(shard: Any) -> None:
-    """End the actor behind the shards of all ranks; without it they are at their end. Runs on: rank 0."""
-    import ray  # half a second that only those wait for who have datasets
+    """End the coordinator of all ranks' shards, which can then not be read any further. Runs on: rank 0."""
+    import ray  # half a second; only trials with datasets need it
 
     ray.kill(split_coordinator(shard))
 
 
-def open_whole(source: str | Dataset, *, preprocess: Preprocess | None = None) -> Any:
-    """Return all of a dataset as blocks in Ray's object store; rank 0 has them made, once for all ranks."""
+def open_full(source: str | Dataset, *, preprocess: Preprocess | None = None) -> Any:
+    """Return a full dataset, its blocks in Ray's object store; rank 0 prepares it once for all ranks."""
     ray_data()  # as above
     session = current()
 
     def make() -> Any:
-        with task_errors(f"The dataset {_called(source)!r}"):
-            dataset = materialized(_preprocessed(_found(source, session), preprocess))
-        check_rows(_called(source), int(dataset.count()), 1)
+        with task_errors(f"The dataset {_name_of(source)!r}"):
+            dataset = materialized(_preprocessed(_resolved(source, session), preprocess))
+        check_rows(_name_of(source), int(dataset.count()), 1)
         return dataset
 
     if session is None or session.shared is None:
         return make()
-    return session.shared.once(f"all of dataset {_called(source)}", make)
+    return session.shared.once(f"all of dataset {_name_of(source)}", make)
 
 
 def in_sweep(name: str) -> bool:
-    """Tell whether the sweep has a dataset of that name."""
+    """Tell whether the sweep has a dataset of this name."""
     session = current()
     return session is not None and session.shared is not None and name in session.shared.datasets.rows
 
 
-def _called(source: Any) -> str:
+def _name_of(source: Any) -> str:
     return source if isinstance(source, str) else "given to the data module"
 
 
@@ -110,17 +110,17 @@ def _seed(seed: int | None, session: Session | None) -> int:
     return 0 if session is None or session.context.seed is None else session.context.seed
 
 
-def _found(source: Any, session: Session | None) -> Any:
-    """Return a dataset of the sweep, or one that was given itself, once there is a CPU to read it on."""
+def _resolved(source: Any, session: Session | None) -> Any:
+    """Return the sweep's dataset of a name, or a dataset itself, once there is a free CPU to read it on."""
     if isinstance(source, str):
-        return _borrowed(source, session)
+        return _from_sweep(source, session)
     if not is_materialized(source):
         _wait_for_room()
     return source
 
 
 def _preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
-    """Return a dataset with what this trial does to it."""
+    """Return a dataset with this trial's preprocessing applied, lazily."""
     made = dataset if preprocess is None else preprocess(dataset)
     if not hasattr(made, "streaming_split"):
         raise DataError(
@@ -131,31 +131,30 @@ def _preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
     return made
 
 
-def _borrowed(name: str, session: Session | None) -> Any:
+def _from_sweep(name: str, session: Session | None) -> Any:
     import ray
 
     datasets = None if session is None or session.shared is None else session.shared.datasets
     if datasets is None or name not in datasets.rows:
         known = [] if datasets is None else list(datasets.rows)
-        there = f"There are: {', '.join(known)}." if known else "This sweep has none."
         raise DataError(
-            f"There is no dataset {name!r}.{guess(name, known)} {there} Give it to the sweep: "
+            f"{unknown('There is no dataset', name, known)} Give it to the sweep: "
             f"tl.run(..., datasets={{{name!r}: ds}}), or pass the dataset itself."
         )
     return ray.get(datasets.server.get.remote(name), timeout=_GET_LIMIT_S)
 
 
 def _shuffled(dataset: Any, seed: int) -> Any:
-    """Return a dataset whose blocks come in another order each epoch, if they are all there to choose from."""
+    """Return a dataset whose blocks are in a different order each epoch, if it is cached."""
     from ray.data import RandomSeedConfig  # seconds, and an extra
 
-    if not is_materialized(dataset):  # it would be read to its end before its first block came
+    if not is_materialized(dataset):  # shuffling would read it to its end before the first block is handed out
         return dataset
     return dataset.randomize_block_order(seed=RandomSeedConfig(seed, reseed_after_execution=True))
 
 
 def _split(dataset: Any, preprocess: Preprocess | None, ranks: int, epoch: int) -> list[Any]:
-    """Return the ranks' iterators over one run of the dataset an epoch, the same for the same seed and epoch."""
+    """Return one iterator for each rank; all share one run of the dataset an epoch, fixed by seed and epoch."""
     made = _preprocessed(dataset, preprocess)
     context = made.context
     context.execution_options.preserve_order = True
@@ -164,24 +163,24 @@ def _split(dataset: Any, preprocess: Preprocess | None, ranks: int, epoch: int) 
 
 
 def _wait_for_room() -> None:
-    """Wait until a CPU is outside of all reservations, for a dataset that no sweep has kept one for.
+    """Wait until a CPU is outside of all reservations: Ray Data's tasks need one, and no sweep keeps it free.
 
-    Raises: DataError when none is for half a minute: nothing would ever be read.
+    Raises: DataError after half a minute without one: nothing would ever be read.
     """
     import ray
     from ray.util.placement_group import placement_group_table
 
     deadline = time.monotonic() + _ROOM_LIMIT_S
     while True:
-        groups = [one for one in placement_group_table().values() if one["state"] == "CREATED"]
-        held = sum(bundle.get("CPU", 0) for one in groups for bundle in one["bundles"].values())
+        groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+        reserved = sum(bundle.get("CPU", 0) for group in groups for bundle in group["bundles"].values())
         total = ray.cluster_resources().get("CPU", 0)
-        if total - held >= 1:
+        if total - reserved >= 1:
             return
         if time.monotonic() > deadline:
             raise DataError(
-                f"No CPU is left for Ray Data: {held:g} of the cluster's {total:g} are reserved, so the dataset could "
-                "never be read. Give it to the sweep, tl.run(..., datasets={'train': ds}), which keeps data_cpus=1 "
+                f"No CPU is left for Ray Data: {reserved:g} of the cluster's {total:g} are reserved, so the dataset "
+                "can never be read. Give it to the sweep, tl.run(..., datasets={'train': ds}), which keeps data_cpus=1 "
                 "free; or use fewer workers, or max_concurrent=."
             )
         time.sleep(0.5)

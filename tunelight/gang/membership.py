@@ -19,6 +19,7 @@ from tunelight.gang.placement import Location, arrange, layout
 from tunelight.gang.seat import Seat, reserve_seats, sweep_seats
 from tunelight.gang.spec import START_LIMIT_S, GangSpec
 from tunelight.machine.versions import ADVICE, differences, node_name
+from tunelight.settings.backends import BACKENDS
 
 _LOOK_S = 0.05
 _CALL_LIMIT_S = 30.0
@@ -263,15 +264,9 @@ class Membership:
                 raise GangError(str(cause), cause.cause if all_live else "unresponsive") from error
             if isinstance(error, GangError):
                 raise
-            ended = _HOROVOD_ENDS if self.spec.collectives == "horovod" and isinstance(error, RayActorError) else ""
+            ended = BACKENDS[self.spec.backend].if_lost if isinstance(error, RayActorError) else ""
             raise GangError(f"A worker failed while the gang waited for {what}: {error}{ended}") from error
         return list(ray.get(calls))
-
-
-_HOROVOD_ENDS = (
-    "\nHorovod ends the process of a rank that cannot connect to the others. What it said is at the end of that "
-    "worker's .err file, in the logs of Ray's session on that node."
-)
 
 
 def _succeeded(calls: list[Any], limit_s: float = _GRACE_S) -> bool:

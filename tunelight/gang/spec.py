@@ -10,6 +10,7 @@ from typing import Any
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
+from tunelight.settings.backends import BACKENDS
 
 START_LIMIT_S = 600.0
 """How long the workers may take to start and import (a cold network file system is slow)."""
@@ -57,11 +58,10 @@ class GangSpec:
 
     @property
     def collectives(self) -> str:
-        """The backend for collectives: ``horovod``; or ``nccl`` where each rank has a GPU of its own, else ``gloo``."""
-        if self.backend == "horovod":
-            return "horovod"
-        if self.process_group is not None:
-            return self.process_group
+        """The backend for collectives: its own; or ``nccl`` where each rank has a GPU of its own, else ``gloo``."""
+        own = BACKENDS[self.backend].collectives or self.process_group
+        if own is not None:
+            return own
         return "nccl" if self.reservation.gpus_per_worker >= 1 else "gloo"
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunelight.settings import Settings, check_model, check_picklable, check_train
+from tunelight.settings.backends import BACKENDS
 from tunelight.space.parts import split_config
 
 
@@ -27,11 +28,11 @@ class Recipe:
         """Train one configuration; everything that Lightning logs is reported after each validation."""
         from tunelight.compat.lightning import pl  # only workers import Lightning
         from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
-        from tunelight.lightning.strategies import BY_BACKEND
         from tunelight.session.session import get_context
 
         parts = split_config(config)
-        args: dict[str, Any] = {"strategy": BY_BACKEND[get_context().backend](), "enable_checkpointing": False}
+        strategy = BACKENDS[get_context().backend].load_strategy()
+        args: dict[str, Any] = {"strategy": strategy(), "enable_checkpointing": False}
         if self.max_epochs is not None:
             args["max_epochs"] = self.max_epochs
         args |= dict(self.trainer_args) | parts["trainer"]

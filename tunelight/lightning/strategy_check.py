@@ -13,13 +13,11 @@ from tunelight.compat.lightning import flavour, flavour_of
 from tunelight.errors import StrategyError
 from tunelight.session.context import Context
 from tunelight.session.session import Session, current
+from tunelight.settings.backends import BACKENDS
 
 if TYPE_CHECKING:
     from tunelight.compat.lightning import Callback
 
-
-STRATEGIES = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
-"""What tunelight's strategies are called, by the backend of the gangs that they are for."""
 _OTHER = "lightning"
 """The other package that Lightning is published as."""
 
@@ -64,17 +62,17 @@ def check_strategy(trainer: Any, context: Context) -> None:
     if context.wanted == 1:
         return
     alone = f"each of the gang's {context.world_size} workers would train a model of its own"
+    ours = f"tunelight.{BACKENDS[context.backend].strategy_name}"
     if flavour_of(type(trainer)) not in (None, flavour()):
         raise StrategyError(
             f"This Trainer is of the package {_OTHER}, and tunelight's strategies are of pytorch_lightning, another "
             f"copy of the same code, so that {alone}. Write `import pytorch_lightning as pl` in place of `import "
-            f"lightning.pytorch as pl` for Trainer, model and callbacks, and pass strategy=tunelight."
-            f"{STRATEGIES[context.backend]}() to the Trainer. A library that imports {_OTHER} itself can train with "
+            f"lightning.pytorch as pl` for Trainer, model and callbacks, and pass strategy="
+            f"{ours}() to the Trainer. A library that imports {_OTHER} itself can train with "
             "one worker: workers=1."
         )
-    if getattr(trainer.strategy, "backend", None) in STRATEGIES:
+    if getattr(trainer.strategy, "backend", None) in BACKENDS:
         return
     raise StrategyError(
-        f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy=tunelight."
-        f"{STRATEGIES[context.backend]}() to the Trainer."
+        f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy={ours}() to the Trainer."
     )

@@ -16,7 +16,7 @@ import pickle
 import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +27,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
+from tunelight.errors import first_of
 from tunelight.settings import pickling
 
 Bytes = npt.NDArray[np.uint8]
@@ -34,8 +35,6 @@ Bytes = npt.NDArray[np.uint8]
 _SMALL = 1024
 """Memory of fewer bytes travels inside the pickle: each buffer costs Ray some 10 µs, however small it is."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_MOST_NAMED = 5
-"""How many keys a warning names."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 """What always can be."""
 _HOLDERS = frozenset({"_modules", "_parameters", "_buffers", "class"})
@@ -266,9 +265,9 @@ def copy_into(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
         weights[name] = copy.deepcopy(weights[name])  # a metric's state, say: who takes it may keep it
     # a model with a load_state_dict of its own may return nothing
     missing, unexpected = model.load_state_dict(weights, strict=False) or ((), ())
-    said = [f"the model here has no place for {_some(unexpected)}"] if unexpected else []
+    said = [f"the model here has no place for {first_of(unexpected)}"] if unexpected else []
     if without := [name for name in missing if name not in unmade]:
-        said.append(f"nothing came for {_some(without)}")
+        said.append(f"nothing came for {first_of(without)}")
     if said:
         warnings.warn(
             f"Not all trained weights came back into the model: {', and '.join(said)}. All others did. Make every "
@@ -320,11 +319,6 @@ def _made_for(own: torch.Tensor | None, came: torch.Tensor, *, parameter: bool) 
     if not parameter:
         return new
     return torch.nn.Parameter(new, requires_grad=new.is_floating_point() if own is None else own.requires_grad)
-
-
-def _some(keys: Sequence[str]) -> str:
-    more = len(keys) - _MOST_NAMED
-    return ", ".join(keys[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 # --- what cannot be packed --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 OPTUNA_PORT = 8080
 TENSORBOARD_PORT = 6006
 REACH_LIMIT_S = 10.0
-"""How long a rank tries to reach another before it says that it cannot."""
+"""How long a rank tries to connect to another one."""
 
 
 def interface_name(address: str) -> str | None:
@@ -33,7 +33,7 @@ def addresses() -> dict[str, tuple[str, ...]]:
 
 
 def no_such_address(address: str) -> str:
-    """Say that this node has no such address, which ones it has, and what to do."""
+    """Return the error for an address that this node does not have, with those that it has."""
     there = "; ".join(f"{name}: {', '.join(held)}" for name, held in addresses().items() if held)
     return (
         f"{os.uname().nodename} is {address} to Ray, an address that none of its network interfaces has ({there}), so "
@@ -52,7 +52,7 @@ def reach(host: str, port: int, limit_s: float = REACH_LIMIT_S) -> str | None:
 
 
 def listening(address: str) -> socket.socket:
-    """Return a socket that listens on ``address`` alone, at a free port. Raises: GangError where it is not ours."""
+    """Return a socket that listens on ``address`` alone. Raises: GangError if the machine has no such address."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -85,7 +85,7 @@ def free_port() -> int:
 
 
 def unreachable(who: str, whom: str, host: str, port: int, why: str) -> str:
-    """Say that a rank cannot reach another one, and what to do."""
+    """Return the error for a rank that cannot reach another one."""
     return (
         f"{who} cannot reach {whom} at {host}, port {port}: {why}. Gangs meet at ports that the system chooses: let "
         "the nodes reach one another at every port. `tunelight doctor --cluster` looks at each pair of nodes."

@@ -64,7 +64,7 @@ def _write(text: Text) -> None:
 
 
 class Cell:
-    """One output of a notebook's cell, for what is drawn; lines are written below it."""
+    """An output of a notebook's cell that shows what ranks draw; lines are written below it."""
 
     def __init__(self, display: Callable[..., Any] | None = None) -> None:
         self._display = display or importlib.import_module("IPython.display").display
@@ -73,7 +73,7 @@ class Cell:
         self._drawn = 0.0
 
     def show(self, text: Text) -> None:
-        """Show what a rank drew, at most ten times a second, or write a line of it."""
+        """Show what a rank drew, at most ten times a second, or write its line."""
         if "\r" not in text.text and "\x1b" not in text.text:
             if line := text.text.lstrip("\n"):
                 _write(Text(line, text.error))
@@ -87,7 +87,7 @@ class Cell:
             self.draw()
 
     def draw(self) -> None:
-        """Show the screen as it is now."""
+        """Update the output."""
         self._drawn = time.monotonic()
         shown = {"text/plain": str(self._terminal)}
         if self._handle is not None:
@@ -97,15 +97,15 @@ class Cell:
 
 
 class NotebookTerminal:
-    """The lines that a terminal of endless height would show; colours are kept as they came."""
+    """The lines that a terminal of infinite height would show, with their colours."""
 
     def __init__(self, lines: list[str] | None = None, row: int = 0) -> None:
         self.lines = lines or [""]
         self._row = row
-        self._returned = True  # the cursor is at the line's start: what comes next replaces it
+        self._returned = True  # the cursor is at the line's start: the next text replaces the line
 
     def write(self, text: str) -> None:
-        """Take text with returns, line ends, erasures, and movements up and down."""
+        """Process text with carriage returns, line ends, erasures, and cursor movements up and down."""
         at = 0
         for control in _CONTROL.finditer(text):
             self._put(text[at : control.start()])
@@ -133,7 +133,7 @@ class NotebookTerminal:
             self._returned = True
 
     def split(self, last: int) -> NotebookTerminal:
-        """Keep all but the last lines; return a screen with those, and with the cursor."""
+        """Keep all but the last lines; return a terminal with those, and with the cursor."""
         rest = NotebookTerminal(self.lines[-last:], max(0, self._row - len(self.lines) + last))
         rest._returned = self._returned
         del self.lines[-last:]

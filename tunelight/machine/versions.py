@@ -8,6 +8,8 @@ import platform
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tunelight.errors import first_of
+
 MUST_AGREE: Final = ("python", "torch", "ray", "pytorch-lightning", "tunelight")
 """Packages that must have the same version in all processes of a gang, which else fail late or differ in results."""
 
@@ -51,14 +53,9 @@ def differences(versions: Mapping[str, Mapping[str, str | None]]) -> list[str]:
             if name in known:
                 nodes_by_version.setdefault(alike(name, known[name]), []).append(node)
         if len(nodes_by_version) > 1:
-            listed = "; ".join(f"{version} on {_some(nodes)}" for version, nodes in nodes_by_version.items())
+            listed = "; ".join(f"{version} on {first_of(nodes)}" for version, nodes in nodes_by_version.items())
             conflicts.append(f"{name} is not the same on all nodes: {listed}.")
     return conflicts
 
 
 ADVICE: Final = "Install the same versions on every node: one image, or one environment on a shared disk."
-
-
-def _some(nodes: list[str], most: int = 5) -> str:
-    rest = f" and {len(nodes) - most} more" if len(nodes) > most else ""
-    return ", ".join(nodes[:most]) + rest

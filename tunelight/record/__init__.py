@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.record.folder import (
     create_sweep_folder,
-    plain,
     read_sweep_file,
     sweep_folder,
+    to_json_types,
     to_yaml,
     versions,
     write_sweep_file,

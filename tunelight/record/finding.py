@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tunelight import stores
-from tunelight.errors import StorageError, guess
+from tunelight.errors import StorageError, first_of, guess
 from tunelight.record.folder import read_sweep_file
 from tunelight.record.names import RECORD_FILE
 from tunelight.record.remote import reaching, refresh
@@ -60,7 +60,7 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
     inside = [one.folder.name for one in list_sweeps(path)] if is_folder(path) else []
     if inside:
         raise StorageError(
-            f"{path} is no sweep, but holds some: {_some(inside)}. Give one of them: {path / inside[0]}."
+            f"{path} is no sweep, but holds some: {first_of(inside, 8)}. Give one of them: {path / inside[0]}."
         )
     names = [one.folder.name for one in known]
     if not names:
@@ -70,7 +70,7 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
         )
     raise StorageError(
         f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {stores.shown(storage)}."
-        f"{guess(given, names)} There are: {_some(names)}; or say 'last'."
+        f"{guess(given, names)} There are: {first_of(names, 8)}; or say 'last'."
     )
 
 
@@ -85,7 +85,3 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     """Tell whether a path or URL is that of a folder."""
     folder = stores.working(path)
     return stores.holds_any(folder) if stores.inside(folder) else os.path.isdir(folder)  # noqa: PTH112 - as above
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -69,8 +69,8 @@ def _spell_out(value: Any, depth: int) -> Any:
         return masked(repr(value))
 
 
-def plain(value: Any) -> Any:
-    """Return ``value`` in JSON's own types: arrays as numbers and lists, paths and classes as text."""
+def to_json_types(value: Any) -> Any:
+    """Return ``value`` in JSON's types: arrays as numbers and lists, paths and classes as text."""
     return json.loads(encode(value))
 
 
@@ -96,7 +96,7 @@ _Dumper.add_implicit_resolver(
 
 def to_yaml(data: Mapping[str, Any]) -> str:
     """Return plain YAML that readers of YAML 1.1 (``yaml.safe_load``) and 1.2 read as the same numbers and text."""
-    return yaml.dump(plain(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(to_json_types(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def versions() -> dict[str, str | None]:

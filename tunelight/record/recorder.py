@@ -11,6 +11,7 @@ from typing import Any, Final
 from ray.tune import Callback
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.errors import last_line
 from tunelight.messages import RESULT_KEY
 from tunelight.record.folder import encode
 from tunelight.record.names import METRICS_FILE
@@ -289,5 +290,4 @@ def _head_error(trial: Any) -> dict[str, Any]:
             text = Path(file).read_text()
     except Exception as error:  # noqa: BLE001 - Tune reads files here; the sweep must not end for it
         text = f"(its error cannot be read: {error})"
-    lines = [line for line in text.splitlines() if line.strip()]
-    return {"type_name": "TuneError", "message": lines[-1].strip() if lines else "unknown", "traceback": text}
+    return {"type_name": "TuneError", "message": last_line(text) or "unknown", "traceback": text}

@@ -128,7 +128,7 @@ class SweepState:
 
     @property
     def mode(self) -> str:
-        """Whether less ("min") or more ("max") is better."""
+        """The direction of the metric, "min" or "max"."""
         return str(self.sweep.get("mode") or "min")
 
 

@@ -1,6 +1,6 @@
-"""What a person sees of a sweep: while it runs, from another terminal, in TensorBoard, in figures and as a report.
+"""Views of a sweep: live progress, watching from another terminal, TensorBoard, figures, and the HTML report.
 
-Each part is imported when it is first asked for: a report needs no Ray, and a sweep no plotly.
+Each part is imported at its first use: a report needs no Ray, and a sweep no plotly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WHERE: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a part of this room when it is first asked for."""
+    """Import a part at its first use."""
     if name not in _WHERE:
         raise AttributeError(f"module 'tunelight.reporting' has no attribute {name!r}")
     value = getattr(import_module(f"tunelight.reporting.{_WHERE[name]}"), name)

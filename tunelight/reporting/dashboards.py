@@ -1,4 +1,4 @@
-"""optuna-dashboard and TensorBoard on a sweep, as child processes that end with this one."""
+"""Serve a sweep with optuna-dashboard and TensorBoard, as child processes that end with this one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOOK_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Server:
-    """One child process that serves pages, and on which port."""
+    """A child process that serves pages on a port."""
 
     name: str
     command: Sequence[str]
@@ -36,14 +36,14 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Return where a browser finds it."""
+        """The URL of its pages."""
         return f"http://{HOST}:{self.port}"
 
 
 def servers(folder: Path, optuna_port: int, tensorboard_port: int) -> tuple[list[Server], list[str]]:
-    """Return what can be served of a sweep, and notes on what cannot.
+    """Return the servers for a sweep, and notes on those that cannot be started.
 
-    Raises: SettingsError for a port that is in use; StorageError where nothing can be served.
+    Raises: SettingsError for a port that is in use; StorageError if there is nothing to serve.
     """
     found, notes = [], []
     study, program = folder / STUDY_FILE, _program("optuna-dashboard")
@@ -77,9 +77,9 @@ def servers(folder: Path, optuna_port: int, tensorboard_port: int) -> tuple[list
 
 
 def serve(wanted: Sequence[Server], say: Callable[[str], Any]) -> None:
-    """Start servers, say where they are once they answer, and wait for Ctrl-C or SIGTERM; then end them.
+    """Start servers, report their URLs once they answer, wait for Ctrl-C or SIGTERM, and end them.
 
-    Raises: StorageError where one ends by itself, with its last words. Runs on: the main thread of a process.
+    Raises: StorageError if one ends by itself, with its last output. Runs on: the main thread of a process.
     """
     with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(prefix="tunelight-dashboard-") as logs:
         stack.enter_context(_terminated_as_interrupted())
@@ -98,14 +98,14 @@ def serve(wanted: Sequence[Server], say: Callable[[str], Any]) -> None:
 
 
 def _program(name: str) -> str | None:
-    """Return a program of this Python's environment, else of the path."""
+    """Return the path of a program in this Python's environment, else on PATH."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
 
 
 @contextlib.contextmanager
 def _child(server: Server, logs: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server while this lasts; what it says goes to a file."""
+    """Run a server while the context lasts; its output goes to a file."""
     with (logs / f"{server.name}.log").open("wb") as log:
         child = subprocess.Popen(  # noqa: S603 - our own commands
             list(server.command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -144,7 +144,7 @@ def _words(server: Server, logs: Path) -> str:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP for Ctrl-C: children must not outlive this process."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that children do not outlive this process."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""When what is shown, and what is said once: for whoever follows a sweep's state, its own driver or another process."""
+"""Display: shows a sweep's state as it changes, in its own driver or in another process."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from tunelight.reporting.words import (
 )
 
 _SHORTEST_S: Final = 0.25
-"""Between two redraws when something happened."""
+"""The shortest time between two redraws."""
 _LONGEST_S: Final = 1.0
-"""Between two redraws when only time passed."""
+"""The time between two redraws if nothing happened."""
 _SHARE: Final = 0.01
-"""Of the time redraws may take: where one is dear (a large terminal, a slow machine), they become fewer."""
+"""The share of the time that redraws may take: if they are slow (large terminal, slow machine), there are fewer."""
 _QUIET_S: Final = 60.0
-"""After how long without a word there is a line where no table can be."""
+"""How long after the last line the next one is written if nothing happens, where there is no table."""
 _EXTRA_LINES: Final = 2
-"""What rungs and the best curve take, beside the events."""
+"""Lines for rungs and the best curve, beside the events."""
 
 
 class Display:
-    """Shows a sweep's state in a view that fits the place, and says each warning and each failure once.
+    """Shows a sweep's state in a view that fits the terminal, and each warning and each failure once.
 
     Args:
-        state: asked for the live view each time.
+        state: returns the live view.
         total: how many trials there will be, if that is known.
-        console: where to write; None is standard output.
-        clock: seconds since the epoch. timer: what a redraw costs is measured by.
+        console: where to write (None: standard output).
+        clock: seconds since the epoch. timer: seconds, to measure redraws.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Display:
 
     @property
     def view(self) -> View:
-        """The place where it is shown, chosen when first needed."""
+        """The view, chosen at its first use."""
         if self._view is None:
             self._view = choose_view(self._console)
         return self._view
@@ -77,7 +77,7 @@ class Display:
         self._dirty = True
 
     def tick(self) -> None:
-        """Redraw if it is time; where there is no table, say a line now and then. Cheap to call often."""
+        """Redraw if it is time; without a table, write a line now and then. Cheap to call often."""
         now = self._clock()
         if not self.open or abs(now - self._drawn) < (self._pause if self._dirty else max(_LONGEST_S, self._pause)):
             return
@@ -90,7 +90,7 @@ class Display:
             self.say("  ".join(filter(None, (title(state, now, self.total), best_line(state)))))
 
     def trial_ended(self, trial_id: str) -> None:
-        """Say that a trial has ended, once."""
+        """Show, once, that a trial has ended."""
         state = self._get()
         trial = state.trials.get(trial_id)
         if not self.open or trial is None or trial_id in self._recent:
@@ -104,13 +104,13 @@ class Display:
             self.say(end_line(state, trial, self.total))
 
     def trial_goes_on(self, trial_id: str) -> None:
-        """Note that a trial that had ended runs again: its next end is another."""
+        """Note that an ended trial runs again, so that its next end is shown."""
         if trial_id in self._recent:
             self._recent.remove(trial_id)
         self._dirty = True
 
     def say_notes(self) -> None:
-        """Say warnings that were not said yet; the same text of several trials is said once."""
+        """Show the warnings that were not shown yet; the same text of several trials once."""
         notes = self._get().notes
         while self.open and self._noted < len(notes):
             trial_id, text = notes[self._noted]
@@ -120,7 +120,7 @@ class Display:
                 self.say(f"trial {short_id(trial_id)}: {text}" if trial_id else text, "yellow")
 
     def close(self, last: str | None = None) -> None:
-        """Draw a last time, give the terminal back, say how the sweep went (or ``last``). Callable more than once."""
+        """Draw a last time, restore the terminal, and write a summary (or ``last``). May be called more than once."""
         if not self.open:
             return
         state, view = self._get(), self.view
@@ -134,12 +134,12 @@ class Display:
         view.say(last or summary(state, self._clock()), "")
 
     def say(self, text: str, style: str = "") -> None:
-        """Show a line at once, above the table where there is one."""
+        """Show a line at once, above the table if there is one."""
         self._said_at = self._clock()
         self.view.say(text, style)
 
     def _screen(self, room: int) -> SweepView:
-        """Return what is to be drawn where a table of ``room`` rows fits: with the last events, if they fit too."""
+        """Return the view for ``room`` rows: the table, and the last events if they fit."""
         state = self._get()
         events = max(0, min(MOST_EVENTS, room - MAX_ROWS // 2 - _EXTRA_LINES))
         rows = max(1, min(MAX_ROWS, room - events - (_EXTRA_LINES if events else 0)))

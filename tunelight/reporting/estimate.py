@@ -1,4 +1,4 @@
-"""When a sweep will be over, as far as that can be told from the trials that have ended."""
+"""Estimate the time until a sweep is over, by the trials that have ended."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tunelight.record import PENDING, RUNNING, TERMINAL, SweepState, TrialState
 from tunelight.reporting.words import epochs
 
 _LEAST: Final = 3
-"""Ended trials before which nothing is said."""
+"""How many trials must have ended."""
 
 
 def seconds_left(state: SweepState, now: float, total: int | None) -> float | None:
     """Return an estimate of the seconds until a sweep is over; None where that is unknown.
 
-    A trial that has not begun will take what ended ones took on average. One that runs will take what those that ran
-    longer than it took beyond (their mean residual life); where none did, what is missing to ``max_epochs`` at its own
-    pace. The sum is shared by as many as run now, and is never less than the longest of them. A time budget ends it.
+    A trial that has not begun is expected to take the mean time of ended ones. One that runs is expected to take the
+    mean residual life of those that ran longer than it; if none did, the time to ``max_epochs`` at its own pace. The
+    sum is divided by the number of running trials, and is at least the longest of them. A time budget limits it.
 
-    Unknown are: sweeps of an unknown number of trials, fewer than three ended ones, none that runs now, and trials that
-    outlast all others where ``max_epochs`` is not known. Under schedulers that stop trials early, who ends first is
-    short, so that the first estimates are too low.
+    It is unknown if the number of trials is, if fewer than three have ended, if none runs, and if a trial has run
+    longer than all ended ones and ``max_epochs`` is not known. Under schedulers that stop trials early, the first
+    estimates are too low, since the first trials to end are the short ones.
     """
     ends = state.sweep.get("ends")
     budget = max(0.0, ends - now) if isinstance(ends, int | float) else None
@@ -54,14 +54,14 @@ def _by_trials(state: SweepState, now: float, total: int | None) -> float | None
 
 
 def _residual(took: list[float], sums: list[float], so_far: float) -> float | None:
-    """Return how much longer than ``so_far`` those took that took longer, on average."""
+    """Return the mean residual life after ``so_far`` seconds; None if no trial took longer."""
     first = bisect_right(took, so_far)
     longer = len(took) - first
     return (sums[-1] - sums[first]) / longer - so_far if longer else None
 
 
 def _by_pace(state: SweepState, trial: TrialState, now: float) -> float | None:
-    most, done = state.sweep.get("max_epochs"), epochs(trial.history[-1]) if trial.history else None
-    if not isinstance(most, int) or not done:
+    max_epochs, done = state.sweep.get("max_epochs"), epochs(trial.history[-1]) if trial.history else None
+    if not isinstance(max_epochs, int) or not done:
         return None
-    return max(0.0, trial.elapsed(now) / done * (most - done))
+    return max(0.0, trial.elapsed(now) / done * (max_epochs - done))

@@ -1,4 +1,4 @@
-"""What is for show must not end a sweep."""
+"""Errors of displays must not end a sweep."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def guarded(method: _Method) -> _Method:
-    """Let a callback's method fail without ending the sweep, which an exception out of it would.
+    """Catch exceptions of a callback's method, which would end the sweep.
 
-    The first failure of an object is logged as a warning with its traceback, later ones are not.
+    The first one of an object is logged as a warning with its traceback, later ones are not.
     """
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
-        except Exception:  # noqa: BLE001 - whatever it is, a display is not worth a sweep
+        except Exception:  # noqa: BLE001 - an error of a display must not end the sweep
             if not getattr(self, "_complained", False):
                 self._complained = True
                 _log.warning(

@@ -1,4 +1,4 @@
-"""Figures as pictures, where plotly has what it needs for that."""
+"""Write figures as pictures, with kaleido and a browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _LIMIT_S = 180.0
-"""A browser starts in seconds; one that never answers must not hold its caller for ever."""
+"""A browser starts in seconds; one that hangs must not block its caller for ever."""
 _KINDS = ("png", "svg", "pdf", "jpeg", "webp")
 _HOW = (
     "Plotly draws pictures with kaleido and a Chrome or Chromium: pip install 'tunelight[png]', and have one of those "
@@ -59,7 +59,7 @@ def write_image(
 
 
 def _within_limit(figure: Any, target: Path, **how: Any) -> None:
-    """Draw in a thread of its own, for its browser may hang. Raises: what went wrong there; TimeoutError."""
+    """Draw in a thread, since the browser may hang. Raises: the thread's exception; TimeoutError."""
     failed: list[Exception] = []
 
     def draw() -> None:

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tunelight.errors import first_of
 from tunelight.record import OUTCOMES, metric_value, read_sweep_file, write_text
 from tunelight.reporting.figures.data import judged_by, progress
 from tunelight.reporting.words import compact, elapsed
@@ -155,8 +156,7 @@ def _overview(results: SweepResults) -> Iterator[str]:
     if state.best is not None and len(results.objectives) > 1:
         names = " and ".join(f"{name} ({mode})" for name, mode in results.objectives)
         front = [str(trial.index) for trial in results.pareto()]
-        more = f" and {len(front) - _MOST_FRONT} more" if len(front) > _MOST_FRONT else ""
-        said = f"On the Pareto front of {names}: {', '.join(front[:_MOST_FRONT])}{more}"
+        said = f"On the Pareto front of {names}: {first_of(front, _MOST_FRONT)}"
         yield f"<p>{_safe(said)}</p>"
     if failed is not None:
         said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
@@ -178,7 +178,7 @@ def _pairs(title: str, rows: Any) -> str:
 
 
 def _table(results: SweepResults) -> Iterator[str]:
-    """Yield the table of trials; each cell says by what it sorts where that is a number."""
+    """Yield the table of trials; cells with numbers carry the value to sort by."""
     metric, _ = judged_by(results)
     configs = [flatten(trial.config) for trial in results.trials]
     keys = list(dict.fromkeys(key for config in configs for key in config))

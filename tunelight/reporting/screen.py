@@ -1,4 +1,4 @@
-"""What a person sees of a sweep while it runs: a function of its state, for any width."""
+"""The live view of a sweep: a rich renderable of its state, for any width."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tunelight.reporting.words import (
 )
 
 _NARROW: Final = 76
-"""Columns below which the table leaves out what else is said above it."""
+"""Columns below which the table leaves out what stands in other lines, too."""
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS: Final = "_.-~=+*#"
 _CURVE: Final = 40
@@ -38,10 +38,10 @@ MOST_EVENTS: Final = 4
 
 
 class SweepView(JupyterMixin):
-    """A sweep at one moment: a line on all trials, rungs, the table, the best trial with its curve, the last events.
+    """A sweep at one moment: a line on all trials, rungs, the table of trials, the best trial's curve, the last events.
 
     Args:
-        state: what is known. shown: the table's rows. now: seconds since the epoch. total: trials there will be.
+        state: the sweep. shown: the table's rows. now: seconds since the epoch. total: trials there will be.
         events: how many of the last events to show.
     """
 
@@ -65,7 +65,7 @@ class SweepView(JupyterMixin):
 
 
 def title(state: SweepState, now: float, total: int | None) -> str:
-    """Return the line on all trials: how many, on how many workers, for how long, and for how long yet."""
+    """Return the line on all trials: their number, the workers in use, the time taken and left."""
     parts = [f"{state.sweep.get('name') or 'sweep'}  {counts(state, total)}"]
     if workers := workers_in_use(state):
         parts.append(f"{workers} worker{'s' if workers > 1 else ''} in use")
@@ -83,7 +83,7 @@ def workers_in_use(state: SweepState) -> int:
 
 
 def rungs_line(state: SweepState) -> str:
-    """Return how many trials came to each rung and how many went beyond it; empty where no rung is known."""
+    """Return how many trials reached each rung and went past it; empty if no rungs are known."""
     rungs = state.sweep.get("rungs") or {}
     by, places = str(rungs.get("by")), rungs.get("at") or []
     done = [trial.history[-1].get(by) for trial in list(state.trials.values()) if trial.history] if places else []
@@ -98,7 +98,7 @@ def rungs_line(state: SweepState) -> str:
 
 
 def best_curve(state: SweepState, width: int, *, ascii_only: bool = False) -> str:
-    """Return the curve of the best trial in ``width`` characters, with its first and best value; empty without one."""
+    """Return the curve of the best trial in ``width`` characters, with its first and last value; empty without one."""
     if state.best is None:
         return ""
     metric = metric_of(state)
@@ -112,7 +112,7 @@ def best_curve(state: SweepState, width: int, *, ascii_only: bool = False) -> st
 
 
 def sparkline(values: Sequence[float], width: int, levels: str = _SPARKS) -> str:
-    """Return finite numbers as characters of different heights, at most ``width``: each stands for as many in a row."""
+    """Return numbers as at most ``width`` characters of different heights, each for the mean of equally many."""
     size = max(1, math.ceil(len(values) / width))
     means = [sum(part) / len(part) for at in range(0, len(values), size) if (part := values[at : at + size])]
     low, high = min(means), max(means)
@@ -123,7 +123,7 @@ def sparkline(values: Sequence[float], width: int, levels: str = _SPARKS) -> str
 
 
 def last_events(state: SweepState, most: int) -> list[str]:
-    """Return the last things that happened, with the time of day, oldest first."""
+    """Return the last events as lines with the time of day, the oldest first."""
     lines: list[str] = []
     for event in reversed(list(state.events)):
         if len(lines) >= most:
@@ -134,7 +134,7 @@ def last_events(state: SweepState, most: int) -> list[str]:
 
 
 def make_table(state: SweepState, shown: Iterable[TrialState], now: float, width: int = 100) -> Table:
-    """Return one row for each of ``shown``, and how many more are running."""
+    """Return a table with a row for each of ``shown``, and the number of further live trials."""
     metric, table, narrow = metric_of(state), Table(), width < _NARROW
     table.add_column("trial", no_wrap=True)
     table.add_column("state", no_wrap=True)
@@ -156,7 +156,7 @@ def make_table(state: SweepState, shown: Iterable[TrialState], now: float, width
 
 
 def rows_of(state: SweepState, recent: Iterable[str], rows: int) -> list[TrialState]:
-    """Return the trials to show: those that run, then those that are paused, then those that ended last."""
+    """Return the trials to show: running ones, then paused ones, then those that ended last."""
     live = sorted(state.live.values(), key=lambda trial: trial.state == PAUSED)
     shown = live[:rows]
     over = (state.trials[key] for key in recent if key not in state.live)

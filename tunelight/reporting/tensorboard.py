@@ -32,7 +32,7 @@ from tunelight.reporting.guard import guarded
 from tunelight.settings.dotted import flatten
 
 _WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
-"""What a report in a trial's history holds beside the user's metrics."""
+"""Keys of a report that are not the user's metrics."""
 _STATUS: Final = {
     FINISHED: api_pb2.STATUS_SUCCESS,
     STOPPED: api_pb2.STATUS_SUCCESS,
@@ -46,9 +46,8 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
 
     Every numeric metric is a scalar of its own name (nested ones as ``outer/inner``), by
     ``training_iteration``; the sweep's metric has a second one, ``<metric>/best``, the best value so far.
-    The HPARAMS tab lists a trial from its start on, whatever becomes of it. Its values of type None, list
-    and the like appear there as text. How it ended, and why it failed, is the text ``state``. A file that cannot be
-    written never ends the sweep.
+    The HPARAMS tab lists a trial from its start on. Values of other types (None, list) appear there as text. How it
+    ended, and why it failed, is the text ``state``. A file that cannot be written never ends the sweep.
 
     Args:
         folder: the sweep's folder.
@@ -67,9 +66,9 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
         self._clock = clock
         self._files: dict[str, _EventFile] = {}
         self._running: set[str] = set()
-        """Trials that have started, and were not seen paused since."""
+        """Trials that have started, and have not paused since as far as is known."""
         self._opened = 0
-        # Of a sweep that is taken up again, earlier reports lie in earlier files.
+        # In a resumed sweep, earlier reports are in earlier files.
         self._written = {trial.id: len(trial.history) for trial in state.trials.values()}
 
     @guarded
@@ -82,7 +81,7 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
     ) -> None:
-        """Write the reports that are new."""
+        """Write the new reports."""
         file = self._file(trial.trial_id)
         if file is not None:
             self._write_reports(file)
@@ -107,17 +106,17 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
 
     @guarded
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """Close what is open."""
+        """Close open files."""
         self.close()
 
     @guarded
     def close(self) -> None:
-        """Close the files of trials that were cut off. Callable more than once."""
+        """Close the files of trials that were cut off. May be called more than once."""
         for trial_id in list(self._files):
             self._end(trial_id)
 
     def _file(self, trial_id: str) -> _EventFile | None:
-        """Return a trial's open file; None for a trial that the live view does not know."""
+        """Return a trial's open file; None for a trial that is not in the live view."""
         file, trial = self._files.get(trial_id), self._state.trials.get(trial_id)
         if file is None and trial is not None:
             self._opened += 1
@@ -145,7 +144,7 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
 
 
 class _EventFile:
-    """One trial's event file; buffered, written by whoever calls, no thread of its own. Open only while it is used."""
+    """One trial's event file: buffered, without a thread, and open only while it is used."""
 
     def __init__(self, folder: Path, trial: TrialState, number: int, now: float) -> None:
         self.trial = trial
@@ -160,13 +159,13 @@ class _EventFile:
         self.flush(now)
 
     def flush(self, now: float) -> None:
-        """Show readers what was written."""
+        """Flush the file, so that readers see what was written."""
         self._flushed = now
         if self._records is not None:
             self._records.flush()
 
     def rest(self) -> None:
-        """Close the file for now: the next event opens it again. A paused trial holds no descriptor."""
+        """Close the file until the next event, so that a paused trial holds no descriptor."""
         if self._records is not None:
             records, self._records = self._records, None
             records.close()
@@ -186,7 +185,7 @@ class _EventFile:
         )
 
     def flush_if_due(self, now: float) -> None:
-        """Show readers what was written, at most every two seconds."""
+        """Flush the file, at most every two seconds."""
         if abs(now - self._flushed) >= _FLUSH_S:
             self.flush(now)
 
@@ -209,7 +208,7 @@ class _EventFile:
 
 
 def _scalars(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield what is a number, nested ones by ``outer/inner``; True and False are 1 and 0."""
+    """Yield the numbers by name, nested ones as ``outer/inner``; True and False are 1 and 0."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
@@ -255,7 +254,7 @@ def _state(trial: TrialState) -> Any:
 
 
 def _hparams(tag: str, data: Any) -> Any:
-    """Wrap the hparams plugin's data as it wants to find it: in the metadata of an empty value."""
+    """Wrap data of the hparams plugin in the metadata of an empty value, as the plugin expects."""
     made = metadata.create_summary_metadata(data)
     return Summary(value=[Summary.Value(tag=tag, metadata=made, tensor=metadata.NULL_TENSOR)])
 

@@ -15,7 +15,7 @@ from tunelight.reporting.words import elapsed
 
 _LOOK_S: Final = 0.5
 _GRACE_S: Final = 5.0
-"""How long a record may have no end and no driver: one that starts or ends takes its lock, or writes last."""
+"""How long a record may have neither end nor driver: a driver may be about to take the lock, or write the end."""
 
 
 def watch(
@@ -26,16 +26,16 @@ def watch(
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], object] = time.sleep,
 ) -> SweepState:
-    """Show a sweep that another process runs, as that process would, until it ends; return what is known of it then.
+    """Show a sweep that another process runs, as that process would, until it ends; return its state.
 
-    The state's ``ended`` says how it ended ("finished", "interrupted", "time budget"), and is None where its driver
-    died, or is on another host and gives no sign of life: that is said as well. A sweep that has ended is shown once.
+    The state's ``ended`` says how it ended ("finished", "interrupted", "time budget"). It is None if the driver
+    died, or does not touch its lock on another host; a line says so. An ended sweep is shown once.
 
     Args:
-        folder: the sweep's, storage/name. console: where to write (standard output).
-        every_s: seconds between two looks.
+        folder: the sweep's folder, storage/name. console: where to write (standard output).
+        every_s: seconds between two reads of the record.
 
-    Raises: StorageError where it is no sweep, or its record is damaged; KeyboardInterrupt after Ctrl-C, with the
+    Raises: StorageError if it is no sweep, or its record is damaged; KeyboardInterrupt after Ctrl-C, with the
         terminal as it was. Runs on: any process that sees the folder.
     """
     follower = RecordFollower(folder)
@@ -62,7 +62,7 @@ def watch(
 
 
 def _take(follower: RecordFollower, display: Display) -> None:
-    """Take in what is new, and say what a person should hear at once."""
+    """Read new lines of the record, and show what they say."""
     for line in follower.look():
         display.touch()
         if line["kind"] == "sweep":
@@ -75,7 +75,7 @@ def _take(follower: RecordFollower, display: Display) -> None:
 
 
 def _left(follower: RecordFollower, driver: Driver | None, now: float) -> str:
-    """Say that nobody runs a sweep that has not ended."""
+    """Return the line on a sweep that has not ended, and that no driver runs."""
     who = f"Its driver ({driver}) is gone" if driver is not None else "No driver runs it"
     since = follower.state.updated
     when = f", and its record was written last {elapsed(max(0.0, now - since))} ago" if since is not None else ""

@@ -1,4 +1,4 @@
-"""How a sweep's state is put into words: one line each, and values in few characters."""
+"""A sweep's state as text: lines for a terminal, and short forms of values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def end_line(state: SweepState, trial: TrialState, total: int | None) -> str:
 def best_line(state: SweepState) -> str:
     """Return the best report of a sweep and its configuration; empty before the first report.
 
-    A failed trial that had reported a better one is named at its end.
+    A failed trial with a better report is named at the end.
     """
     best, failed = state.best, ahead(state)
     if best is None:
@@ -54,7 +54,7 @@ def best_line(state: SweepState) -> str:
 
 
 def ahead(state: SweepState) -> str:
-    """Return which failed trial had reported better than the best; empty where none did."""
+    """Return the failed trial whose report was better than the best; empty if there is none."""
     best = state.ahead
     if best is None:
         return ""
@@ -77,7 +77,7 @@ def describe_error(trial: TrialState) -> str:
 
 
 def event_line(state: SweepState, event: tuple[float, str | None, str, str]) -> str:
-    """Return what one event of the record was; empty for those that say nothing new, as a start."""
+    """Return an event of the record as a line; empty for those that are not shown, as a start."""
     _, trial_id, kind, detail = event
     who = f"trial {short_id(trial_id)}" if trial_id else ""
     if kind == "note":
@@ -93,7 +93,7 @@ def event_line(state: SweepState, event: tuple[float, str | None, str, str]) -> 
 
 
 def summary(state: SweepState, now: float) -> str:
-    """Return how a sweep went, in one paragraph."""
+    """Return a summary of an ended sweep, in one paragraph."""
     counts = [f"{state.counts[key]} {_COUNTED[key]}" for key in VERBS if state.counts[key]]
     left = len(state.trials) - ended(state)
     if left:
@@ -144,19 +144,19 @@ def epochs(report: Mapping[str, Any]) -> int | None:
 
 
 def last_value(trial: TrialState, metric: str) -> Any:
-    """Return the metric in a trial's last report as it was reported, NaN included; None without one."""
+    """Return the metric in a trial's last report, including NaN; None without one."""
     report = trial.history[-1] if trial.history else {}
     return report.get(metric, metric_value(report, metric))
 
 
 def short_id(trial_id: str | None) -> str:
-    """Return the number that a trial's id ends with, as tunelight's and Tune's own do; else the whole id."""
+    """Return the number at the end of a trial's id, as tunelight's and Tune's have; else the id."""
     tail = (trial_id or "").rsplit("_", 1)[-1]
     return tail if tail.isdecimal() else str(trial_id)
 
 
 def compact(value: Any) -> str:
-    """Return a value in few characters: four digits of a number, the beginning of a long text."""
+    """Return a value as short text: four digits of a number, the start of a long text."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -173,7 +173,7 @@ def compact(value: Any) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """Return a duration as a person says it: ``8s``, ``3m 05s``, ``2h 10m``."""
+    """Return a duration as ``8s``, ``3m 05s`` or ``2h 10m``."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"

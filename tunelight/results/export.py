@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError, SettingsError, StorageError, guess
+from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
 from tunelight.results.formats import hydra, lightning_cli, python
 
 _YAML: Final = (".yaml", ".yml")
@@ -36,12 +36,12 @@ def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, ch
         chosen: one of ``FORMATS``.
     """
     if chosen == "json":
-        text = json.dumps(storage.plain(facts), indent=2) + "\n"
+        text = json.dumps(storage.to_json_types(facts), indent=2) + "\n"
     elif chosen == "yaml":
         text = storage.to_yaml(facts)
     else:
         write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python}[chosen]
-        text = write(storage.plain(facts), settings, path.name)
+        text = write(storage.to_json_types(facts), settings, path.name)
     storage.write_text(path, text)
 
 
@@ -56,7 +56,7 @@ def format_of(path: Path, asked: str | None) -> str:
             )
         return _BY_SUFFIX[suffix]
     if asked not in FORMATS:
-        raise SettingsError(f"There is no format {asked!r}.{guess(asked, FORMATS)} There are: {', '.join(FORMATS)}.")
+        raise SettingsError(unknown("There is no format", asked, FORMATS))
     if suffix not in FORMATS[asked]:
         raise StorageError(
             f"A file of format {asked!r} ends in {' or '.join(FORMATS[asked])}, but {str(path)!r} in "

@@ -12,9 +12,9 @@ from tunelight.errors import SettingsError
 from tunelight.record import to_yaml
 from tunelight.resources import reserve
 from tunelight.settings import PARTS
+from tunelight.settings.backends import BACKENDS
 from tunelight.space.parts import split_config
 
-_STRATEGIES: Final = {"ddp": "RayStrategy", "horovod": "HorovodRayStrategy", "sharded": "RayShardedStrategy"}
 _KEEP: Final = "keep_global_batch"
 _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MAX_FAILURES: Final = 3
@@ -169,7 +169,7 @@ def _strategy(told: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "on_resize": None if told.get("on_resize", _KEEP) == _KEEP else told["on_resize"],
     }
     kept = {name: value for name, value in arguments.items() if value is not None}
-    return _STRATEGIES[str(told.get("backend") or "ddp")], kept
+    return BACKENDS[str(told.get("backend") or "ddp")].strategy_name, kept
 
 
 def _holds_object(value: Any) -> bool:

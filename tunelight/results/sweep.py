@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunelight import record as storage
 from tunelight import stores
-from tunelight.errors import NoResultError, SettingsError, guess
+from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import SweepState
-from tunelight.results.pareto import Fronted
+from tunelight.results.pareto import on_front
 from tunelight.results.trial import TrialResult
+from tunelight.settings import Mode, paired
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_IDS: Final = 12
 
 
-class SweepResults(Fronted[TrialResult]):
+class SweepResults:
     """All that a sweep found; get it from ``tunelight.run`` or :meth:`load`. Iterates over its trials.
 
     The best trial is the one with the best report of all (not the best last report). NaN is never best, and
@@ -35,14 +36,14 @@ class SweepResults(Fronted[TrialResult]):
     :attr:`ahead` is the one that had reported better. STOPPED and INTERRUPTED ones count with what they reported.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], state: SweepState, told: Mapping[str, Any]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], state: SweepState, settings: Mapping[str, Any]) -> None:
         self.folder = Path(folder).absolute()
-        self._told = {**state.sweep, **told}
+        self._settings = {**state.sweep, **settings}
         self._state = self.record = state
         """What was recorded: also who was trained where and when, and what was said on the way."""
         now = state.updated or 0.0
         self.trials = [
-            TrialResult(trial, self._told, self.folder, now, [state.runs[number] for number in trial.runs])
+            TrialResult(trial, self._settings, self.folder, now, [state.runs[number] for number in trial.runs])
             for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
         ]
         """Every trial, in order of creation."""
@@ -57,6 +58,11 @@ class SweepResults(Fronted[TrialResult]):
     def name(self) -> str:
         """The sweep's name: that of its folder."""
         return self.folder.name
+
+    @property
+    def objectives(self) -> tuple[tuple[str, Mode], ...]:
+        """Metric and mode of each objective; ``best`` goes by the first."""
+        return paired(self._settings.get("metric"), self._settings.get("mode"))
 
     @property
     def metric(self) -> str | None:
@@ -118,6 +124,23 @@ class SweepResults(Fronted[TrialResult]):
         ids = [trial.id for trial in self.trials]
         shown = ", ".join(ids if len(ids) < 10 else [ids[0], ids[1], "...", ids[-1]]) or "none"
         raise NoResultError(f"{self.folder} has no trial {key!r}.{guess(key, ids)} It has: {shown}; or say 'best'.")
+
+    def pareto(self, *metrics: str) -> list[TrialResult]:
+        """Return the trials that no other beats in every metric, in order of creation.
+
+        A trial counts with its best report (by the sweep's first metric), if that holds all metrics as finite numbers
+        and the trial did not fail.
+
+        Args:
+            metrics: some of the sweep's (all of them).
+
+        Raises: SettingsError for a metric that is none of the sweep's.
+        """
+        known = dict(self.objectives)
+        for metric in metrics:
+            if metric not in known:
+                raise SettingsError(unknown("This sweep is not judged by", metric, known, listed="It is by"))
+        return on_front(self.trials, [(metric, known[metric]) for metric in metrics or known])
 
     def top(self, k: int) -> list[TrialResult]:
         """Return the ``k`` best trials by their best report, best first; fewer where fewer reported the metric.
@@ -280,9 +303,8 @@ class SweepResults(Fronted[TrialResult]):
         """Say who is on the Pareto front, where there are several metrics."""
         if len(self.objectives) > 1:
             ids = [trial.id for trial in self.pareto()]
-            more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
             names = " and ".join(f"{metric} ({mode})" for metric, mode in self.objectives)
-            yield f"On the Pareto front of {names}: {', '.join(ids[:_MOST_IDS]) or 'none'}{more}"
+            yield f"On the Pareto front of {names}: {first_of(ids, _MOST_IDS) or 'none'}"
 
     def _states(self) -> str:
         parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 UNITS: Final = {"epochs": TRAINING_ITERATION, "samples": "samples", "seconds": "time_total_s"}
 """Unit -> the reported name that counts it."""
 _MAX_T: Final = 100
-"""Below which rungs lie where nobody says how long trials are."""
+"""Rungs lie below it if the length of trials is not known."""
 _SECONDS: Final = f"{RESULT_KEY}/seconds"
 
 
@@ -121,15 +121,15 @@ class ASHA(ByMetric, FIFOScheduler):
         return self._num_stopped
 
     def milestones(self, bracket: int = 0) -> list[float]:
-        """Return where the rungs of a bracket lie, ascending, in units of ``time_attr``."""
+        """Return the rungs of a bracket, ascending, in units of ``time_attr``."""
         return [rung.milestone for rung in self._brackets[bracket]]
 
     def bracket_of(self, trial_id: str) -> int:
-        """Return the bracket that a trial was dealt to; KeyError for a trial that was never added."""
+        """Return the bracket of a trial. Raises: KeyError for one that was never added."""
         return self._bracket_of[trial_id]
 
     def initial_decision(self) -> Continue:
-        """Return how far a new trial may run before its first report needs an answer."""
+        """Return the first report of a new trial that needs an answer."""
         if self._time_attr != TRAINING_ITERATION:
             return Continue(until=1)
         return Continue(until=self._bound(self._brackets[0], 0))
@@ -137,14 +137,14 @@ class ASHA(ByMetric, FIFOScheduler):
     # -- Tune's interface ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Deal a trial to a bracket; one that comes back after an error keeps its own and its filings."""
+        """Assign a trial to a bracket; one that returns after an error keeps its own, and its place in the rungs."""
         check_judged("ASHA", self._metric, self._mode)
         self._bound_of.pop(trial.trial_id, None)
         if trial.trial_id not in self._bracket_of:
             self._bracket_of[trial.trial_id] = self._deal()
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
-        """Decide about one report: CONTINUE or STOP, and tell the trial's gang at once."""
+        """Decide about a report, CONTINUE or STOP, and send the decision to the trial's gang."""
         keep = self._judge(trial.trial_id, result)
         if keep:
             self._tell_bound(trial, result)
@@ -159,15 +159,15 @@ class ASHA(ByMetric, FIFOScheduler):
         self._bound_of.pop(trial.trial_id, None)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Keep what the failed trial filed: it was measured."""
+        """Keep the failed trial's results in the rungs: they were measured."""
         self._bound_of.pop(trial.trial_id, None)
 
     def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Forget how far a trial that waits was allowed to run."""
+        """Forget how far a waiting trial was allowed to run."""
         self._bound_of.pop(trial.trial_id, None)
 
     def debug_string(self) -> str:
-        """Return one line a bracket: each rung with its number of trials and the value to beat."""
+        """Return one line for each bracket: its rungs with their number of trials and the value to beat."""
         lines = [f"Using ASHA: num_stopped={self._num_stopped}"]
         for bracket, rungs in enumerate(self._brackets):
             shown = " | ".join(self._describe(rung) for rung in rungs) or "no rung below max_t"
@@ -186,9 +186,9 @@ class ASHA(ByMetric, FIFOScheduler):
         write_state(checkpoint_path, state)
 
     def restore(self, checkpoint_path: str) -> None:
-        """Take up what ``save`` wrote.
+        """Load what ``save`` wrote.
 
-        Raises: SettingsError, if it was written under other settings, which would misplace the rungs.
+        Raises: SettingsError if it was written under other settings, which would misplace the rungs.
         """
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
         own = agreed(self._settings(), state["settings"], "an ASHA", checkpoint_path)
@@ -204,7 +204,7 @@ class ASHA(ByMetric, FIFOScheduler):
     # -- the rule -----------------------------------------------------------------------------------
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """File a report at every rung that it passes first; return whether its trial goes on."""
+        """File a report at every rung that its trial reaches with it; return whether the trial goes on."""
         time, loss = self._progress(result), self._loss(result)
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
         if time is None or math.isnan(time):
@@ -222,12 +222,12 @@ class ASHA(ByMetric, FIFOScheduler):
         return going and (keep or time >= self._max_t)
 
     def _progress(self, result: Mapping[str, Any]) -> float | None:
-        """Return how far a trial has come; its seconds are those that it has trained, where its gang says them."""
+        """Return a trial's progress. Seconds are those of training, if its gang reports them."""
         trained = number(result.get(_SECONDS)) if self._time_attr == UNITS["seconds"] else None
         return number(result.get(self._time_attr)) if trained is None else trained
 
     def _rungs(self, bracket: int) -> list[Rung]:
-        """Build the rungs of one bracket, strictly below ``max_t``."""
+        """Return the rungs of a bracket, strictly below ``max_t``."""
         rungs = []
         milestone = self._grace * self._eta**bracket
         while milestone < self._max_t:
@@ -249,7 +249,7 @@ class ASHA(ByMetric, FIFOScheduler):
         return chosen
 
     def _tell_bound(self, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Tell a trial's gang up to which report it need not ask, if that has changed."""
+        """Send the trial's gang the next report that needs an answer, if that has changed."""
         trial_id = trial.trial_id
         if self._time_attr != TRAINING_ITERATION or trial_id not in self._bracket_of:
             return
@@ -261,7 +261,7 @@ class ASHA(ByMetric, FIFOScheduler):
             tell(trial, Continue(until=bound))
 
     def _bound(self, rungs: list[Rung], at: float) -> int | None:
-        """Return the first whole report at or past the first of these rungs; without one, the first past the end."""
+        """Return the first report at or past the first of these rungs; without one, the first past the end."""
         return math.ceil(rungs[0].milestone) if rungs else self._end.bound(at)
 
     def _describe(self, rung: Rung) -> str:
@@ -284,7 +284,7 @@ class ASHA(ByMetric, FIFOScheduler):
 
 
 def _counted_by(time_attr: str | None, unit: str | None) -> str:
-    """Return the reported name that progress is counted by. Raises: SettingsError where the two contradict."""
+    """Return the reported name that counts progress. Raises: SettingsError if the two contradict."""
     if unit is not None and unit not in UNITS:
         raise SettingsError(
             f"ASHA's unit must be 'epochs', 'samples' or 'seconds', and is {unit!r}.{guess(str(unit), list(UNITS))} "
@@ -298,7 +298,7 @@ def _counted_by(time_attr: str | None, unit: str | None) -> str:
 
 
 def _check_numbers(max_t: Any, grace_period: Any, reduction_factor: Any, brackets: Any) -> None:
-    """Raise SettingsError unless the four agree."""
+    """Raise SettingsError unless the settings are in range and agree."""
     if max_t == "auto":
         raise SettingsError(
             "ASHA stops a trial for good, so that max_t='auto', under which trials may have to go on, is not for it. "
@@ -317,12 +317,12 @@ def _check_numbers(max_t: Any, grace_period: Any, reduction_factor: Any, bracket
         )
     if not isinstance(brackets, int) or isinstance(brackets, bool) or brackets < 1:
         raise SettingsError(f"ASHA's brackets must be a whole number of at least 1, and is {brackets!r}.")
-    most = 1
-    while grace_period * reduction_factor**most <= max_t:
-        most += 1
-    if brackets > most:
+    room = 1
+    while grace_period * reduction_factor**room <= max_t:
+        room += 1
+    if brackets > room:
         raise SettingsError(
-            f"ASHA has room for at most {most} brackets with grace_period={grace_period!r}, "
+            f"ASHA has room for at most {room} brackets with grace_period={grace_period!r}, "
             f"reduction_factor={reduction_factor!r} and max_t={max_t!r}, and was given brackets={brackets}: "
             "the first rung of the last one would lie beyond max_t."
         )

@@ -1,4 +1,4 @@
-"""From a sweep's settings to a scheduler object, and how far it lets a new trial run unasked."""
+"""Build the scheduler that a sweep's settings name, and get its decision for new trials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OURS = ("asha", "elastic_asha", "gang_pbt")
 _SCHEDULERS = (*_OURS, "fifo")
 _TO_MAX_EPOCHS = ("asynchyperband", "async_hyperband", "hyperband", "hb_bohb")
-"""Those of Ray's that want to know where a trial ends."""
+"""Ray's schedulers that take the length of trials."""
 _OURS_FOR = {
     "pbt": "tunelight's own, scheduler='gang_pbt', varies all that the search space holds and needs nothing more",
     "pb2": "tunelight's own, scheduler={'name': 'gang_pbt', 'explore': 'pb2'}, takes its bounds from the search space",
@@ -29,7 +29,7 @@ _OURS_FOR = {
     "hb_bohb": "scheduler='hyperband' or 'asha' with searcher='tpe' combines the same two ideas",
     "resource_changing": "tunelight's own, scheduler='elastic_asha' with workers=(1, 4), resizes gangs",
 }
-"""What to use instead of some of Ray's schedulers, which cannot be made by their name alone."""
+"""What to use instead of Ray's schedulers that cannot be made by name alone."""
 _ELSEWHERE = {
     "bohb": "hb_bohb",
     "median": "median_stopping_rule",
@@ -43,11 +43,11 @@ _ELSEWHERE = {
     "none": "fifo",
     "noppruner": "fifo",
 }
-"""Other programs' names of schedulers, by ours."""
+"""Other libraries' names of schedulers -> ours."""
 
 
 def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None) -> TrialScheduler:
-    """Return the scheduler that the settings name, told of the space's domains (by dotted key) if it wants to know.
+    """Return the scheduler that the settings name; one with ``set_space`` gets the domains (by dotted key).
 
     Raises: SettingsError for an unknown one.
     """
@@ -58,7 +58,7 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
         raise SettingsError(_no_scheduler(given))
     if isinstance(given, TrialScheduler):
         try:
-            scheduler = copy.deepcopy(given)  # it remembers trials, and the next sweep's have the same ids
+            scheduler = copy.deepcopy(given)  # it keeps state by trial ids, which the next sweep has, too
         except Exception:  # noqa: BLE001 - one that cannot be copied is used as it is
             scheduler = given
     else:
@@ -103,7 +103,7 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
 
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that one of Ray's schedulers does not have: Ray drops them without a word."""
+    """Raise SettingsError for options that a scheduler of Ray's does not have: Ray ignores them silently."""
     kind: Any = schedulers_by_name()[name]
     try:
         valid = list(inspect.signature(kind() if inspect.isfunction(kind) else kind).parameters)
@@ -119,7 +119,7 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def _no_scheduler(given: Any) -> str:
-    """Say why an object is no scheduler: it is a class, another program's, or nothing of the kind."""
+    """Return the error for an object that is no scheduler: a class, another library's, or something else."""
     kind = given if isinstance(given, type) else type(given)
     if isinstance(given, type) and hasattr(given, "on_trial_result"):
         return (
@@ -139,10 +139,7 @@ def _no_scheduler(given: Any) -> str:
 
 
 def check_company(scheduler: TrialScheduler, settings: Settings) -> None:
-    """Refuse schedulers of Ray's that would fail in the middle of a sweep, for want of what they go with.
-
-    Raises: SettingsError.
-    """
+    """Raise SettingsError for schedulers of Ray's that would fail during a sweep with these settings."""
     from ray.tune.schedulers import HyperBandForBOHB, ResourceChangingScheduler
 
     if isinstance(scheduler, HyperBandForBOHB) and not hasattr(settings.searcher, "on_pause"):
@@ -177,14 +174,14 @@ def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialSchedu
 
 
 def _limit(scheduler: Any, settings: Settings) -> None:
-    """Tell a scheduler that resizes how large gangs may become: those of one fixed size stay as they are."""
-    most = settings.workers[1] if isinstance(settings.workers, tuple) else None
+    """Set the largest size of gangs on a scheduler that resizes them; gangs of a fixed size keep it."""
+    largest = settings.workers[1] if isinstance(settings.workers, tuple) else None
     own = getattr(scheduler, "max_workers", None)
-    scheduler.max_workers = most if most is None or own is None else min(own, most)
+    scheduler.max_workers = largest if largest is None or own is None else min(own, largest)
 
 
 def judged_by(scheduler: Any, settings: Settings) -> dict[str, Any]:
-    """Return the metric and mode that Tune is to tell the scheduler: those that it was not made with."""
+    """Return the metric and mode for Tune to set on the scheduler: those that it was not made with."""
     return {
         name: value
         for name, value in settings.judged_by.items()
@@ -193,7 +190,7 @@ def judged_by(scheduler: Any, settings: Settings) -> dict[str, Any]:
 
 
 def first_decision(scheduler: Any) -> Continue:
-    """Return how far a new trial may run before its first answer; FIFO never has one to give."""
+    """Return the decision for new trials: the first report that needs an answer; FIFO never answers."""
     from ray.tune.schedulers import FIFOScheduler
 
     if hasattr(scheduler, "initial_decision"):

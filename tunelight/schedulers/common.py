@@ -1,4 +1,4 @@
-"""What the schedulers share: how a report is read, and how a gang is told."""
+"""Parts that schedulers share: reading reports, sending decisions to gangs, checking settings."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ logger = logging.getLogger(__name__)
 
 MODES: Final = ("min", "max")
 WORST: Final = math.inf
-"""How NaN and both infinities are filed: they count in a rung, behind everything else."""
+"""The loss of NaN and both infinities: they count in a rung, behind everything else."""
 
 
 class ByMetric:
-    """What compares trials by a metric that Tune may be the one to name: a part of a scheduler."""
+    """A mixin for schedulers that compare trials by a metric, which Tune may set."""
 
     _metric: str | None
     _mode: str | None
 
     @property
     def mode(self) -> str | None:
-        """Return "min", "max", or None where Tune has yet to say."""
+        """Return "min", "max", or None if Tune has yet to set it."""
         return self._mode
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take metric and mode from Tune; return False where they contradict the scheduler's own."""
+        """Set metric and mode from Tune; return False if they contradict the scheduler's own."""
         check_mode(mode, type(self).__name__)
         if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
             return False
@@ -44,7 +44,7 @@ class ByMetric:
         return True
 
     def _loss(self, result: Mapping[str, Any]) -> float | None:
-        """Return what a report's metric is filed as; None where there is none, or it is no number."""
+        """Return the loss of a report; None if its metric is missing or no number."""
         value = number(result.get(self._metric or DEFAULT_METRIC))
         return None if value is None else loss_of(value, self._mode)
 
@@ -59,18 +59,18 @@ def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
     call_actor(trial, "decide", decision)
 
 
-def call_actor(trial: Trial, door: str, *told: Any) -> Any:
-    """Call a door of the trial's actor and return a reference to its answer; None where it has none; never raise."""
+def call_actor(trial: Trial, method_name: str, *args: Any) -> Any:
+    """Call a method of the trial's actor and return a reference to its answer; None if it has none. Never raises."""
     try:
-        method = getattr(trial_actor(trial), door, None)
-        return None if method is None else method.remote(*told)
+        method = getattr(trial_actor(trial), method_name, None)
+        return None if method is None else method.remote(*args)
     except Exception as error:  # noqa: BLE001 - whatever a dead actor raises would end the sweep
-        logger.debug("trial %s was not reached for %s: %s", trial.trial_id, door, error)
+        logger.debug("trial %s was not reached for %s: %s", trial.trial_id, method_name, error)
         return None
 
 
 def number(value: Any) -> float | None:
-    """Return a number as float, NaN and infinities included; None for anything else."""
+    """Return a number as a float, including NaN and infinities; None for anything else."""
     if value is None or isinstance(value, str | bytes):
         return None
     try:
@@ -82,17 +82,17 @@ def number(value: Any) -> float | None:
 
 
 def loss_of(value: float, mode: str | None) -> float:
-    """Return what a metric's value is filed as: less is better, NaN and infinities are worst."""
+    """Return a metric's value as a loss: less is better, NaN and infinities are worst."""
     if not math.isfinite(value):
         return WORST
     return -value if mode == "max" else value
 
 
 class End:
-    """Tells which trials train on past ``max_t``, where they were to end by themselves (infinite: nobody knows).
+    """Tells which trials train on past ``max_t``, where they should have ended by themselves (infinite: not known).
 
-    Reports count as epochs. Of a trial whose reports say their epoch, only those do: there may be several an epoch, and
-    one after the last, of what its training code does then.
+    Reports count as epochs, unless they name their epoch: then there may be several in an epoch, and one after the
+    last, for what the training code does then.
     """
 
     def __init__(self, max_t: float, counted_by: str = TRAINING_ITERATION) -> None:
@@ -110,12 +110,12 @@ class End:
         return trial_id not in self._say_epochs if epoch is None else epoch >= self._max_t
 
     def bound(self, at: float) -> int | None:
-        """Return the first report past the end, which needs an answer; None for a trial that has come past it."""
+        """Return the first report past the end, which needs an answer; None for a trial that is past it."""
         return math.floor(self._max_t) + 1 if math.isfinite(self._max_t) and at <= self._max_t else None
 
 
 def top_count(n: int, eta: float) -> int:
-    """Return how many of ``n`` trials are the best 1/eta: floor(n / eta)."""
+    """Return the size of the best 1/eta of ``n`` trials: floor(n / eta)."""
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10
 
 
@@ -136,7 +136,7 @@ def check_mode(mode: str | None, who: str) -> None:
 
 
 def check_positive(who: str, **values: Any) -> None:
-    """Raise SettingsError for the first value that is no finite number above 0."""
+    """Raise SettingsError for the first value that is not a finite number above 0."""
     for name, value in values.items():
         if not is_number(value) or value <= 0:
             raise SettingsError(f"{who}'s {name} must be a number above 0, and is {value!r}.")
@@ -153,9 +153,9 @@ def check_judged(who: str, metric: str | None, mode: str | None) -> None:
 
 
 def agreed(own: dict[str, Any], saved: Mapping[str, Any], who: str, path: str) -> dict[str, Any]:
-    """Return a scheduler's settings with the metric and mode that were saved, where it lacks them.
+    """Return a scheduler's settings, with the saved metric and mode if it lacks them.
 
-    Raises: SettingsError where the others differ: state saved under them would mean something else.
+    Raises: SettingsError if the others differ: the saved state would mean something else under them.
     """
     judged: dict[str, Any] = {name: own[name] or saved[name] for name in ("metric", "mode") if name in own}
     both = {**own, **judged}

@@ -1,10 +1,10 @@
-"""ElasticASHA: asynchronous successive halving in its promotion form, for gangs that grow.
+"""ElasticASHA: asynchronous successive halving in its promotion form, with gangs that grow.
 
 Li et al., "A System for Massively Parallel Hyperparameter Tuning" (https://arxiv.org/abs/1810.05934): a trial
 pauses at a rung and is promoted when it is among the best 1/eta there. When trials are admitted: Liaw et al.,
 "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline" (SoCC 2019).
 
-Reads no clock but the one it is handed, and draws no random number.
+Reads no clock but the one that is passed in, and draws no random numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
 
 _MAX_T: Final = 81
-"""Below which rungs lie where nobody says how long trials are."""
+"""Rungs lie below it if the length of trials is not known."""
 
 
 class ElasticASHA(ByMetric, TrialScheduler):
@@ -60,7 +60,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
     infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself; if it does not, it is
     stopped at its first report past ``max_t``.
 
-    Gangs of ``workers=(least, most)`` start with ``least``. While nothing waits for what is free, trials grow, each
+    Gangs of ``workers=(min, max)`` start with ``min``. While nothing waits for free resources, trials grow, each
     towards its share of the cluster, by doubling; they do if that saves 1.1 times what a resize costs, both learned
     from the sweep's own reports. When a trial waits, the least promising of those that grew give back.
 
@@ -86,7 +86,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
 
     _supports_buffered_results = False
     resizes = True
-    """Gangs are to start with their least, and to grow when told."""
+    """Gangs start with the fewest workers, and grow by ``Resize``."""
 
     @known_arguments("scheduler")
     def __init__(  # noqa: PLR0917 - metric and mode first, as in every scheduler of Tune
@@ -130,7 +130,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
 
     @property
     def max_workers(self) -> int | None:
-        """How far a gang may grow; None: not at all."""
+        """How many workers a gang may have; None: gangs do not grow."""
         return self._growth.max_workers
 
     @max_workers.setter
@@ -138,25 +138,25 @@ class ElasticASHA(ByMetric, TrialScheduler):
         self._growth.max_workers = workers
 
     def keep_free(self, cpus: float) -> None:
-        """Leave so many CPUs of the cluster to others, whatever trials could do with them."""
+        """Leave this many CPUs of the cluster unused by trials."""
         self._growth.ledger.kept_cpus = cpus
 
     def milestones(self) -> list[float]:
-        """Return where the rungs lie, ascending, in epochs."""
+        """Return the rungs, ascending, in epochs."""
         return [rung.milestone for rung in self._promotion.rungs]
 
     def initial_decision(self) -> Continue:
-        """Return how far a new trial may run before its first report needs an answer."""
+        """Return the first report of a new trial that needs an answer."""
         return Continue(until=self._bound(0, 0))
 
     def admits(self) -> bool:
-        """Tell whether a trial that starts now has the time to come as far as the front (HyperSched's rule)."""
+        """Tell whether a trial that starts now has the time to reach the front (HyperSched's rule)."""
         return self._in_time(self._promotion.front())
 
     # -- Tune's interface ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Take in a trial that is to start, or one that comes back: it keeps what it filed."""
+        """Add a trial that is to start, or that returns and keeps its results in the rungs."""
         check_judged("ElasticASHA", self._metric, self._mode)
         if self._started_at is None:
             self._started_at = self.clock()
@@ -166,17 +166,17 @@ class ElasticASHA(ByMetric, TrialScheduler):
             self._end(member)
             return
         if trial.status == Trial.PAUSED and member.state in (State.PAUSED, State.PAUSING):
-            return  # a replay asks nobody to choose, so it may not be seen as paused yet
+            return  # a replay does not call choose_trial_to_run, so the pause may not have been noticed
         if member.state is State.PAUSED:
             member.again = True
             self._promotion.leave(member)
         self._resources = member.resources
-        member.told = self._bound(0, 0)
+        member.until = self._bound(0, 0)
         self._members.move(member, State.WAITING)
         self._ending = 1
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
-        """Decide about one report: CONTINUE, PAUSE or STOP, and tell the gang what Tune has no word for."""
+        """Decide about a report, CONTINUE, PAUSE or STOP, and send the gang what Tune cannot express."""
         member = self._members.get(trial.trial_id)
         if member is None or member.state is State.ENDED:
             return TrialScheduler.CONTINUE
@@ -203,7 +203,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
         self._end(member)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Keep what the failed trial filed: it was measured."""
+        """Keep the failed trial's results in the rungs: they were measured."""
         self._end(self._members.get(trial.trial_id))
 
     def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
@@ -211,17 +211,17 @@ class ElasticASHA(ByMetric, TrialScheduler):
         self._end(self._members.get(trial.trial_id))
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
-        """Return the paused trial to promote now, if any; make room, and end what nobody will promote."""
+        """Return the paused trial to promote now, if any; make room for it, and end trials that cannot be promoted."""
         self._members.settle(self._growth.started, lambda member: self._adjust(tune_controller, member), self._paused)
         while (member := self._promotion.promotable()) is not None:
-            self._growth.ledger.look(tune_controller)
+            self._growth.ledger.update_capacity(tune_controller)
             if not self._growth.ledger.fits(member.resources) and self._members.going:
                 self._growth.make_room(member.resources)
                 return None
             if self._promotion.promote(member):
                 return self._start_again(member)
         if self._members.waiting:
-            self._growth.ledger.look(tune_controller)
+            self._growth.ledger.update_capacity(tune_controller)
             self._growth.make_room(self._members.waiting[0].resources)
             return None
         if not self._members.busy:
@@ -231,7 +231,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
         return None
 
     def debug_string(self) -> str:
-        """Return one line: each rung with its number of trials, those promoted, and the value to beat."""
+        """Return one line: the rungs with their number of trials, those promoted, and the value to beat."""
         shown = " | ".join(self._describe(rung) for rung in self._promotion.rungs) or "no rung below max_t"
         return f"Using ElasticASHA: {shown}"
 
@@ -241,9 +241,9 @@ class ElasticASHA(ByMetric, TrialScheduler):
         write_state(checkpoint_path, state)
 
     def restore(self, checkpoint_path: str) -> None:
-        """Take up what ``save`` wrote.
+        """Load what ``save`` wrote.
 
-        Raises: SettingsError, if it was written under other settings, which would misplace the rungs.
+        Raises: SettingsError if it was written under other settings, which would misplace the rungs.
         """
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
         own = agreed(self._settings(), state["settings"], "an ElasticASHA", checkpoint_path)
@@ -253,7 +253,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
     # -- what becomes of one trial ------------------------------------------------------------------
 
     def _judge(self, member: Member, result: Mapping[str, Any], *, ended: bool = False) -> Verdict:
-        """Learn from a report and file it; one without progress or metric decides nothing."""
+        """Learn from a report and file it; without progress or metric it decides nothing."""
         at, loss = number(result.get(TRAINING_ITERATION)), self._loss(result)
         if at is None or math.isnan(at):
             return "go on"
@@ -262,15 +262,15 @@ class ElasticASHA(ByMetric, TrialScheduler):
         return "go on" if loss is None else self._promotion.judge(member, loss, ended=ended)
 
     def _going(self, member: Member) -> None:
-        """Note that a trial trains, which Tune does not tell."""
-        if member.state is State.PAUSED:  # as in a replay of reports, which asks nobody to choose
+        """Note that a trial trains, for which Tune has no callback."""
+        if member.state is State.PAUSED:  # as in a replay of reports, which does not call choose_trial_to_run
             self._promotion.went_on(member)
         if member.state is not State.GOING:
             self._members.move(member, State.GOING)
             self._growth.started(member)
 
     def _adjust(self, tune_controller: TuneController, member: Member) -> None:
-        self._growth.ledger.look(tune_controller)
+        self._growth.ledger.update_capacity(tune_controller)
         alone = not self._members.waiting and self._promotion.promotable() is None
         left = self._promotion.end_of(member.target) - member.progress
         self._growth.adjust(tune_controller, member, left, self._promotion.expected(member), alone=alone)
@@ -288,14 +288,14 @@ class ElasticASHA(ByMetric, TrialScheduler):
     def _start_again(self, member: Member) -> Trial:
         self._members.starts(member)
         self._growth.started(member)
-        member.told = self._bound(0, 0)
+        member.until = self._bound(0, 0)
         trial: Trial = member.trial
         return trial
 
     def _wind_up(self, tune_controller: TuneController) -> Trial | None:
-        """Promote the best of a closed rung, or end paused trials: nothing trains or waits any more.
+        """Promote the best trial of a closed rung, or end paused trials: nothing trains or waits any more.
 
-        Whether the search has more to give, nobody says: it was asked just now, and gave nothing. It may count
+        Whether the search will suggest more is not known: it was asked just now, and suggested nothing. It may count
         paused trials as live, so they are ended in growing numbers, worst first.
         """
         member = self._promotion.promotable(idle=True)
@@ -310,7 +310,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
         return None
 
     def _in_time(self, progress: float) -> bool:
-        """Tell whether so much progress fits in what is left until the deadline."""
+        """Tell whether a trial can make this much progress before the deadline."""
         if self._deadline_s is None or self._started_at is None:
             return True
         left = self._deadline_s - (self.clock() - self._started_at)
@@ -318,18 +318,18 @@ class ElasticASHA(ByMetric, TrialScheduler):
         return left > 0 and not progress * each + self._growth.speed.start_s > left
 
     def _worth(self, member: Member) -> bool:
-        """Tell whether a paused trial can still come to its next rung."""
+        """Tell whether a paused trial can still reach its next rung."""
         return self._in_time(self._promotion.end_of(member.target) - member.progress)
 
     def _bound(self, rung: int, at: float) -> int | None:
-        """Return the first whole report at or past a rung; past the last one, the first past the end."""
+        """Return the first report at or past a rung; past the last one, the first past the end."""
         rungs = self._promotion.rungs
         return math.ceil(rungs[rung].milestone) if rung < len(rungs) else self._finish.bound(at)
 
     def _tell_bound(self, member: Member) -> None:
         bound = self._bound(member.target, member.progress)
-        if bound != member.told:
-            member.told = bound
+        if bound != member.until:
+            member.until = bound
             tell(member.trial, Continue(until=bound))
 
     def _describe(self, rung: Rung) -> str:
@@ -370,8 +370,8 @@ def _check_numbers(
             f"ElasticASHA's grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: no trial "
             "would ever pause. Lower grace_period, or train longer."
         )
-    for name, value, least in (("max_workers", max_workers, 1), ("cooldown", cooldown, 0)):
+    for name, value, lowest in (("max_workers", max_workers, 1), ("cooldown", cooldown, 0)):
         if name == "max_workers" and value is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise SettingsError(f"ElasticASHA's {name} must be a whole number of {least} or more, and is {value!r}.")
+        if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+            raise SettingsError(f"ElasticASHA's {name} must be a whole number of {lowest} or more, and is {value!r}.")

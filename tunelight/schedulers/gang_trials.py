@@ -1,4 +1,4 @@
-"""What a population wants to know of a trial: whether it is a gang, and where its checkpoints are."""
+"""Whether a trial is a gang, and where its checkpoints are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunelight.errors import SettingsError
 
 
 def check_is_gang(trial: Any) -> None:
-    """Raise SettingsError for a trial that runs without a gang: nothing there would carry a decision out."""
+    """Raise SettingsError for a trial that runs without a gang, which could not carry out a decision."""
     actor = trial_actor(trial)
     if isinstance(actor, ActorHandle) and not hasattr(actor, "decide"):
         raise SettingsError(
@@ -21,7 +21,7 @@ def check_is_gang(trial: Any) -> None:
 
 
 def folder_of(trial: Any) -> str | None:
-    """Return where a trial's checkpoints are, if it has a folder."""
+    """Return the folder of a trial's checkpoints, if there is one."""
     try:
         path = trial.path
     except Exception:  # noqa: BLE001 - a trial without storage has none

@@ -1,4 +1,4 @@
-"""When gangs grow and give back: the ledger of slots, a share for each, and what a resize saves."""
+"""When gangs grow and shrink: by free slots, each trial's share of them, and what a resize saves."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ logger = logging.getLogger(__name__)
 
 _WORKERS: Final = f"{RESULT_KEY}/workers"
 _NO_GAIN: Final = 0.1
-"""What doubling a gang must gain at least, as log2 of how much faster it is, for it to be kept."""
+"""The least gain of doubling a gang, as log2 of the speed-up, for which the workers are kept."""
 _ROUND: Final = 2.0
-"""By how much a gang may be larger than its share, while there is room: a share is hardly ever a power of two."""
+"""How many times its share a gang may have while there is room: shares are hardly ever powers of two."""
 _PATIENCE_S: Final = 60.0
-"""How long new workers may take to start and import, at least, before they count as not to be had."""
+"""How long new workers may take to start and import, at least, before a growth counts as failed."""
 _WORTH: Final = 1.1
-"""How many times its cost a growth must save."""
+"""How many times its cost growing must save."""
 
 
 class Growth:
-    """Decides how many workers each trial's gang is to have, and tells it.
+    """Decides how many workers each trial's gang is to have, and sends it there.
 
-    The sizes of a gang are its least, the doubles of that, and ``most``. Each trial that trains may grow towards a
-    share of the cluster as large as its share of the work that is expected to be left, in one worker's seconds.
+    The sizes of a gang are its fewest workers, that number doubled again and again, and ``max_workers``. A trial may
+    grow towards a share of the cluster that is its share of the expected remaining work, in one worker's seconds.
     """
 
     def __init__(self, members: Members, max_workers: int | None, cooldown: int) -> None:
@@ -42,19 +42,19 @@ class Growth:
         self._cooldown = cooldown
         self._grown: dict[str, Member] = {}
         self._work: dict[str, float] = {}
-        """Trial id -> the seconds that one worker would be expected to take for what is left of it."""
+        """Trial id -> the seconds that one worker is expected to take for the rest of it."""
         self._all_work = 0.0
         self._giving: dict[str, int] = {}
-        """Trial id -> how many workers it was asked to give back, and has not yet."""
+        """Trial id -> how many workers it was told to release, and has not yet."""
 
     def started(self, member: Member) -> None:
-        """Note that a trial's gang has started, with its least."""
+        """Note that a trial's gang has started, with its fewest workers."""
         self.ledger.hold(member.trial_id, member.resources)
         self.speed.restarted(member.pace)
         self._forget(member)
 
     def gone(self, member: Member) -> None:
-        """Note that a trial holds nothing any more."""
+        """Note that a trial has released its resources."""
         self.ledger.release(member.trial_id)
         self._expect(member.trial_id, 0.0)
         self._forget(member)
@@ -64,12 +64,12 @@ class Growth:
         return resources is not None and (self.max_workers or 0) > resources.workers and self.ledger.free(resources) > 0
 
     def promoted(self, member: Member) -> None:
-        """Let a trial that was just promoted change its size at once: it has another stretch before it."""
+        """Let a trial that was just promoted change its size at once: it has further to go now."""
         if member.since is not None:
             member.since = max(member.since, self._cooldown)
 
     def heard(self, member: Member, result: Mapping[str, Any]) -> None:
-        """Learn from a report how many workers its trial has, and how fast they are."""
+        """Learn from a report how many workers the trial has, and their speed."""
         said = number(result.get(_WORKERS))
         workers = int(said) if said and math.isfinite(said) else member.target_workers
         second = number(result.get("time_total_s"))
@@ -88,9 +88,9 @@ class Growth:
         self._note(member, workers)
 
     def adjust(self, tune_controller: Any, member: Member, left: float, expected: float, *, alone: bool) -> None:
-        """Resize a trial with ``left`` units of progress before it: it grows if nothing waits (``alone``).
+        """Resize a trial with ``left`` units of progress to go: it may grow if nothing waits (``alone``).
 
-        Where growing was measured to gain nothing, it gives back what it got.
+        If growing was measured to gain nothing, it shrinks to its fewest workers.
         """
         resources = member.resources
         if resources is None or self.max_workers is None or self.max_workers <= resources.workers:
@@ -109,7 +109,7 @@ class Growth:
             self._ask(member, resources.workers)
             return
         limit = min(have + self.ledger.free(resources), self._share(member, resources)) if alone else have
-        limit = max(limit // 2**member.refused, min(limit, 2 * have))  # what was not to be had may be, of half the size
+        limit = max(limit // 2**member.refused, min(limit, 2 * have))  # it may succeed at half the size
         for size in reversed(sizes(resources.workers, self.max_workers)):
             if have < size <= limit and self._saves(have, size, left):
                 _release_idle(tune_controller)
@@ -117,7 +117,7 @@ class Growth:
                 return
 
     def make_room(self, resources: TrialResources | None) -> None:
-        """Let the least promising of those that grew give back what a trial that waits needs."""
+        """Shrink the least promising trials that grew until a waiting trial fits."""
         if resources is None or not self._grown:
             return
         missing = resources.workers - self.ledger.free(resources) - sum(self._giving.values())
@@ -134,7 +134,7 @@ class Growth:
                 return
 
     def _share(self, member: Member, resources: TrialResources) -> int:
-        """Return how many workers a trial may have: its share of the work that is left, rounded in the logarithm."""
+        """Return how many workers a trial may have, by its share of the remaining work."""
         share = self.ledger.total(resources) * self._work[member.trial_id] / self._all_work
         ladder = sizes(resources.workers, self.max_workers or resources.workers)
         return max((size for size in ladder if size <= share * _ROUND), default=resources.workers)
@@ -147,7 +147,7 @@ class Growth:
             self._all_work = 0.0  # what rounding left
 
     def _saves(self, have: int, size: int, left: float) -> bool:
-        waits = self.speed.longest_start_s  # for the new workers, while it trains on as it is
+        waits = self.speed.longest_start_s  # for the new workers, while it trains on
         saved = (left * self.speed.each(have) - waits) * (1.0 - self.speed.factor(have, size))
         return saved > max(_WORTH * self.speed.resize_s, 0.0)
 
@@ -161,7 +161,7 @@ class Growth:
         tell(member.trial, Resize(size))
 
     def _note(self, member: Member, workers: int) -> None:
-        """Count what a trial holds: what it has, and what it may get."""
+        """Count the workers that a trial has, or is to get."""
         self.ledger.hold(member.trial_id, member.resources, max(workers, member.target_workers))
         if workers > member.target_workers:
             self._giving[member.trial_id] = workers - member.target_workers
@@ -176,7 +176,7 @@ class Growth:
 
 
 def _release_idle(tune_controller: Any) -> None:
-    """Let go of gangs that Tune keeps warm for a next trial: there is none, and they hold what could be used."""
+    """Release gangs that Tune keeps warm for a next trial: there is none, and their resources can be used."""
     try:
         end_cached_actors(tune_controller)
     except Exception as error:  # noqa: BLE001 - a part of Tune that is not public; idle gangs are no reason to end

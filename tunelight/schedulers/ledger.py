@@ -1,4 +1,4 @@
-"""What the trials of a sweep hold of its cluster, counted here: Tune starts whatever is pending."""
+"""The resources that the trials of a sweep hold, counted here because Tune starts whatever is pending."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMES: Final = ("CPU", "GPU")
 
 @dataclass(frozen=True, slots=True)
 class TrialResources:
-    """What one trial's reservation holds: all of it, and each of its ``workers``, by resource name."""
+    """The reservation of a trial: CPUs and GPUs in ``total`` and ``per_worker``, for its ``workers``."""
 
     workers: int
     total: tuple[float, ...]
@@ -21,7 +21,7 @@ class TrialResources:
 
     @classmethod
     def of(cls, trial: Any) -> TrialResources | None:
-        """Return what a trial reserves; None where it does not say."""
+        """Return what a trial reserves; None if it does not say."""
         factory = getattr(trial, "placement_group_factory", None)
         if factory is None:
             return None
@@ -33,9 +33,9 @@ class TrialResources:
 
 
 class Ledger:
-    """Counts what trials hold against what the cluster has (CPUs and GPUs; of other resources Tune tells nothing).
+    """Counts the CPUs and GPUs that trials hold against those of the cluster; Tune does not report other resources.
 
-    Where the cluster's size is unknown, everything fits and nothing is free.
+    If the cluster's size is unknown, everything fits and nothing is free.
     """
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Ledger:
         self._used = [0.0] * len(_NAMES)
         self.capacity: tuple[float, ...] | None = None
         self.kept_cpus = 0.0
-        """CPUs that no trial is to have: a sweep's datasets are preprocessed on them."""
+        """CPUs that trials must not use: a sweep's datasets are preprocessed on them."""
 
-    def look(self, tune_controller: Any) -> None:
-        """Ask Tune how large the cluster is now."""
+    def update_capacity(self, tune_controller: Any) -> None:
+        """Update the size of the cluster from Tune."""
         cpus, gpus = cluster_size(tune_controller) or (0.0, 0.0)
         size = (max(0.0, cpus - self.kept_cpus), gpus)
         self.capacity = size if any(size) else None
@@ -61,13 +61,13 @@ class Ledger:
         self._add(resources, extra, 1)
 
     def release(self, trial_id: str) -> None:
-        """Note that a trial holds nothing any more."""
+        """Note that a trial has released its resources."""
         if trial_id in self._held:
             resources, extra = self._held.pop(trial_id)
             self._add(resources, extra, -1)
 
     def workers(self, trial_id: str) -> int:
-        """Return how many workers a trial holds; 0 for one that holds nothing."""
+        """Return how many workers a trial has; 0 if it holds no resources."""
         resources, extra = self._held.get(trial_id, (None, 0))
         return resources.workers + extra if resources else 0
 
@@ -79,11 +79,11 @@ class Ledger:
         return all(used + more <= capacity + 1e-6 for used, more, capacity in amounts)
 
     def free(self, resources: TrialResources | None) -> int:
-        """Return for how many more single workers there is room."""
+        """Return how many more single workers fit."""
         return self._count(resources, self._used)
 
     def total(self, resources: TrialResources | None) -> int:
-        """Return how many workers there would be room for if nothing were held."""
+        """Return how many workers would fit in the empty cluster."""
         return self._count(resources, [0.0] * len(_NAMES))
 
     def _count(self, resources: TrialResources | None, used: list[float]) -> int:
@@ -100,4 +100,4 @@ class Ledger:
         for number, (total, each) in enumerate(zip(resources.total, resources.per_worker, strict=True)):
             self._used[number] += sign * (total + extra * each)
         if not self._held:
-            self._used = [0.0] * len(_NAMES)  # what rounding left
+            self._used = [0.0] * len(_NAMES)  # rounding errors

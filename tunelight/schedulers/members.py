@@ -1,4 +1,4 @@
-"""The trials that a promoting scheduler knows, and where each of them is."""
+"""The trials of a promoting scheduler, and the state of each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.speed import Pace
 
 _LOOKS: Final = 8
-"""How many trials on their way to a start or a pause are looked at in one of Tune's steps."""
+"""How many starting or pausing trials are checked in one of Tune's steps."""
 
 
 class State(Enum):
-    """Where a trial is, as far as the scheduler has been told or has looked."""
+    """The state of a trial, as far as the scheduler knows."""
 
     WAITING = "waiting for a gang"
     GOING = "training"
@@ -34,42 +34,42 @@ _COMING: Final = (State.WAITING, State.GOING)
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One trial: how far it is, what it was worth last, and what its gang was told."""
+    """One trial: its progress, its last loss, and what its gang was sent."""
 
     trial_id: str
     trial: Any = None
     resources: TrialResources | None = None
     state: State = State.ENDED
     target: int = 0
-    """The number of the rung that it comes to next."""
+    """The index of the rung that it reaches next."""
     at: int = 0
-    """The number of the rung that it waits at, while paused."""
+    """The index of the rung that it waits at, while paused."""
     progress: float = 0.0
     loss: float = math.inf
-    told: int | None = None
-    """Up to which report its gang need not ask."""
+    until: int | None = None
+    """The next report that needs an answer, as its gang was told."""
     pace: Pace = field(default_factory=Pace)
     target_workers: int = 0
-    """How many workers it is to have."""
+    """How many workers its gang was told to have."""
     since: int | None = None
-    """Reports since its gang was last asked to change its size; None: not since it started."""
+    """Reports since the last ``Resize``; None: none since it started."""
     asked_at: float = 0.0
-    """At which second of its training that was."""
+    """The second of its training at which that was."""
     refused: int = 0
-    """How often in a row a growth was not granted."""
+    """How often in a row growing failed for want of workers."""
     again: bool = False
-    """Whether it paused in an earlier run of the sweep, and is to be judged anew at its next report."""
+    """Whether it paused in an earlier run of the sweep, and is judged again at its next report."""
 
 
 class Members:
-    """Keeps count of trials by where they are and which rung they come to next."""
+    """Counts trials by their state and the rung that they reach next."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
         self._towards: Counter[int] = Counter()
         self._going = SortedList()
         self.waiting: deque[Member] = deque()
-        """Trials that were added and have not been seen to start, the first added first."""
+        """Trials that were added and have not started as far as is known, the first added first."""
         self._pausing: deque[Member] = deque()
         self._starting: deque[Member] = deque()
         self._looked = 0
@@ -78,11 +78,11 @@ class Members:
         return iter(self._by_id.values())
 
     def get(self, trial_id: str) -> Member | None:
-        """Return the trial of that id, if it is known."""
+        """Return the trial with this id, if it is known."""
         return self._by_id.get(trial_id)
 
     def know(self, trial_id: str) -> Member:
-        """Return the trial of that id, and make one where it is new."""
+        """Return the trial with this id; add it if it is new."""
         if trial_id not in self._by_id:
             self._by_id[trial_id] = Member(trial_id)
         return self._by_id[trial_id]
@@ -98,29 +98,29 @@ class Members:
         return len(self._going)
 
     def some_going(self) -> Iterator[Member]:
-        """Yield a few of those that train; the next ones at the next call, and so on, the furthest first."""
+        """Yield a few of the trials that train, the furthest first, and the next ones at the next call."""
         first = self._looked if self._looked < len(self._going) else 0
         self._looked = first + _LOOKS
         for _, trial_id in self._going[first : self._looked]:
             yield self._by_id[trial_id]
 
     def any_towards(self, rung: int) -> bool:
-        """Tell whether any trial may still come to a rung of that number, or a lower one."""
+        """Tell whether any trial may still reach the rung with this index, or a lower one."""
         return any(number <= rung for number in self._towards)
 
     def move(self, member: Member, state: State, target: int | None = None) -> None:
-        """Note where a trial is now, and which rung it comes to next if that has changed."""
+        """Change a trial's state, and the rung that it reaches next if ``target`` is given."""
         self._count(member, -1)
         member.state = state
         member.target = member.target if target is None else target
         self._count(member, 1)
         if state is State.WAITING:
-            self.waiting.append(member)  # one that is there twice is dropped when it is looked at again
+            self.waiting.append(member)  # a duplicate is dropped when it is checked
         elif state is State.PAUSING:
             self._pausing.append(member)
 
     def starts(self, member: Member) -> None:
-        """Note that a trial goes on as soon as Tune has a gang for it."""
+        """Note that a trial trains as soon as Tune has a gang for it."""
         self.move(member, State.GOING)
         self._starting.append(member)
 
@@ -130,7 +130,7 @@ class Members:
         begun: Callable[[Member], None],
         paused: Callable[[Member], None],
     ) -> None:
-        """Look which trials Tune has taken up, whose gang is there, and which have paused: it tells of none."""
+        """Find out which trials Tune has started, have their gang, or have paused, for which it has no callbacks."""
         while self.waiting and (
             self.waiting[0].state is not State.WAITING or _status(self.waiting[0]) != Trial.PENDING
         ):

@@ -1,7 +1,7 @@
-"""Explore: how a member of a population gets other hyperparameters than the one that it learns from.
+"""Explore: how a member of a population mutates the hyperparameters that it takes over.
 
 The two ways of Jaderberg et al., "Population Based Training of Neural Networks" (https://arxiv.org/abs/1711.09846):
-a value is drawn anew from its domain, or multiplied by one of two factors. Bounds, steps and whole numbers are kept.
+a value is drawn from its domain again, or multiplied by a factor. Bounds, steps and whole numbers are kept.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer, Quantized
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.settings.dotted import holder_of
 from tunelight.space import SearchSpace
 from tunelight.space.domains import ARGUMENTS, MODIFIERS, whole_bounds
 from tunelight.space.more_domains import Fixed
 
 _BUILT_ONCE = ("data", "trainer")
-"""Parts of a model= sweep's space that no running training can exchange."""
+"""Parts of a model= sweep's space that a running training cannot change."""
 _NOTHING = object()
 _HOW = "For example {'lr': tune.loguniform(1e-4, 1), 'model.dropout': [0.0, 0.1, 0.2]}."
 
 
 def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return domains by dotted key from what a user wrote: domains, lists of values, or functions without arguments.
+    """Return domains by dotted key from a user's mapping of domains, lists of values, or functions without arguments.
 
-    Groups may be nested. Raises: SettingsError, SpaceError for what gives no values to choose from: a plain value would
-    overwrite the trial's own.
+    Groups may be nested. Raises: SettingsError, SpaceError for entries without values to choose from: a plain value
+    would overwrite each trial's own.
     """
     if not isinstance(given, Mapping):
         raise SettingsError(f"GangPBT's hyperparam_mutations must be a mapping, not {given!r}. {_HOW}")
@@ -45,9 +45,9 @@ def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_mutations(domains: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the domains of a space that a running training can mostly follow: its real numbers.
+    """Return the domains of a space that a running training can usually change: its real numbers.
 
-    Whole numbers and other choices mostly say how a model is built, and ``data.*`` and ``trainer.*`` are built once.
+    Whole numbers and other choices usually decide how a model is built; ``data.*`` and ``trainer.*`` are built once.
     """
     return {
         key: domain
@@ -58,12 +58,11 @@ def default_mutations(domains: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_known(mutations: Mapping[str, Any], domains: Mapping[str, Any]) -> None:
-    """Raise SettingsError for a mutation of what the space does not hold."""
+    """Raise SettingsError for a mutation of a key that the space lacks."""
     for key in mutations:
         if key not in domains:
             raise SettingsError(
-                f"hyperparam_mutations holds {key!r}, which is not in the search space.{guess(key, domains)} The space "
-                f"has: {', '.join(domains)}."
+                unknown("hyperparam_mutations: the search space has no key", key, domains, None, "It has")
             )
 
 
@@ -74,7 +73,7 @@ def explore(
     resample_probability: float,
     factors: Sequence[float],
 ) -> dict[str, Any]:
-    """Return a copy of ``config`` with each of ``mutations`` drawn anew or perturbed; what it lacks stays away."""
+    """Return a copy of ``config`` with ``mutations`` drawn again or perturbed; keys that it lacks are skipped."""
     mutated = copy.deepcopy(dict(config))
     for key, domain in mutations.items():
         holder, last = holder_of(mutated, key)
@@ -109,7 +108,7 @@ def _mutate(
 
 
 def _perturbed(value: float, domain: Any, factor: float) -> float:
-    """Return ``value`` times ``factor``, as near to it as the domain allows; a whole number moves by one at least."""
+    """Return ``value`` times ``factor``, as near as the domain allows; a whole number changes by at least one."""
     lower, upper = (getattr(domain, name, None) for name in ("lower", "upper"))
     new: float = value * factor
     whole = isinstance(value, int) or isinstance(domain, Integer)
@@ -127,7 +126,7 @@ def _perturbed(value: float, domain: Any, factor: float) -> float:
 
 
 def stepped(value: float, domain: Any) -> float:
-    """Return the nearest to ``value`` of a quantized domain's steps; of another domain the value itself."""
+    """Return ``value`` rounded to the steps of a quantized domain; for other domains ``value`` itself."""
     sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
     return round(value / sampler.q) * sampler.q if isinstance(sampler, Quantized) else value
 
@@ -137,7 +136,7 @@ def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
     for key, value in given.items():
         where = f"{way}{key}"
         if isinstance(value, list | tuple):
-            made[key] = tune.choice(list(value)) if value else {"choice": []}  # which is refused with its place
+            made[key] = tune.choice(list(value)) if value else {"choice": []}  # which is refused, with its key
         elif isinstance(value, Mapping):
             made[key] = value if _describes_a_domain(value) else _as_domains(value, f"{where}.")
         elif isinstance(value, Function) or (callable(value) and not _takes_nothing(value)):
@@ -155,7 +154,7 @@ def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
 
 
 def _describes_a_domain(value: Mapping[str, Any]) -> bool:
-    """Tell whether a mapping is one domain, as in {"uniform": [0, 1]}, and no group of hyperparameters."""
+    """Tell whether a mapping is a domain, as {"uniform": [0, 1]}, and not a group of hyperparameters."""
     names = [key for key in value if key not in MODIFIERS]
     return len(names) == 1 and names[0] in ARGUMENTS
 
@@ -165,7 +164,7 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
         inspect.signature(function).bind()
     except TypeError:
         return False
-    except ValueError:  # one that does not say what it takes
+    except ValueError:  # it has no signature
         return True
     return True
 
@@ -182,7 +181,7 @@ def _called(function: Callable[[], Any]) -> Callable[[Any], Any]:
 
 
 def _values(domain: Any) -> list[Any]:
-    """Return what a domain chooses from; nothing where it is no list of values."""
+    """Return the values of a domain; none if it is not a list of values."""
     if isinstance(domain, Mapping):
         return list(domain["grid_search"])
     return list(domain.categories) if isinstance(domain, Categorical) else []

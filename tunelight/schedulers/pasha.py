@@ -1,4 +1,4 @@
-"""How far trials have to be trained at all: PASHA's rule, with the noise of validation measured.
+"""PASHA: train trials no further than is needed to rank them, with the noise of validation measured.
 
 Bohdal, Balles, Wistuba, Ermis, Archambeau and Zappella, "PASHA: Efficient HPO and NAS with Progressive Resource
 Allocation" (https://arxiv.org/abs/2207.06940): halving needs no higher rung while the two highest order their trials
@@ -23,11 +23,11 @@ _NORMAL: Final = 1.4826
 _THIRD: Final = math.sqrt(20)
 """Standard deviations of a third difference of values with independent noise, in those of one value."""
 _DOUBT: Final = 1.645 * math.sqrt(2)
-"""By how many standard deviations of one value two equal ones differ at most, nine times of ten."""
+"""How many standard deviations of one value two equal ones differ by at most, nine times of ten."""
 
 
 class Pasha:
-    """Tells when the order of trials at the top rung contradicts that at the rung below; O(log n) a report.
+    """Tells when trials rank differently at the top rung than at the rung below; O(log n) per report.
 
     Noise is measured by third differences of a trial's reports between the two rungs, in which a learning curve
     itself hardly shows. Only the trial that comes to the top rung is checked: it is in order if the one that had its
@@ -48,7 +48,7 @@ class Pasha:
         return _DOUBT * _NORMAL / _THIRD * float(self._sorted[len(self._sorted) // 2])
 
     def heard(self, trial_id: str, loss: float) -> None:
-        """Learn the noise from a report between the two highest rungs, or at one of them."""
+        """Learn the noise from a report between, or at, the two highest rungs."""
         known = (*self._last.get(trial_id, ()), loss)[-4:]
         self._last[trial_id] = known
         if len(known) < 4:
@@ -61,7 +61,7 @@ class Pasha:
                 self._sorted.remove(self._recent.popleft())
 
     def contradicts(self, top: Rung, below: Rung, trial_id: str, eta: float) -> bool:
-        """Tell whether a trial that was just filed at the top rung has another place there than below."""
+        """Tell whether a trial that was just filed at the top rung ranks differently there than below."""
         own, rank = below.filed[trial_id][0], top.rank(trial_id)
         before = self._below.bisect_left(own)
         self._below.add(own)
@@ -70,6 +70,6 @@ class Pasha:
         return abs(float(self._below[min(rank, len(self._below) - 1)]) - own) > self.epsilon
 
     def rung_added(self) -> None:
-        """Forget what was learned between rungs that are the highest no longer."""
+        """Forget what was learned between rungs that are no longer the highest."""
         for known in (self._last, self._recent, self._sorted, self._below):
             known.clear()

@@ -1,10 +1,10 @@
-"""PB2's choice of a configuration: where a population is likely to gain most, by what it has gained so far.
+"""PB2's choice of a configuration: where a population is likely to gain most, by its gains so far.
 
 Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with Population-Based
 Bandits" (https://arxiv.org/abs/2002.02518): a Gaussian process from time and hyperparameters to the change of the
 metric over an interval, and the configuration of the highest upper confidence bound. Here gains are ranked, so that
-one training that goes astray does not hide the differences between the others, and time is a dimension with a length
-scale of its own.
+one diverging training does not hide the differences between the others, and time is a dimension with its own length
+scale.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tunelight.space.domains import spell
 
 _KINDS: Final = ("uniform", "quniform", "loguniform", "qloguniform")
 _REMEMBERED: Final = 200
-"""How many intervals are learned from: a Gaussian process costs the cube of that."""
+"""How many of the last intervals are used: the cost of a Gaussian process grows with their cube."""
 _LEAST: Final = 2
-"""How many intervals are needed before anything is learned from them, for each dimension."""
+"""How many intervals are needed for each dimension before they are used."""
 _DRAWN: Final = 500
-"""How many configurations are tried all over the domains, and as many near the parent's."""
+"""How many candidates are drawn from the domains, and as many near the parent's configuration."""
 _NEAR: Final = 0.1
-"""How far those lie apart from it: a standard deviation, in widths of a domain."""
+"""The standard deviation of the latter, in widths of a domain."""
 _BOLD: Final = 2.0
 """How many standard deviations above the mean the upper confidence bound lies."""
 
 
 class Interval(NamedTuple):
-    """What a member has trained under since its report ``number``, and what it was worth then."""
+    """The values that a member has trained with since its report ``number``, and its loss then."""
 
     number: int
     loss: float
@@ -47,7 +47,7 @@ class Interval(NamedTuple):
 
 
 class Gains:
-    """What members of a population gained from report to report, and under which values.
+    """What members of a population gained between comparisons, and with which values.
 
     Raises: SettingsError without scikit-learn, or if there is no real number with bounds among ``domains``.
     """
@@ -63,7 +63,7 @@ class Gains:
         self._open: dict[str, Interval] = {}
 
     def heard(self, trial_id: str, number: int, loss: float, config: Mapping[str, Any], *, due: bool) -> None:
-        """Learn from a member's report; an interval ends where one is ``due``."""
+        """Learn from a member's report; a ``due`` one ends an interval."""
         begun = self._open.get(trial_id)
         if begun is None:
             self.begin(trial_id, number, loss, config)
@@ -73,15 +73,15 @@ class Gains:
             self._open[trial_id] = Interval(number, loss, begun.point)
 
     def begin(self, trial_id: str, number: int, loss: float, config: Mapping[str, Any]) -> None:
-        """Begin a member's interval: it is worth ``loss`` now, and trains on under ``config``."""
+        """Begin a member's interval, with its current loss and the ``config`` that it trains on with."""
         self._open[trial_id] = Interval(number, loss, self._point(config))
 
     def running(self, trial_id: str) -> Interval | None:
-        """Return the interval that a member is in, if it is in one."""
+        """Return the current interval of a member, if any."""
         return self._open.get(trial_id)
 
     def go_back(self, trial_id: str, interval: Interval | None) -> None:
-        """Let a member be in another interval after all; None: in none, so that its next report begins one."""
+        """Restore a member's earlier interval; None: its next report begins one."""
         self._open.pop(trial_id, None)
         if interval is not None:
             self._open[trial_id] = interval
@@ -89,10 +89,10 @@ class Gains:
     def choose(
         self, trial_id: str, number: int, config: Mapping[str, Any], rng: np.random.RandomState
     ) -> dict[str, float]:
-        """Return the values of most promise from report ``number`` on, for who learns from ``config``, by dotted key.
+        """Return the most promising values, by dotted key, from report ``number`` on, for one that adopts ``config``.
 
-        Nothing, as long as too little is known. What the others train under now counts as known, but not what comes
-        of it (the paper's batches), so that those who choose at the same time do not all choose the same.
+        Nothing while too little is known. The values that others train with now count with their expected gain (the
+        paper's batches), so that members that choose at the same time do not all choose the same.
         """
         parent = self._point(config)
         drawn = rng.random_sample((_DRAWN, len(parent)))
@@ -114,13 +114,13 @@ class Gains:
         return {"seen": [[*begun, gain] for begun, gain in self._seen], "open": dict(self._open)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take up what ``state`` returned."""
+        """Load what ``state`` returned."""
         self._seen.clear()
         self._seen.extend((_interval(begun), gain) for *begun, gain in state["seen"])
         self._open = {key: _interval(begun) for key, begun in state["open"].items()}
 
     def _point(self, config: Mapping[str, Any]) -> tuple[float, ...]:
-        """Return where a configuration lies; in the middle where it lacks a value."""
+        """Return a configuration as a point in the unit cube; 0.5 for missing values."""
         return tuple(_place(domain, _found(config, key)) for key, domain in self._domains.items())
 
 
@@ -136,7 +136,7 @@ def check_installed() -> None:
 def _promise(
     seen: list[tuple[Interval, float]], number: int, others: list[tuple[float, ...]], points: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    """Return the upper confidence bound of what each of ``points`` gains at report ``number``."""
+    """Return the upper confidence bound of the gain at each of ``points``, at report ``number``."""
     from sklearn.exceptions import ConvergenceWarning  # an extra, and it takes a second
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -152,7 +152,7 @@ def _promise(
     gains = (ranks - ranks.mean()) / (ranks.std() or 1.0)
     scales = RBF(np.full(known.shape[1], 0.5), (0.1, 10.0))
     kernel = ConstantKernel(1.0, (0.1, 10.0)) * scales + WhiteKernel(0.3, (0.01, 2.0))
-    with warnings.catch_warnings(), threadpool_limits(1):  # more threads take as long, and cores that train
+    with warnings.catch_warnings(), threadpool_limits(1):  # more threads take as long, and take cores from training
         warnings.simplefilter("ignore", ConvergenceWarning)  # a scale at its bound says that it does not matter
         process = GaussianProcessRegressor(kernel).fit(known, gains)
         if others:
@@ -177,7 +177,7 @@ def _found(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _place(domain: Any, value: Any) -> float:
-    """Return where a value lies in its domain, from 0 to 1."""
+    """Return a value's position in its domain, from 0 to 1."""
     name, (lower, upper, *_) = spell(domain)
     if not is_number(value):
         return 0.5
@@ -188,7 +188,7 @@ def _place(domain: Any, value: Any) -> float:
 
 
 def _value(domain: Any, place: float) -> float:
-    """Return the value at a place between 0 and 1 of a domain."""
+    """Return the value at a position between 0 and 1 in a domain."""
     name, (lower, upper, *_) = spell(domain)
     if "log" in name:
         value = math.exp(math.log(lower) + place * (math.log(upper) - math.log(lower)))

@@ -1,11 +1,11 @@
-"""GangPBT: population-based training whose members hand over weights from gang to gang, through memory.
+"""GangPBT: population-based training that passes weights from gang to gang through memory.
 
 Jaderberg et al., "Population Based Training of Neural Networks" (https://arxiv.org/abs/1711.09846), in its
 asynchronous form with truncation selection: every ``perturbation_interval`` reports a member is compared with the
-others' last reports. One of the best quarter offers its state, a copy in Ray's object store; one of the worst takes
-over what one of the best has offered last, and goes on with a mutation of its configuration. Both gangs train on.
+others' last reports. A member of the best quarter offers its state, a copy in Ray's object store; one of the worst
+takes over the last offer of one of the best, and goes on with a mutation of its configuration. Both gangs train on.
 
-Knows Ray Tune's scheduler interface and ``messages`` only; reads no clock and draws from a generator of its own.
+Knows Ray Tune's scheduler interface and ``messages`` only; reads no clock, and has its own random generator.
 """
 
 from __future__ import annotations
@@ -50,53 +50,53 @@ _ADOPTED: Final = f"{RESULT_KEY}/adopted"
 
 @dataclass
 class _Member:
-    """One trial of the population, as its reports showed it."""
+    """One trial of the population. ``save`` writes the fields by these names."""
 
     index: int
     loss: float | None = None
-    """The metric of its last report, negated where more is better; infinite for NaN, None before there is one."""
+    """The metric of its last report, negated if more is better; infinite for NaN, None before the first report."""
     reports: int = 0
     due: int = 0
     """The report at which it is next compared."""
     offered: int | None = None
-    """The report whose state it offered last; None while there is nothing of its own to be had."""
+    """The report whose state it offered last; None if there is no offer."""
     worth: float = math.inf
     """The loss at that report."""
     leaves: bool = False
-    """Whether it adopted at its last report, and is to let another have its gang at the next one."""
+    """Whether it adopted at its last report, and pauses at the next one for another member."""
     told: bool = False
-    """Whether its gang knows that it may run on to ``due``."""
+    """Whether its gang was told to run on to ``due``."""
     ended: bool = False
 
 
 class GangPBT(ByMetric, FIFOScheduler):
     """Train a population: the worst take over the best ones' weights and a mutation of their settings.
 
-    Every member is asked at each ``perturbation_interval``-th report. Among the best quarter it offers its state: one
-    copy in memory. Among the worst, and worse than the member drawn from the best, it adopts what that one offered
-    last, weights and optimizer states, and goes on where it is with a mutation of that one's configuration. Where what
-    was offered is gone, or does not fit into the training as it is built, the trial starts anew on its warm gang from
-    the other's last checkpoint, also with its epochs and steps; where there is none, it goes on as it was.
+    Every ``perturbation_interval`` reports a member is compared with the others. Among the best quarter it offers its
+    state: one copy in memory. Among the worst, and worse than the member drawn from the best, it adopts that member's
+    last offer, weights and optimizer states, and goes on with a mutation of that member's configuration. If the offer
+    is gone, or does not fit the model as it is built, the trial starts again on its warm gang from the other's last
+    checkpoint, with its epochs and steps; without a checkpoint, it goes on unchanged.
 
     A population larger than the cluster takes turns of ``perturbation_interval`` reports, and no member runs far ahead
-    of the slowest, or it would find nobody to be compared with. A pause costs a checkpoint, and a start on a warm gang.
-    Who adopts as its turn ends trains on to its next report, which says what came of it, and pauses then.
+    of the slowest, so that there are reports to compare with. A pause costs a checkpoint, and a start on a warm gang.
+    A member that adopts as its turn ends trains on to its next report, which shows the result, and pauses then.
 
     Args:
         metric: reported name to compare; None takes what Tune is told.
         mode: "min" or "max"; None takes what Tune is told.
         perturbation_interval: reports from one comparison to the next (4).
         hyperparam_mutations: what is mutated: {dotted key: domain, list of values, or function that draws one}. None:
-            the real numbers of the sweep's search space that are not of ``data.*`` or ``trainer.*``.
-        quantile_fraction: how many are the best, and the worst, of all (0.25; at most 0.5).
-        resample_probability: how often a value is drawn anew from its domain (0.25); else it is perturbed.
-        perturbation_factors: what it is multiplied by then, one of them; a choice moves to a neighbour in its list.
-        max_t: the last report; nobody learns anything at it (None: unknown).
+            the real numbers of the sweep's search space that are not in ``data.*`` or ``trainer.*``.
+        quantile_fraction: the share of members that count as the best, and as the worst (0.25; at most 0.5).
+        resample_probability: how often a value is drawn from its domain again (0.25); else it is perturbed.
+        perturbation_factors: a perturbed value is multiplied by one of them; a choice moves to a neighbour in its list.
+        max_t: the last report, at which members are not compared (None: unknown).
         seed: of parents and mutations (0): the same order of reports gives the same decisions.
         max_lead: how many reports a member may be ahead of the slowest before it is paused (None: two intervals).
         explore: how values are changed. "perturb": as above, at random. "pb2": real numbers with bounds are chosen
-            where the population is likely to gain most, by what it has gained so far (needs scikit-learn: the extra
-            "pb2"); all others, and as long as too little is known, by "perturb".
+            where the population is likely to gain most, by its gains so far (needs scikit-learn: the extra "pb2");
+            other values, and all while too little is known, by "perturb".
 
     Raises: SettingsError. Runs on: driver.
     """
@@ -141,7 +141,7 @@ class GangPBT(ByMetric, FIFOScheduler):
         self._before: dict[str, tuple[int, dict[str, Any], Interval | None]] = {}
         self._exploits = 0
         self.on_change: Callable[[str, int, Mapping[str, Any], str | None, int | None], object] | None = None
-        """Told of each change: trial, its report, its configuration from then on, whose it is and of which report."""
+        """Called at each change with trial, report, new configuration, and the parent with its report."""
 
     @property
     def num_exploits(self) -> int:
@@ -149,11 +149,11 @@ class GangPBT(ByMetric, FIFOScheduler):
         return self._exploits
 
     def initial_decision(self) -> Continue:
-        """Return how far a new trial may run before its first report needs an answer."""
+        """Return the first report of a new trial that needs an answer."""
         return Continue(until=self._interval)
 
     def set_space(self, domains: Mapping[str, Any]) -> None:
-        """Take the sweep's search space, by dotted key. Raises: SettingsError where nothing of it can be mutated."""
+        """Set the sweep's search space, by dotted key. Raises: SettingsError if nothing in it can be mutated."""
         mutations = default_mutations(domains) if self._mutations is None else self._mutations
         check_known(mutations, domains)
         if not mutations:
@@ -171,7 +171,7 @@ class GangPBT(ByMetric, FIFOScheduler):
     # -- Tune's interface ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Take a trial into the population, or back after an error."""
+        """Add a trial to the population, also again after an error."""
         check_judged("GangPBT", self._metric, self._mode)
         if not self._mutations:
             raise SettingsError(
@@ -183,11 +183,11 @@ class GangPBT(ByMetric, FIFOScheduler):
         self._trials[trial.trial_id] = trial
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
-        """Compare a member that is due: it offers, or adopts, and lets another have its gang if one waits."""
+        """Compare a member that is due: it offers, or adopts, and pauses if others wait."""
         member, number = self._members.get(trial.trial_id), result.get(TRAINING_ITERATION)
         if member is None or not isinstance(number, int):
             return str(TrialScheduler.CONTINUE)
-        self._heed(trial, result)
+        self._undo_failed_change(trial, result)
         member.reports, loss, due = number, self._loss(result), number >= member.due
         if loss is not None:
             member.loss = loss
@@ -202,7 +202,7 @@ class GangPBT(ByMetric, FIFOScheduler):
             return self._go_on(trial, member, member.due)
         pause = self._ahead(member) or should_yield(tune_controller, trial, self._reports)
         judged = due and loss is not None and not (pause and leaves)
-        # Who is paused at once could not say whether it adopted: it pauses at its next report, which does.
+        # Paused at once, it could not report whether it adopted: it pauses at its next report, which does.
         if judged and self._judge(trial, member, number + 1 if pause else member.due):
             member.leaves, member.told = pause, not pause
             return str(TrialScheduler.CONTINUE)
@@ -212,11 +212,11 @@ class GangPBT(ByMetric, FIFOScheduler):
         return self._go_on(trial, member, member.due)
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Leave a member that ended out of all comparisons."""
+        """Leave an ended member out of comparisons."""
         self._leave(trial)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Leave out a member that failed; it may be added again."""
+        """Leave out a failed member; it may be added again."""
         self._leave(trial)
 
     def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
@@ -230,12 +230,12 @@ class GangPBT(ByMetric, FIFOScheduler):
         return None if member is not None and self._ahead(member) else chosen
 
     def debug_string(self) -> str:
-        """Return one line: how many members there are, and how many took over another's weights."""
+        """Return one line: the number of members, and of exploits."""
         alive = sum(not member.ended for member in self._members.values())
         return f"Using GangPBT: {alive} of {len(self._members)} members train, {self._exploits} exploits"
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the population and the generator as JSON; configurations are Tune's to keep, and gangs begin anew."""
+        """Write the population and the generator as JSON; Tune keeps the configurations, and gangs start again."""
         kind, keys, *rest = self._rng.get_state(legacy=True)
         state = {
             "settings": self._settings(),
@@ -247,9 +247,9 @@ class GangPBT(ByMetric, FIFOScheduler):
         write_state(checkpoint_path, state)
 
     def restore(self, checkpoint_path: str) -> None:
-        """Take up what ``save`` wrote; offers are gone, so that the next are taken from checkpoints.
+        """Load what ``save`` wrote; offers are gone, so that checkpoints stand in for them.
 
-        Raises: SettingsError, if it was written under other settings.
+        Raises: SettingsError if it was written under other settings.
         """
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
         agreed(self._settings(), state["settings"], "a GangPBT", checkpoint_path)
@@ -263,7 +263,7 @@ class GangPBT(ByMetric, FIFOScheduler):
     # -- the rule -----------------------------------------------------------------------------------
 
     def _go_on(self, trial: Trial, member: _Member, until: int | None) -> str:
-        """Tell a member's gang up to which report it need not ask, unless it knows."""
+        """Send a member's gang the next report that needs an answer, unless it knows."""
         if not member.told:
             check_is_gang(trial)
             tell(trial, Continue(until))
@@ -271,7 +271,7 @@ class GangPBT(ByMetric, FIFOScheduler):
         return str(TrialScheduler.CONTINUE)
 
     def _judge(self, trial: Trial, member: _Member, until: int) -> bool:
-        """Let a member offer or adopt; return whether it adopts, and so is told how far it may run."""
+        """Let a member offer or adopt; return whether it adopts, which includes how far it may run."""
         worst, best = self._quantiles()
         if trial.trial_id in worst:
             parents = [key for key in best if self._members[key].offered is not None]
@@ -302,8 +302,8 @@ class GangPBT(ByMetric, FIFOScheduler):
         if self.on_change is not None:
             self.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
 
-    def _heed(self, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Take a change back that could not be made: the other's state was gone, and it had no checkpoint."""
+    def _undo_failed_change(self, trial: Trial, result: Mapping[str, Any]) -> None:
+        """Undo a change that could not be made: the parent's state was gone, and it had no checkpoint."""
         told = self._before.pop(trial.trial_id, None)
         if told is None or result.get(_ADOPTED) != "none":
             return
@@ -316,9 +316,9 @@ class GangPBT(ByMetric, FIFOScheduler):
             self.on_change(trial.trial_id, number, config, None, None)
 
     def _quantiles(self) -> tuple[set[str], list[str]]:
-        """Return the worst and the best of those that train, the best first.
+        """Return the worst and the best of the members that train, the best first.
 
-        Who has not reported yet takes a place among the worst, so that the first to report are not judged by so few.
+        Members without a report count among the worst, so that the first to report are not compared with only a few.
         """
         alive = self._alive()
         order = sorted(alive, key=lambda key: (alive[key].loss is None, _of(alive[key]), alive[key].index))
@@ -327,7 +327,7 @@ class GangPBT(ByMetric, FIFOScheduler):
         return set(order[len(order) - count :]), best
 
     def _alive(self) -> dict[str, _Member]:
-        """Return the members that are to report again; Tune adds ended trials, too, when it restores a sweep."""
+        """Return the members that will report again; Tune adds ended trials, too, when it restores a sweep."""
         trials = self._trials
         return {
             key: one
@@ -343,12 +343,12 @@ class GangPBT(ByMetric, FIFOScheduler):
             self._gains.go_back(trial.trial_id, None)
 
     def _ahead(self, member: _Member) -> bool:
-        """Tell whether a member is to wait for the slowest."""
+        """Tell whether a member has to wait for the slowest."""
         slowest = min((one.reports for one in self._alive().values()), default=member.reports)
         return member.reports - slowest > self._lead
 
     def _reports(self, trial: Any) -> tuple[int, int]:
-        """Return how much a trial has had of the cluster: whoever has had less comes first."""
+        """Return how much a trial has had of the cluster, as a sort key."""
         member = self._members.get(trial.trial_id)
         return (member.reports, member.index) if member is not None else (0, len(self._members))
 

@@ -1,4 +1,4 @@
-"""The rule of successive halving in its promotion form: who goes on, who waits, who is promoted late."""
+"""Successive halving in its promotion form: which trials go on, which wait, and which are promoted later."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Verdict = Literal["go on", "pause", "stop"]
 
 
 class Promotion:
-    """Rungs at ``grace * eta ** k`` below ``max_t``, and who may go past each.
+    """Rungs at ``grace * eta ** k`` below ``max_t``, and which trials may go past each.
 
-    A trial may that is among the best ``floor(n / eta)`` of the ``n`` filed at a rung. Of a rung to which no further
-    trial can come, as far as is known, at least the best may. ``worth``: whether it pays for a paused trial to go on.
+    A trial may if it is among the best ``floor(n / eta)`` of the ``n`` filed at a rung. Of a rung that no further trial
+    can reach, as far as is known, at least the best may. ``worth``: whether it pays for a paused trial to go on.
     """
 
     def __init__(
@@ -40,18 +40,18 @@ class Promotion:
             self.rungs.append(Rung(milestone))
             milestone *= eta
         self._nobody = False
-        """Whether it is known that nobody can be promoted, until something changes."""
+        """Whether it is known that no trial can be promoted, until something changes."""
 
     def changed(self) -> None:
-        """Note that what was found before of who may be promoted need not hold any more."""
+        """Note that trials may be promotable that were not before."""
         self._nobody = False
 
     def end_of(self, rung: int) -> float:
-        """Return the progress at which a trial comes to a rung of that number, or to its end."""
+        """Return the progress at the rung with this index, or at the end of a trial."""
         return self.rungs[rung].milestone if rung < len(self.rungs) else self.max_t
 
     def expected(self, member: Member) -> float:
-        """Return how much progress a trial is expected to make from here: 1/eta of it past each rung."""
+        """Return the progress that a trial is expected to make from here: 1/eta of it past each rung."""
         total, share, at = 0.0, 1.0, member.progress
         for number in range(member.target, len(self.rungs) + (self.pasha is None)):
             total += share * (self.end_of(number) - at)
@@ -59,13 +59,13 @@ class Promotion:
         return total
 
     def front(self) -> float:
-        """Return the highest milestone to which any trial has come; 0 before the first."""
+        """Return the highest milestone that any trial has reached; 0 before the first."""
         return max((rung.milestone for rung in self.rungs if len(rung)), default=0.0)
 
     def judge(self, member: Member, loss: float, *, ended: bool) -> Verdict:
-        """File a trial's report at every rung that it passes first, and say what is to become of it.
+        """File a trial's report at every rung that it reaches with it, and return what becomes of the trial.
 
-        ``ended`` files only: nobody asks what is to become of it.
+        ``ended``: only file the report.
         """
         at, first = member.progress, member.target
         member.loss = loss
@@ -81,9 +81,9 @@ class Promotion:
         return "go on" if self._passes(member, range(start, member.target)) else "pause"
 
     def promotable(self, *, idle: bool = False) -> Member | None:
-        """Return who is to be promoted first: the best of those paused at the highest rung where one may go on.
+        """Return the trial to promote first: the best one paused at the highest rung where one may go on.
 
-        ``idle``: nothing trains or waits, so that rungs are closed to which no paused trial is to be promoted.
+        ``idle``: nothing trains or waits, so that rungs are closed that no paused trial can be promoted to.
         """
         if self._nobody and not idle:
             return None
@@ -92,7 +92,7 @@ class Promotion:
         return found
 
     def promote(self, member: Member) -> bool:
-        """Let a paused trial go on; False where it had passed a further rung too, and now waits at that one."""
+        """Let a paused trial go on; False if it had passed a further rung, too, and now waits at that one."""
         self.rungs[member.at].leave(member.trial_id)
         self.changed()
         return self._passes(member, range(member.at, member.target), sure=1)
@@ -111,7 +111,7 @@ class Promotion:
         self.changed()
 
     def worst_first(self) -> list[str]:
-        """Return the paused trials, the lowest rung's worst first."""
+        """Return the paused trials, the worst of the lowest rung first."""
         return [trial_id for rung in self.rungs for trial_id in rung.waiting()]
 
     def state(self) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class Promotion:
         return [rung.state() for rung in self.rungs]
 
     def load(self, state: Iterable[Mapping[str, Any]]) -> None:
-        """Take up what ``state`` returned; trials that trained then are taken to come again."""
+        """Load what ``state`` returned; trials that trained then are expected to be added again."""
         saved = list(state)
         while self.pasha is not None and len(self.rungs) < len(saved):
             self.rungs.append(Rung(self.rungs[-1].milestone * self.eta))
@@ -151,14 +151,14 @@ class Promotion:
             self.changed()
 
     def _add_rung(self, trial_id: str) -> None:
-        """Add a rung if a trial that has come to the top one is out of order there."""
+        """Add a rung if a trial that has reached the top one ranks differently there."""
         top = self.rungs[-1]
         if self.pasha is not None and self.pasha.contradicts(top, self.rungs[-2], trial_id, self.eta):
             self.rungs.append(Rung(top.milestone * self.eta))
             self.pasha.rung_added()
 
     def _passes(self, member: Member, numbers: range, sure: int = 0) -> bool:
-        """Promote a trial past these rungs while it is among their best; the first ``sure`` ones it is."""
+        """Promote a trial past these rungs while it is among their best; past the first ``sure`` ones in any case."""
         for number in numbers:
             rung = self.rungs[number]
             if number >= numbers.start + sure and not self._may(member.trial_id, number):
@@ -175,9 +175,9 @@ class Promotion:
         return rung.among_best(trial_id, self.eta, closed=rung.rank(trial_id) == 0 and self._closed(number))
 
     def _closed(self, number: int) -> bool:
-        """Tell whether no further trial can come to a rung, as far as is known.
+        """Tell whether no further trial can reach a rung, as far as is known.
 
-        Nor can any come to those below then, so that the best one that waits there is still to go on.
+        Then none can reach those below either, where the best one that waits may still go on.
         """
         if self._members.any_towards(number):
             return False

@@ -1,4 +1,4 @@
-"""Rungs of successive halving: who was filed, who is among the best, who waits, who went on."""
+"""Rungs of successive halving: which trials reached them, are among the best, wait, or went on."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from sortedcontainers import SortedList
 from tunelight.schedulers.common import top_count
 
 _LATE: Final = 1.5
-"""Among the best 1/eta to this power is who is promoted late."""
+"""A trial is promoted later only if it is among the best 1/eta to this power."""
 
 
 @dataclass
 class Rung:
-    """One milestone, with what trials were worth when they first came to it; O(log n) an operation.
+    """One milestone, with the losses of trials when they first reached it; O(log n) per operation.
 
-    Trials are compared by (loss, order of arrival): of equals the earlier wins, so that no two tie.
+    Trials are compared by (loss, order of arrival), so that there are no ties: of equals the earlier is better.
     """
 
     milestone: float
     filed: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Trial id -> (loss, order of arrival), in that order."""
     promoted: set[str] = field(default_factory=set)
-    """Trials that went past this rung."""
+    """Ids of the trials that went past this rung."""
     _order: SortedList = field(default_factory=SortedList)
     _waiting: SortedList = field(default_factory=SortedList)
 
@@ -33,33 +33,33 @@ class Rung:
         return len(self.filed)
 
     def file(self, trial_id: str, loss: float) -> None:
-        """File a trial that is here for the first time."""
+        """File a trial that reaches this rung for the first time."""
         key = (loss, len(self.filed))
         self.filed[trial_id] = key
         self._order.add(key)
 
     def rank(self, trial_id: str) -> int:
-        """Return how many of those filed are better than a trial that is filed here."""
+        """Return how many filed trials are better than this one."""
         return int(self._order.bisect_left(self.filed[trial_id]))
 
     def among_best(self, trial_id: str, eta: float, *, closed: bool) -> bool:
-        """Tell whether a trial is among the best 1/eta; of a closed rung at least one is."""
+        """Tell whether a trial is among the best 1/eta; at least one is, if the rung is closed."""
         return self.rank(trial_id) < self._best(eta, closed=closed)
 
     def wait(self, trial_id: str) -> None:
-        """Let a paused trial wait here, so that it may be promoted later."""
+        """Let a paused trial wait here for a promotion."""
         self._waiting.add((*self.filed[trial_id], trial_id))
 
     def leave(self, trial_id: str) -> None:
-        """Take a trial from those that wait, if it is among them."""
+        """Remove a trial from those that wait, if it is among them."""
         if trial_id in self.filed:
             self._waiting.discard((*self.filed[trial_id], trial_id))
 
     def ready(self, eta: float, *, closed: bool) -> Iterator[str]:
-        """Yield those that wait and are worth a late promotion by now, the best first.
+        """Yield the waiting trials that may be promoted now, the best first.
 
-        They are among the best 1/eta^1.5, or the very best: whoever came to be among the best 1/eta only as the rung
-        filled up stands at its margin, and would be dropped at the next one as a rule, for the price of a tail.
+        They are among the best 1/eta^1.5, or the best: a trial that came to be among the best 1/eta only as the rung
+        filled up is at its margin, and would usually be dropped at the next rung, which only prolongs the sweep.
         """
         n = top_count(len(self.filed), eta)
         late = max(top_count(len(self.filed), eta**_LATE), 1 if closed or n else 0)
@@ -69,11 +69,11 @@ class Rung:
             yield trial_id
 
     def waiting(self) -> list[str]:
-        """Return who waits, worst first."""
+        """Return the waiting trials, the worst first."""
         return [trial_id for *_, trial_id in reversed(self._waiting)]
 
     def cutoff(self, eta: float, *, closed: bool = False) -> float | None:
-        """Return the loss of the last that is among the best 1/eta; None where nobody is yet."""
+        """Return the loss of the last trial among the best 1/eta; None if there is none yet."""
         n = min(self._best(eta, closed=closed), len(self.filed))
         return float(self._order[n - 1][0]) if n else None
 
@@ -86,7 +86,7 @@ class Rung:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take up what ``state`` returned."""
+        """Load what ``state`` returned."""
         self.filed = {trial_id: (loss, order) for order, (trial_id, loss) in enumerate(state["losses"].items())}
         self._order = SortedList(self.filed.values())
         self.promoted = set(state["promoted"])

@@ -1,4 +1,4 @@
-"""How fast gangs of each size train, and what a resize costs: learned from what trials report."""
+"""The speed of gangs by their size, and the cost of a resize, learned from trials' reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RECENT: Final = 32
 
 @dataclass(slots=True)
 class Pace:
-    """One trial's last report (its progress, its second of training, its workers), and what it showed."""
+    """One trial's last report (its progress, its second of training, its workers), and its measured speed."""
 
     progress: float = 0.0
     second: float = 0.0
@@ -22,9 +22,9 @@ class Pace:
     fresh: bool = True
     """Whether the next interval includes a start."""
     each: dict[int, float] = field(default_factory=dict)
-    """Workers -> seconds a unit of progress, from the last interval without start or resize."""
+    """Workers -> seconds per unit of progress, from the last interval without start or resize."""
     burden: tuple[float, float, bool] | None = None
-    """Seconds, units and whether it was a start, of the last interval with one, until the next is known."""
+    """Seconds, units and whether it was a start, of the last interval with a start or resize, until it is evaluated."""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class _Recent:
 
 
 class Speed:
-    """Learns seconds a unit of progress by size of gang, what doubling a gang gains, and what a resize costs.
+    """Learns seconds per unit of progress by size of gang, the gain of doubling a gang, and the cost of a resize.
 
-    Until it is measured, doubling is taken to halve the time, and a resize to cost what the fastest start did (or
-    nothing): warm workers meet anew in both. What a growth waits for, the start of new workers, is no cost of it.
+    Until they are measured, doubling is assumed to halve the time, and a resize to cost as much as the fastest start
+    (or nothing): in both, warm workers meet again. The start of new workers is not part of the cost of a resize.
     """
 
     def __init__(self) -> None:
@@ -51,10 +51,10 @@ class Speed:
         self._start = _Recent()
         self._shortest_start_s = math.inf
         self.longest_start_s = 0.0
-        """What the slowest start so far has cost, in seconds: a cold one, as a rule."""
+        """The slowest start so far in seconds, usually a cold one."""
 
     def heard(self, pace: Pace, progress: float, second: float, workers: int) -> None:
-        """Learn from one report of a trial, whose ``pace`` is brought up to date."""
+        """Learn from a report of a trial, and update its ``pace``."""
         units, passed = progress - pace.progress, second - pace.second
         if units > 0 and passed > 0:
             if pace.fresh or workers != pace.workers:
@@ -65,11 +65,11 @@ class Speed:
         pace.progress, pace.second, pace.workers = progress, second, workers
 
     def restarted(self, pace: Pace) -> None:
-        """Note that a trial's next report comes from another start."""
+        """Note that a trial was started again."""
         pace.fresh, pace.burden, pace.workers = True, None, 0
 
     def each(self, workers: int) -> float:
-        """Return seconds a unit of progress on so many workers; NaN where none of any size was measured."""
+        """Return seconds per unit of progress on this many workers; NaN before the first measurement."""
         if workers in self._each:
             return self._each[workers].middle
         if not self._each:
@@ -78,13 +78,13 @@ class Speed:
         return self._each[near].middle * self.factor(near, workers)
 
     def factor(self, now: int, then: int) -> float:
-        """Return by how much time a unit of progress changes when ``now`` workers become ``then``."""
+        """Return the ratio of a unit of progress's time on ``then`` workers to that on ``now`` workers."""
         small, large = sorted((now, then))
         shrink = float(2.0 ** -(math.log2(large / small) * self.gain(large))) if large > small else 1.0
         return shrink if then >= now else 1.0 / shrink
 
     def gain(self, workers: int) -> float:
-        """Return log2 of how much faster twice the workers are, at about this size (1: twice as fast)."""
+        """Return log2 of the speed-up by doubling a gang to about this size (1: twice as fast)."""
         if not self._gain:
             return 1.0
         near = min(self._gain, key=lambda size: abs(math.log2(size / workers)))
@@ -92,13 +92,13 @@ class Speed:
 
     @property
     def resize_s(self) -> float:
-        """What a resize costs, in seconds."""
+        """The cost of a resize in seconds."""
         known = self._resize.middle if self._resize.values else self._shortest_start_s
         return max(known, 0.0) if math.isfinite(known) else 0.0
 
     @property
     def start_s(self) -> float:
-        """What a start costs, in seconds."""
+        """The cost of a start in seconds."""
         return max(self._start.middle, 0.0) if self._start.values else 0.0
 
     def _learn(self, pace: Pace, each: float, workers: int) -> None:
@@ -121,7 +121,7 @@ class Speed:
 
 
 def sizes(min_workers: int, max_workers: int) -> list[int]:
-    """Return the sizes that a gang may have: ``least``, its doubles, and ``most``."""
+    """Return the sizes that a gang may have: ``min_workers``, that doubled again and again, and ``max_workers``."""
     found = [min_workers]
     while found[-1] * 2 <= max_workers:
         found.append(found[-1] * 2)

@@ -1,4 +1,4 @@
-"""Turns: how a population that is larger than the cluster shares it."""
+"""Time sharing: how a population that is larger than the cluster takes turns on it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ray.tune.experiment import Trial
 from tunelight.compat.ray import cluster_size
 
 Order = Callable[[Any], tuple[int, int]]
-"""How much a trial has had: whoever has had less comes first."""
+"""How much a trial has had of the cluster, as a sort key: those that have had less come first."""
 
 
 def next_trial(controller: Any, order: Order) -> Any:
-    """Return the trial to run next: the first in order of those that Tune has promised a gang, else of those that wait.
+    """Return the trial to run next: the first in order of the pending ones, else of the paused ones.
 
-    Only one that waits is promised a gang at a time, so that who comes back later with less may still come first.
+    Only one paused trial at a time becomes pending, so that one that pauses later with less may still come first.
     """
     trials = controller.get_trials()
     for status in (Trial.PENDING, Trial.PAUSED):
@@ -28,7 +28,7 @@ def next_trial(controller: Any, order: Order) -> Any:
 
 
 def should_yield(controller: Any, trial: Any, order: Order) -> bool:
-    """Tell whether a trial is to let another have its gang: one waits that has had no more, and there is no room."""
+    """Tell whether a trial should release its gang: another one waits that has had no more, and there is no room."""
     try:
         live = [one for one in controller.get_live_trials() if not one.is_finished()]
         waiting = [one for one in live if one is not trial and one.status in (Trial.PENDING, Trial.PAUSED)]
@@ -38,13 +38,13 @@ def should_yield(controller: Any, trial: Any, order: Order) -> bool:
 
 
 def max_gangs(controller: Any, trial: Any) -> float:
-    """Return how many gangs like this trial's the cluster can hold, by its CPUs and GPUs; infinity if nobody says."""
+    """Return how many gangs like this trial's the cluster can hold, by CPUs and GPUs; infinity if that is not known."""
     size = cluster_size(controller)
     if size is None:
         return math.inf
-    most = math.inf
+    count = math.inf
     for name, total in zip(("CPU", "GPU"), size, strict=True):
         needed = sum(bundle.get(name, 0) for bundle in trial.placement_group_factory.bundles)
         if needed:
-            most = min(most, math.floor(total / needed + 1e-9))
-    return most
+            count = min(count, math.floor(total / needed + 1e-9))
+    return count

@@ -1,4 +1,4 @@
-"""Until: train to a report, and no further."""
+"""Until: a scheduler that stops trials at a given report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tunelight.messages import Continue
 
 
 class Until(FIFOScheduler):
-    """Stop every trial at its report ``number``, and let no new trial begin unless ``admits`` says so.
+    """Stop every trial at its report ``number``.
 
     Args:
         number: the report, from 1.
-        new: whether trials may begin that are not of an earlier run (True).
+        new: whether new trials may begin, beside those of an earlier run (True).
     """
 
     replayable = True
@@ -30,10 +30,10 @@ class Until(FIFOScheduler):
         return self._new
 
     def initial_decision(self) -> Continue:
-        """Let a trial run on unasked to the report at which it ends."""
+        """Let a trial run without answers to the report at which it ends."""
         return Continue(until=self._number)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Stop the trial where it has come far enough."""
+        """Stop the trial at the report."""
         done = result.get("training_iteration", 0) >= self._number
         return TrialScheduler.STOP if done else TrialScheduler.CONTINUE

@@ -1,4 +1,4 @@
-"""Where configurations come from: Ray Tune Searchers, and the sweep's own way of asking them."""
+"""Ray Tune Searchers that suggest configurations, and the SearchAlgorithm of a sweep that asks them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what costs an import of its own when it is asked for: Optuna takes half a second."""
+    """Import OptunaSearcher on demand: Optuna takes half a second to import."""
     if name == "OptunaSearcher":
         from tunelight.searchers.optuna import OptunaSearcher
 

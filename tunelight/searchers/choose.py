@@ -1,4 +1,4 @@
-"""From a sweep's settings to a searcher object."""
+"""Build the searcher that a sweep's settings name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tunelight.space import SearchSpace
 
 _BLIND = ("random", "grid")
-"""Searchers of ours that learn nothing, and take no options."""
+"""tunelight's searchers that learn nothing, and take no options."""
 _ELSEWHERE = {
     **dict.fromkeys(("optuna", "hyperopt", "bohb", "tpesampler"), "tpe"),
     **dict.fromkeys(
@@ -26,7 +26,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("grid_search", "gridsampler", "bruteforcesampler"), "grid"),
     **dict.fromkeys(("random_search", "variant_generator", "basic_variant", "randomsampler", "none"), "random"),
 }
-"""Other programs' names of searchers, by ours."""
+"""Other libraries' names of searchers -> ours."""
 
 
 def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
@@ -106,7 +106,7 @@ def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: S
 
 
 def _no_searcher(given: Any, valid: list[str]) -> str:
-    """Say why something is no searcher: another program's name, a class, or nothing of the kind."""
+    """Return the error for an object that is no searcher: another library's name, a class, or something else."""
     others = "a Ray Tune Searcher, tunelight's OptunaSearcher or an Optuna sampler"
     kind = given if isinstance(given, type) else type(given)
     if isinstance(given, type) and (hasattr(given, "suggest") or hasattr(given, "sample_relative")):

@@ -1,4 +1,4 @@
-"""Ray Tune's domains as Optuna has them, and values on the way between the two."""
+"""Ray Tune's domains as Optuna's distributions, and values converted between the two."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from optuna.distributions import (
 from optuna.trial import Trial, TrialState, create_trial
 
 from tunelight.space.domains import spell, whole_bounds
-from tunelight.space.plain import plain
+from tunelight.space.plain import to_plain_config
 
 _PLAIN = (bool, int, float, str)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One key of a space as Optuna has it; ``choices``: the values of its categories, where it stores texts for them.
+    """A key of a space as Optuna's distribution; ``choices``: its values by the texts that stand for them in the study.
 
-    Optuna's storages hold plain values only, and tell equal ones from each other no more than ``==`` does.
+    Texts stand for choices that are no plain values, or that ``==`` does not tell apart: Optuna's storages cannot hold
+    them.
     """
 
     key: str
@@ -45,10 +46,10 @@ class Parameter:
         return chosen if self.choices is None else self.choices[chosen]
 
     def stored(self, value: Any) -> Any:
-        """Return how the study holds a value, also a recorded one. Raises: ValueError where it lies outside."""
+        """Return a value, also a recorded one, as the study stores it. Raises: ValueError outside of the domain."""
         if self.choices is not None:
             found = [text for text, choice in self.choices.items() if _same(choice, value)]
-            found += [text for text, choice in self.choices.items() if plain(choice) == value]
+            found += [text for text, choice in self.choices.items() if to_plain_config(choice) == value]
             if not found:
                 raise ValueError("it is none of the choices")
             value = found[0]
@@ -65,9 +66,9 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def parameter_of(key: str, domain: Any) -> Parameter | None:
-    """Return a key's domain as Optuna has it; None where Optuna has no word for it.
+    """Return a key's domain as Optuna's distribution; None if Optuna has no such distribution.
 
-    Those are ``qloguniform``, ``qlograndint``, ``randn``, ``qrandn``, ``sample_from`` and domains of the user's own.
+    It has none for ``qloguniform``, ``qlograndint``, ``randn``, ``qrandn``, ``sample_from`` and users' own domains.
     An upper bound that Ray Tune excludes (``randint``, ``lograndint``) is excluded there too.
     """
     name, arguments = spell(domain)
@@ -91,13 +92,13 @@ def parameter_of(key: str, domain: Any) -> Parameter | None:
 
 
 def _categorical(key: str, values: Sequence[Any]) -> Parameter:
-    """Return a choice; texts stand for its values where these are no plain ones, or equal each other."""
+    """Return a choice; texts stand for its values if these are not plain, or equal each other."""
     usual = all(value is None or type(value) in _PLAIN for value in values)
     if usual and len(set(values)) == len(values):
         return Parameter(key, CategoricalDistribution(tuple(values)))
     texts: dict[str, Any] = {}
     for value in values:
-        text = value if isinstance(value, str) else json.dumps(plain(value))
+        text = value if isinstance(value, str) else json.dumps(to_plain_config(value))
         texts[text if text not in texts else f"{text} ({len(texts)})"] = value
     labels: tuple[CategoricalChoiceType, ...] = tuple(texts)
     return Parameter(key, CategoricalDistribution(labels), texts)

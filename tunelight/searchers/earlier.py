@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.record import (
     ERROR,
     FINISHED,
@@ -30,7 +30,7 @@ class Earlier:
     name: str
     state: str
     config: Mapping[str, Any]
-    """As its best report was trained under."""
+    """The configuration that its best report was trained under."""
     best: Sequence[float] = ()
     """All metrics in its best report; empty where there is none."""
     curve: Mapping[int, float] = field(default_factory=dict)
@@ -38,10 +38,10 @@ class Earlier:
 
 
 def read_earlier(folders: Iterable[str | os.PathLike[str]], objectives: Sequence[tuple[str, Mode]]) -> list[Earlier]:
-    """Return what can be learnt from the sweeps in ``folders``, judged by the metrics of this one.
+    """Return the trials of earlier sweeps that say something of their configuration, by this sweep's metrics.
 
-    Trials that failed by themselves say nothing of their configuration, nor do those without a report.
-    Raises: StorageError where there is no sweep; SettingsError where none of its trials reported the metrics.
+    Trials that failed for other reasons are left out, as are those without a report.
+    Raises: StorageError if there is no sweep; SettingsError if none of its trials reported the metrics.
     """
     found: list[Earlier] = []
     for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):
@@ -78,10 +78,8 @@ def _check_metrics(folder: Path, state: SweepState, metrics: Sequence[str]) -> N
     known = dict.fromkeys(name for trial in state.trials.values() for report in trial.history for name in report)
     for metric in metrics:
         if not any(_reports(state, metric)):
-            raise SettingsError(
-                f"warm_start: no trial of {folder} reported {metric!r}, by which this sweep judges."
-                f"{guess(metric, known)} They reported: {', '.join(known) or 'nothing'}."
-            )
+            start = f"warm_start: no trial of {folder} reported this sweep's metric"
+            raise SettingsError(unknown(start, metric, known, listed="They reported"))
 
 
 def _reports(state: SweepState, metric: str) -> Iterator[bool]:

@@ -1,4 +1,4 @@
-"""GridSearcher: every configuration of a space that has finitely many, in order."""
+"""GridSearcher: every configuration of a finite space, in order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tunelight.space.domains import spell, whole_bounds
 
 
 class GridSearcher(Searcher):
-    """Suggest each configuration once, the last key moving first; then say that there is none left.
+    """Suggest each configuration once, the last key changing fastest.
 
-    Keys are chosen from ``choice``, ``grid``, ``randint``, ``qrandint`` and ``quniform``. What is chosen may decide
-    which keys come after it (conditions): the configurations are the leaves of a tree, walked from left to right.
-    What breaks a constraint of the space is left out. Raises: SettingsError, naming the keys without an end.
+    Domains may be ``choice``, ``grid``, ``randint``, ``qrandint`` and ``quniform``. With conditions, a value decides
+    which keys follow: the configurations are the leaves of a tree, visited from left to right. Those that break a
+    constraint of the space are left out. Raises: SettingsError, naming the keys with infinitely many values.
     """
 
     def __init__(self, space: SearchSpace, metric: str | None = None, mode: str | None = None) -> None:
@@ -43,7 +43,7 @@ class GridSearcher(Searcher):
         return Searcher.FINISHED
 
     def _pick(self, taken: list[tuple[int, int]], key: str, domain: Any) -> Any:
-        """Return a key's value on the path, and note where that is among how many; beyond the path, the first."""
+        """Return a key's value on the path (beyond it: the first); add its index and their number to ``taken``."""
         values = self._values[key] or []
         path = self._path or []
         at = path[len(taken)] if len(taken) < len(path) else 0
@@ -51,7 +51,7 @@ class GridSearcher(Searcher):
         return values[at]
 
     def _step(self, taken: list[tuple[int, int]]) -> None:
-        """Go to the next leaf; at the last one, to the next point of the grid axes."""
+        """Move to the next leaf; after the last one, to the next point of the grid axes."""
         while taken and taken[-1][0] + 1 == taken[-1][1]:
             taken.pop()
         if taken:
@@ -64,10 +64,10 @@ class GridSearcher(Searcher):
         """Learn nothing."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Keep nothing: where it is follows from how often it was asked."""
+        """Save nothing: the position follows from the number of suggestions."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Need nothing; see ``save``."""
+        """Restore nothing; see ``save``."""
 
 
 def _values(domain: Any) -> list[Any] | None:
@@ -79,8 +79,8 @@ def _values(domain: Any) -> list[Any] | None:
         case (("choice" | "ordinal" | "grid_search"), [values]):
             return list(values)
         case (("randint" | "qrandint"), [low, high, *q]):
-            least, most = whole_bounds(low, high, *q)
-            return list(range(least, most + 1, *q))
+            first, last = whole_bounds(low, high, *q)
+            return list(range(first, last + 1, *q))
         case "quniform", [low, high, q]:
             return [low + q * index for index in range(round((high - low) / q) + 1)]
     return None

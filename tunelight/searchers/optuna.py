@@ -1,4 +1,4 @@
-"""OptunaSearcher: Optuna's samplers for a sweep, over a study that holds what became of its trials."""
+"""OptunaSearcher: Optuna's samplers for a sweep, over a study of its trials in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tunelight.searchers.study_copy import StudyCopy, storage_opener
 from tunelight.searchers.sweep import TrackingSearcher
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
-from tunelight.space.plain import plain
+from tunelight.space.plain import to_plain_config
 
 logger = logging.getLogger("tunelight")
 
@@ -40,7 +40,7 @@ _AT_RANDOM: Final = "The configuration is drawn at random instead."
 
 @dataclass
 class _Live:
-    """A trial of the study that has not ended; ``best``: what it reported when its first metric was best."""
+    """A trial of the study that has not ended; ``best``: its metrics in the report with the best first metric."""
 
     trial: optuna.Trial
     best: list[float] | None = None
@@ -50,15 +50,15 @@ class _Live:
 
 
 class OptunaSearcher(TrackingSearcher):
-    """Suggest what an Optuna sampler makes of the trials so far.
+    """Suggest configurations by an Optuna sampler.
 
-    The study is in memory. A copy of it, for optuna-dashboard and Optuna's own plots, is written by a thread of its
-    own to ``study.journal`` in the sweep's folder, or to ``study_storage``. A sweep that goes on rebuilds its study
-    from its record, never from the copy.
+    The study is in memory. A thread copies it to ``study.journal`` in the sweep's folder, or to ``study_storage``, for
+    optuna-dashboard and Optuna's own plots. A resumed sweep rebuilds its study from its record, never from the copy.
 
-    Suggestion n follows from the seed, n, and what the study was told before. Ends are told as they are: FINISHED is
-    COMPLETE with the trial's best report, STOPPED is PRUNED, ERROR and INTERRUPTED are FAIL; DIVERGED and OOM are
-    COMPLETE, but infeasible and infinitely bad. What breaks a constraint of the space is told so too, and never run.
+    Suggestion n depends on the seed, n, and what the study was told before. FINISHED trials are COMPLETE in the study,
+    with their best report, STOPPED ones PRUNED, ERROR and INTERRUPTED ones FAIL. Outcomes that blame the configuration
+    (DIVERGED, OOM) are COMPLETE, but infeasible and infinitely bad, and so are configurations that break a constraint
+    of the space, which are never run.
 
     Args:
         sampler: "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii", or an Optuna sampler, which is copied and
@@ -94,7 +94,7 @@ class OptunaSearcher(TrackingSearcher):
         self._storage = InMemoryStorage()
         self._study: optuna.Study | None = None
         self._live: dict[str, _Live] = {}
-        self._met = 0
+        self._seen = 0
         self._study_copy: StudyCopy | None = None
         self._warned: set[str] = set()
         if sampler is not None or self._objectives:  # a wrong one is refused here, as soon as it is known
@@ -120,7 +120,7 @@ class OptunaSearcher(TrackingSearcher):
         )
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
-        """Take what Tune tells, where nobody told it before; return False once the study has begun."""
+        """Take metric, mode and space from Tune where they are missing; return False once the study has begun."""
         if self._study is not None:
             return False
         if metric is not None and not self._objectives:
@@ -134,7 +134,7 @@ class OptunaSearcher(TrackingSearcher):
 
     @property
     def study(self) -> optuna.Study:
-        """The study in memory; it begins when it is first asked for."""
+        """The study in memory, created at its first use."""
         if self._study is None:
             count = len(self._objectives)
             if not count:
@@ -155,19 +155,19 @@ class OptunaSearcher(TrackingSearcher):
 
     @property
     def space(self) -> SearchSpace:
-        """What is searched. Raises: SettingsError where nobody said."""
+        """The search space. Raises: SettingsError if there is none yet."""
         if self._space is None:
             raise SettingsError("OptunaSearcher has nothing to search. Give it space=.")
         return self._space
 
-    def mirror_to(self, folder: Path) -> None:
+    def copy_to(self, folder: Path) -> None:
         """Write a copy of the study from now on: to ``study_storage``, or to the journal in a sweep's folder."""
         where = self.address or str(folder / STUDY_FILE)
         self._study_copy = StudyCopy(self.study, self._storage, storage_opener(where), where, folder)
         self._study_copy.start()
 
     def close(self, states: Mapping[str, str]) -> None:
-        """Tell the study of trials that were cut off with the sweep, by their recorded states, and end the copy."""
+        """End trials that were cut off with the sweep, by their recorded states, and the copy of the study."""
         for trial_id in list(self._live):
             self.end(trial_id, states.get(trial_id, INTERRUPTED))
         if self._study_copy is not None:
@@ -189,7 +189,7 @@ class OptunaSearcher(TrackingSearcher):
             try:
                 with quiet():
                     values = self._drawn(trial, number, generator(*words, 1))
-            except Exception as error:  # noqa: BLE001 - whatever a sampler raises would end the sweep
+            except Exception as error:  # noqa: BLE001 - an error of a sampler must not end the sweep
                 self._tell(trial, TrialState.FAIL)
                 self._say("error", f"{type(sampler).__name__} raised {type(error).__name__}: {error}. {_AT_RANDOM}")
                 break
@@ -204,7 +204,7 @@ class OptunaSearcher(TrackingSearcher):
         return self._begin(trial_id, self.study.ask(), self.space.dotted(config))
 
     def _drawn(self, trial: optuna.Trial, number: int, rng: np.random.RandomState) -> dict[str, Any]:
-        """Draw from the space what the sampler suggests, and by the domain itself what Optuna has no word for."""
+        """Draw a configuration: keys by the sampler, or by the domain itself if Optuna has no such distribution."""
 
         def choose(key: str, domain: Any) -> Any:
             parameter = self._parameters[key]
@@ -226,38 +226,38 @@ class OptunaSearcher(TrackingSearcher):
         return self.space.written(values)
 
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
-        """Take a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
+        """Add a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
         number, trial = self._number(trial_id), self.study.ask()
         if asked and not keeps_nothing(self.study.sampler):
             reseed(self.study.sampler, self._seed or 0, number, 0)
             with quiet():
-                trial.relative_params  # noqa: B018 - asked for what it leaves behind
+                trial.relative_params  # noqa: B018 - for what the sampler leaves with the trial
         self._begin(trial_id, trial, self.space.dotted(config))
 
     def learn(self, earlier: Sequence[Earlier]) -> int:
-        """Add trials of earlier sweeps to the study, as far as their keys are shared; return how many had any.
+        """Add trials of earlier sweeps to the study, by the keys that both spaces have; return how many had any.
 
-        A sampler that models all keys together, as all but TPE do, is only told of trials that have every key.
+        Samplers that model all keys together, which all but TPE do, get only the trials that have every key.
         """
-        whole = not isinstance(self.study.sampler, optuna.samplers.TPESampler)
-        wanted = {key for key, parameter in self._parameters.items() if parameter is not None}
+        all_keys = not isinstance(self.study.sampler, optuna.samplers.TPESampler)
+        modelled = {key for key, parameter in self._parameters.items() if parameter is not None}
         count = 0
         for one in earlier:
             params, others = self._split(self.space.dotted(one.config))
-            if params and (not whole or params.keys() >= wanted):
+            if params and (not all_keys or params.keys() >= modelled):
                 with quiet():
                     self.study.add_trial(
                         create_trial(
                             params={key: value for key, (value, _) in params.items()},
                             distributions={key: parameter.distribution for key, (_, parameter) in params.items()},
                             user_attrs={**others, "trial": one.name, "state": one.state},
-                            **self._told(one),
+                            **self._frozen_fields(one),
                         )
                     )
                 count += 1
         return count
 
-    def _told(self, one: Earlier) -> dict[str, Any]:
+    def _frozen_fields(self, one: Earlier) -> dict[str, Any]:
         if one.state in INFEASIBLE:
             return {"state": TrialState.COMPLETE, "values": self._worst, "constraints": {_INFEASIBLE: 1.0}}
         constraints = {_INFEASIBLE: 0.0} if self._marks_all else None
@@ -269,7 +269,7 @@ class OptunaSearcher(TrackingSearcher):
         return {"state": TrialState.PRUNED, "intermediate_values": curve, "constraints": constraints, **last}
 
     def _split(self, values: Mapping[str, Any]) -> tuple[dict[str, tuple[Any, Parameter]], dict[str, Any]]:
-        """Return values as parameters of the study, and those that can be none."""
+        """Return the values that are parameters of the study, and the others."""
         params: dict[str, tuple[Any, Parameter]] = {}
         others: dict[str, Any] = {}
         for key, value in values.items():
@@ -279,7 +279,7 @@ class OptunaSearcher(TrackingSearcher):
                     raise ValueError
                 params[key] = parameter.stored(value), parameter
             except (ValueError, TypeError):
-                others[key] = plain(value)
+                others[key] = to_plain_config(value)
         return params, others
 
     @property
@@ -287,24 +287,24 @@ class OptunaSearcher(TrackingSearcher):
         return self._storage.get_study_id_from_name(self.study.study_name)
 
     def _number(self, trial_id: str) -> int:
-        """Return which trial this is: a sweep counts its own; elsewhere they are counted here."""
-        self._met += 1
-        return int(trial_id) if trial_id.isdecimal() else self._met - 1
+        """Return the trial's number: its id in a sweep, else counted here."""
+        self._seen += 1
+        return int(trial_id) if trial_id.isdecimal() else self._seen - 1
 
     # -- what becomes of them
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Tell the study of a report."""
+        """Add a report to the study."""
         if (live := self._live.get(trial_id)) is not None:
-            self._hear(live, result)
+            self._add_report(live, result)
             self._changed()
 
-    def _hear(self, live: _Live, result: Mapping[str, Any]) -> None:
+    def _add_report(self, live: _Live, result: Mapping[str, Any]) -> None:
         live.last = step = result.get("training_iteration")
         values = [_number(result, metric) for metric, _ in self._objectives]
         if values[0] is None:
             return
-        if len(values) == 1 and step is not None and step not in live.steps:  # one that is made again counts once
+        if len(values) == 1 and step is not None and step not in live.steps:  # a repeated report counts once
             live.steps.add(step)
             live.trial.report(values[0], int(step))
         known = [value for value in values if value is not None]
@@ -315,26 +315,28 @@ class OptunaSearcher(TrackingSearcher):
             live.best = known
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Tell the study of an end, for those who say less of it than ``end`` wants to know."""
+        """End a trial, for callers that know less than ``end`` takes."""
         live = self._live.get(trial_id)
-        heard = live is not None and result is not None and live.last == result.get("training_iteration")
-        self.end(trial_id, ERROR if error else FINISHED if heard else STOPPED, result)
+        reported = live is not None and result is not None and live.last == result.get("training_iteration")
+        self.end(trial_id, ERROR if error else FINISHED if reported else STOPPED, result)
 
     def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
-        """Tell the study how a trial ended, with its last report where it has not heard of that yet."""
+        """End a trial in the study, after adding its last report if that is missing."""
         live = self._live.pop(trial_id, None)
         if live is None:
             return
         if result is not None and result.get("training_iteration") != live.last:
-            self._hear(live, result)
+            self._add_report(live, result)
         live.trial.set_user_attr("state", state)
         if state in INFEASIBLE:
             self._tell_infeasible(live.trial)
         elif state == STOPPED or (state == FINISHED and live.best is not None):
             if self._marks_all:
                 live.trial.set_constraint(_INFEASIBLE, 0.0)
-            whole = state == FINISHED
-            self._tell(live.trial, TrialState.COMPLETE if whole else TrialState.PRUNED, live.best if whole else None)
+            if state == FINISHED:
+                self._tell(live.trial, TrialState.COMPLETE, live.best)
+            else:
+                self._tell(live.trial, TrialState.PRUNED)
         else:
             self._tell(live.trial, TrialState.FAIL)
         self._changed()
@@ -355,7 +357,7 @@ class OptunaSearcher(TrackingSearcher):
 
     @property
     def _marks_all(self) -> bool:
-        """Tell whether every trial has to say that it is feasible: Optuna's GP wants as many constraints of each."""
+        """Tell whether every trial must state that it is feasible: Optuna's GP expects a constraint of each."""
         return isinstance(self.study.sampler, GPSampler)
 
     def _say(self, what: str, text: str) -> None:
@@ -365,7 +367,7 @@ class OptunaSearcher(TrackingSearcher):
 
 
 def _number(result: Mapping[str, Any], metric: str) -> float | None:
-    """Return a metric as a finite float; None where there is none."""
+    """Return a metric as a finite float; None if it is not."""
     try:
         value = float(result[metric])
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):

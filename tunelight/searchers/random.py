@@ -11,7 +11,7 @@ from tunelight.space import SearchSpace
 
 
 class RandomSearcher(Searcher):
-    """Draw each configuration independently; a grid axis is walked through in order.
+    """Draw each configuration independently; values of a grid axis come in order.
 
     Draw i depends on ``seed`` and i alone, so that a sweep that is extended keeps its first draws.
     """
@@ -33,7 +33,7 @@ class RandomSearcher(Searcher):
         """Learn nothing."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Keep nothing: a draw is a function of its number."""
+        """Save nothing: a draw depends on its number alone."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Need nothing; see ``save``."""
+        """Restore nothing; see ``save``."""

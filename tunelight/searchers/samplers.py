@@ -1,4 +1,4 @@
-"""Optuna's samplers by name, made and seeded for a sweep."""
+"""Optuna's samplers by name, created and seeded for a sweep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import optuna
 from optuna import samplers
 from optuna.samplers import BaseSampler
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 
 KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "tpe": ("TPESampler", {"constant_liar": True}),
@@ -26,10 +26,10 @@ KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "nsgaii": ("NSGAIISampler", {}),
     "nsgaiii": ("NSGAIIISampler", {}),
 }
-"""Names, the samplers' classes, and what they are told where nobody says otherwise."""
+"""Name -> class of the sampler, and its default arguments here."""
 _ONE_METRIC = ("cmaes",)
 _BLIND = ("sobol", "qmc")
-"""They look at no result."""
+"""Samplers that use no results."""
 
 
 def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: int) -> BaseSampler:
@@ -39,7 +39,7 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
             raise SettingsError(f"{type(kind).__name__} is made already, and takes no {', '.join(options)} any more.")
         return copy.deepcopy(kind)
     if kind not in KINDS:
-        raise SettingsError(f"There is no sampler {kind!r}.{guess(kind, KINDS)} There are: {', '.join(KINDS)}.")
+        raise SettingsError(unknown("There is no sampler", kind, KINDS))
     if objectives > 1 and kind in _ONE_METRIC:
         raise SettingsError(f"searcher={kind!r} takes one metric only. Choose 'nsgaii', 'tpe' or 'gp' for several.")
     name, usual = KINDS[kind]
@@ -48,19 +48,18 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
     for option in options:
         if option not in valid:
             raise SettingsError(
-                f"searcher {kind!r} has no {option!r}.{guess(option, valid)} It takes study_storage, "
-                f"{', '.join(valid)}."
+                unknown(f"searcher {kind!r} has no", option, ["study_storage", *valid], listed="It takes")
             )
     try:
         with quiet():
             if options and all(isinstance(value, bool | int | float | str | None) for value in options.values()):
-                _rehearse(make(**{"seed": seed, **usual, **options}), objectives)
+                _try_out(make(**{"seed": seed, **usual, **options}), objectives)
             return make(**{"seed": seed, **usual, **options})
     except (ImportError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
         raise SettingsError(f"searcher {kind!r} does not take {dict(options)}: {error}") from error
 
 
-def _rehearse(sampler: BaseSampler, objectives: int) -> None:
+def _try_out(sampler: BaseSampler, objectives: int) -> None:
     """Ask a sampler a few times: Optuna looks at some options only when they are needed, which is in a sweep."""
     count = max(1, objectives)  # none yet, where a searcher is made before its sweep
     study = optuna.create_study(sampler=sampler, directions=["minimize"] * count)
@@ -74,28 +73,28 @@ logging.getLogger("optuna.storages").setLevel(logging.WARNING)
 
 
 def learns(kind: Any) -> bool:
-    """Tell whether a sampler looks at results at all."""
+    """Tell whether a sampler uses results at all."""
     return kind not in _BLIND and not isinstance(kind, samplers.RandomSampler | samplers.QMCSampler)
 
 
 def is_sampler(given: Any) -> bool:
-    """Tell whether this is a sampler of Optuna's, or of the user's own."""
+    """Tell whether an object is an Optuna sampler."""
     return isinstance(given, BaseSampler)
 
 
 def keeps_nothing(sampler: BaseSampler) -> bool:
-    """Tell whether a sampler knows nothing but the parameters and values of trials.
+    """Tell whether a sampler depends on nothing but the parameters and values of trials.
 
-    The others leave something with each trial that they suggest (a generation, the place in a sequence).
+    The others store something with each trial that they suggest (a generation, the position in a sequence).
     """
     return isinstance(sampler, samplers.TPESampler | samplers.GPSampler | samplers.RandomSampler)
 
 
 def reseed(sampler: BaseSampler, *words: int) -> None:
-    """Seed a sampler's generators, so that what it suggests next follows from ``words`` and what it was told.
+    """Seed a sampler's generators, so that its next suggestion depends on ``words`` and the study alone.
 
-    Optuna's own ``reseed_rng`` takes no seed; without one, a study that goes on would have to be asked all over again
-    for its generators to be where they were.
+    Optuna's own ``reseed_rng`` takes no seed. A resumed study would have to repeat all suggestions to bring its
+    generators to the same state.
     """
     state = np.random.SeedSequence(words).generate_state(4)
     for found in _generators(sampler):
@@ -103,13 +102,13 @@ def reseed(sampler: BaseSampler, *words: int) -> None:
 
 
 def generator(*words: int) -> np.random.RandomState:
-    """Return a generator that is seeded by ``words``."""
+    """Return a random generator that is seeded by ``words``."""
     return np.random.RandomState(np.random.SeedSequence(words).generate_state(4))
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what Optuna says of experimental parts, and of trials that are told as infeasible."""
+    """Silence Optuna's warnings about experimental features and infeasible trials."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         warnings.filterwarnings("ignore", message="Clip non-finite values")

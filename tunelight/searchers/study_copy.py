@@ -1,4 +1,4 @@
-"""The copy of a study on disk or in a data base, for whoever looks at it with Optuna's own tools."""
+"""A copy of the study on disk or in a database, for Optuna's own tools."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tunelight.stores.masking import masked
 logger = logging.getLogger("tunelight")
 
 OWNER: Final = "tunelight"
-"""Under this key a study says which sweep's copy it is."""
+"""The study's attribute that names the sweep whose copy it is."""
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 _PAUSE_S: Final = 0.25
-"""What changes within it is written at once."""
+"""Changes within this time are written together."""
 _RETRY_S: Final = 5.0
 _CLOSE_S: Final = 10.0
 
 
 class ForeignStudyError(Exception):
-    """A study of the sweep's name is there, and is not the sweep's."""
+    """The storage holds a study of the sweep's name that belongs to another sweep."""
 
 
 @dataclass
 class _Written:
-    """What the copy holds of a trial, under the storage's own id."""
+    """A trial as it is in the copy, with the storage's id ``at``."""
 
     at: int
     params: dict[str, Any]
@@ -53,20 +53,20 @@ class _Written:
         return cls(at, dict(trial.params), trial.state, trial.values, set(trial.intermediate_values), attrs)
 
     def leads_to(self, trial: FrozenTrial) -> bool:
-        """Tell whether what is written can still become ``trial``: a trial that has ended stays as it is."""
+        """Tell whether what is written can still be updated to ``trial``: an ended trial cannot be changed."""
         same = self.params == trial.params
         return same and (self.state == TrialState.RUNNING or (self.state, self.values) == (trial.state, trial.values))
 
 
 def storage_opener(where: str) -> Callable[[], BaseStorage]:
-    """Return what opens the storage at an address, or the journal at a path; ``${NAME}`` is an environment variable."""
+    """Return what opens the storage at a URL, or the journal at a path; ``${NAME}`` is an environment variable."""
     if "://" in where:
         return lambda: optuna.storages.get_storage(_VARIABLE.sub(lambda name: os.environ[name[1]], where))
     return lambda: _journal(Path(where))
 
 
 def check_address(where: str, folder: Path | None) -> None:
-    """Raise SettingsError where an address cannot be reached, or holds another sweep's study of that name."""
+    """Raise SettingsError if a URL cannot be opened, or holds another sweep's study of that name."""
     shown = masked(where)
     if "://" not in where:
         shown = masked(f"x://{where}").removeprefix("x://")
@@ -86,7 +86,7 @@ def check_address(where: str, folder: Path | None) -> None:
         target.remove_session()
     except Exception as error:
         text = f"study_storage={shown!r} cannot be used: {_reason(error)}"
-        if masked(str(error)) != str(error):  # a data base's own error may hold the address as it is
+        if masked(str(error)) != str(error):  # a database's own error may contain the password
             raise SettingsError(text) from None
         raise SettingsError(text) from error
     if folder is not None and known.get(folder.name, str(folder)) != str(folder):
@@ -101,7 +101,7 @@ def _taken(where: str, name: str, owner: str) -> str:
 
 
 def _journal(path: Path) -> BaseStorage:
-    """Open a journal; a last line that its writer could not finish is cut off first, for the next would run into it."""
+    """Open a journal, after cutting off an incomplete last line, to which the next one would be appended."""
     if path.exists():
         with path.open("rb+") as file:
             whole = file.read().rfind(b"\n") + 1
@@ -110,17 +110,17 @@ def _journal(path: Path) -> BaseStorage:
 
 
 class StudyCopy:
-    """Writes a study in memory to a storage, from a thread of its own, whenever it has changed.
+    """Writes a study in memory to a storage, in a thread, whenever it has changed.
 
-    What the storage holds of the study is brought up to date, and written anew where it contradicts it. A write that
-    fails is said once, and tried again; training goes on.
+    The study in the storage is updated, or written anew if it contradicts the one in memory. A failed write is logged
+    once, and retried; training goes on.
 
     Args:
         source: the study.
         memory: its storage.
         opened: opens the other storage.
-        where: that storage, in words.
-        folder: the sweep's, whose name the study has there; another's study of that name is left alone.
+        where: that storage, for messages.
+        folder: the sweep's folder, whose name the study gets; another sweep's study of that name is left alone.
     """
 
     def __init__(
@@ -145,19 +145,19 @@ class StudyCopy:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tunelight-study", daemon=True)
         self.failed: Exception | None = None
-        """Why the copy is not up to date, if it is not."""
+        """The error of the last write; None if it succeeded."""
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
         self.changed()
 
     def changed(self) -> None:
-        """Say that the study has changed."""
+        """Note that the study has changed."""
         self._woken.set()
 
     def close(self, limit_s: float = _CLOSE_S) -> None:
-        """Write what is left, within a limit, and end. Callable more than once."""
+        """Write what is left, within a limit, and end the thread. May be called more than once."""
         self._closing.set()
         self.changed()
         self._thread.join(limit_s)
@@ -175,19 +175,19 @@ class StudyCopy:
             self._woken.clear()
             last = self._closing.is_set()
             try:
-                self._bring_up()
+                self._update()
                 self.failed = None
             except ForeignStudyError as error:
                 self.failed = error
                 logger.warning("%s", error)
                 return
-            except Exception as error:  # noqa: BLE001 - every data base has errors of its own, and none is worth a sweep
+            except Exception as error:  # noqa: BLE001 - databases have errors of their own, and none may end a sweep
                 self._complain(error)
                 if not last:
                     self._closing.wait(_RETRY_S)
                     self._woken.set()
             if last:
-                self._let_go()
+                self._close_storage()
                 return
             self._closing.wait(_PAUSE_S)
 
@@ -199,16 +199,16 @@ class StudyCopy:
                 _reason(error),
             )
         self.failed = error
-        self._let_go()
+        self._close_storage()
 
-    def _let_go(self) -> None:
-        """Close the storage; what it holds is looked at again when it is opened again."""
+    def _close_storage(self) -> None:
+        """Close the storage; its contents are read again when it is opened the next time."""
         if self._target is not None:
             with suppress(Exception):
                 self._target.remove_session()
         self._target = None
 
-    def _bring_up(self) -> None:
+    def _update(self) -> None:
         trials = self._memory.get_all_trials(self._source, deepcopy=False)
         if self._target is None:
             self._open([trial for trial in trials if "trial" in trial.user_attrs])
@@ -216,16 +216,16 @@ class StudyCopy:
         for trial in trials:
             if self._seen.get(trial.number) is trial:
                 continue
-            kept = _still(trial)
+            kept = _snapshot(trial)
             if self._memory.get_trial(trial._trial_id) is not trial:
-                return  # it has been told more meanwhile, and this one may show half of that: the next round has it
-            # One that is not named yet is still being suggested, or was not run.
+                return  # it has changed meanwhile, and this copy may be half updated: the next round writes it
+            # A trial without a name is still being suggested, or was not run.
             if "trial" in kept.user_attrs:
                 self._write(self._target, kept)
                 self._seen[trial.number] = trial
 
     def _open(self, trials: list[FrozenTrial]) -> None:
-        """Find the study where it was left, or make it; note what it holds."""
+        """Open the study and read its trials, or create it."""
         target = self._opened()
         self._seen, self._written = {}, {}
         try:
@@ -237,8 +237,8 @@ class StudyCopy:
                 raise ForeignStudyError(_taken(self._where, self._name, self._owner))
             for known in target.get_all_trials(self._study, deepcopy=False):
                 self._written[known.user_attrs.get("trial", "")] = _Written.of(known._trial_id, known)
-            wanted = {trial.user_attrs["trial"]: trial for trial in trials}
-            if not all(name in wanted and one.leads_to(wanted[name]) for name, one in self._written.items()):
+            by_name = {trial.user_attrs["trial"]: trial for trial in trials}
+            if not all(name in by_name and one.leads_to(by_name[name]) for name, one in self._written.items()):
                 target.delete_study(self._study)
                 self._create(target)
         self._target = target
@@ -270,8 +270,8 @@ class StudyCopy:
         self._written[name] = _Written.of(known.at, trial)
 
 
-def _still(trial: FrozenTrial) -> FrozenTrial:
-    """Return a copy that does not change while it is written: Optuna's own share what the live trial is told."""
+def _snapshot(trial: FrozenTrial) -> FrozenTrial:
+    """Return a copy that does not change while it is written: Optuna's share their dicts with the live trial."""
     kept = copy.copy(trial)
     for name in ("intermediate_values", "user_attrs", "system_attrs", "params", "distributions"):
         setattr(kept, name, dict(getattr(trial, name)))

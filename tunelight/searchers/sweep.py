@@ -1,4 +1,4 @@
-"""SweepSearch: asks a Searcher for one configuration at a time, and keeps gangs warm between trials."""
+"""SweepSearch: the SearchAlgorithm of a sweep, which asks a Searcher for one configuration at a time."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _ERROR_KEY = f"{RESULT_KEY}/error"
 
 
 class TrackingSearcher(Searcher):
-    """A Searcher that hears of every trial, also of those that it did not suggest, and how each of them ended.
+    """A Searcher that tracks every trial, including those that it did not suggest, and how each one ended.
 
-    ``notes``: what the person who runs the sweep should know.
+    ``notes``: remarks for the person who runs the sweep.
     """
 
     notes: Sequence[str] = ()
 
-    def mirror_to(self, folder: Path) -> None:
-        """Keep a copy of what it knows in the sweep's folder from now on, if it has one to show."""
+    def copy_to(self, folder: Path) -> None:
+        """Keep a copy of the study in the sweep's folder from now on, if there is a study."""
 
     def close(self, states: Mapping[str, str]) -> None:
-        """End with the sweep; ``states``: those that the record has of its trials, by id."""
+        """End with the sweep; ``states``: trial id -> recorded state."""
 
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
-        """Take a trial that it did not suggest now: a baseline, or (``asked``) what it suggested in an earlier run."""
+        """Add a trial that it did not suggest in this run: a baseline, or (``asked``) an earlier run's suggestion."""
         raise NotImplementedError
 
     def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
-        """Hear how a trial ended, as the record has it; ``result``: its last report, where there is one."""
+        """Learn how a trial ended, by its recorded state; ``result``: its last report, if any."""
         raise NotImplementedError
 
 
@@ -58,61 +58,61 @@ class ResumedTrial:
     """Its last recorded report."""
     folder: Path
     paused: bool = False
-    """It waits until the scheduler chooses it."""
+    """True if it waits until the scheduler chooses it."""
     trained: float | None = None
     """How long it had trained at that report, in seconds."""
 
 
 @dataclass(frozen=True)
 class ResumeState:
-    """Where a sweep that goes on starts from: nothing yet, by default."""
+    """The state that a resumed sweep starts from; empty by default."""
 
     created: int = 0
-    """How many trials there are already."""
+    """How many trials have been created before."""
     resumed: tuple[ResumedTrial, ...] = ()
-    told: frozenset[str] = frozenset()
-    """The trials that the searcher knows as its own suggestions, and is to hear of again."""
+    known: frozenset[str] = frozenset()
+    """Ids of the trials that the searcher knows as its own suggestions, and whose reports and end it gets."""
     points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """For a searcher that is told whole trials: their values by dotted key, to tell when they have ended."""
+    """Trial id -> values by dotted key, for searchers that learn a trial as a point once it has ended."""
 
 
 _Trial: Any = Trial
 
 
 class SweepTrial(_Trial):  # type: ignore[misc]
-    """A Tune trial that keeps no more than a sweep reads of it: a driver holds every trial until its sweep ends.
+    """A Tune trial without what a sweep does not read, since a driver holds every trial until its sweep ends.
 
-    Tune would keep running statistics of every number that was ever reported, two queues for each, and the trial as
-    JSON for a snapshot of the experiment. tunelight has the reports in its own record, and resumes from that.
+    Tune would keep running statistics of every reported number, with two queues each, and the trial as JSON for a
+    snapshot of the experiment. tunelight has the reports in its own record, and resumes from that.
     """
 
     def create_placement_group_factory(self) -> None:
-        """Take the sweep's one reservation. Tune would unpickle the trainable, to ask it for another that is equal."""
+        """Use the sweep's reservation. Tune would unpickle the trainable to ask it for an equal one."""
         self.placement_group_factory = self._default_placement_group_factory
         if self.placement_group_factory is None:
             super().create_placement_group_factory()
 
     def update_last_result(self, result: dict[str, Any]) -> None:
-        """Keep the last result, without statistics of the earlier ones."""
+        """Keep the last result, without statistics over earlier ones."""
         if self.experiment_tag:
             result.update(experiment_tag=self.experiment_tag)
         set_last_result(self, result)
         self.run_metadata.last_result_time = time.time()
 
     def get_json_state(self) -> tuple[str, str]:
-        """Return nothing worth a snapshot."""
+        """Return empty JSON: no snapshot is needed."""
         return "{}", "{}"
 
 
 class SweepSearch(SearchAlgorithm):
     """A Ray Tune SearchAlgorithm: ``num_samples`` trials, ``baselines`` first, then what ``searcher`` suggests.
 
-    A sweep that goes on is given the baselines that it has not tried yet.
+    A resumed sweep passes the baselines that it has not tried yet.
 
-    ``admit`` is asked before each new trial: a scheduler may have better use for what it would hold, or know that it
-    would come too late. ``reservation`` is what each trial reserves (None: Tune asks the trainable). The search is not
-    finished while a trial lives: Tune ends an idle gang as soon as it is, also when a failed or paused trial could
-    still have used it. Trial ids are numbers in order of creation, from 0.
+    ``admit`` is asked before each new trial: the scheduler may have better use for its resources, or know that it would
+    come too late. ``reservation`` is what each trial reserves (None: Tune asks the trainable). The search is not
+    finished while a trial lives, because Tune then ends idle gangs at once, even if a failed or paused trial could
+    still use them. Trial ids are numbers in order of creation, from 0.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class SweepSearch(SearchAlgorithm):
         self.searcher = searcher
         self._num_samples = num_samples
         self._baselines = deque(dict(config) for config in baselines)
-        self._untold: set[str] = set()
+        self._baseline_ids: set[str] = set()
         self._max_concurrent = max_concurrent
         self._reservation = reservation
         self._written = written
@@ -140,17 +140,17 @@ class SweepSearch(SearchAlgorithm):
         start = start or ResumeState()
         self._created = start.created
         self._resumed = deque(start.resumed)
-        self._told = set(start.told)
+        self._known = set(start.known)
         self._points = start.points
-        self._heard: dict[str, Any] = {}
+        self._last_reports: dict[str, Any] = {}
         self._live: dict[str, Trial] = {}
         self._exhausted = False
-        self._waiting_since: float | None = None
+        self._idle_since: float | None = None
         self._spec: dict[str, Any] = {}
 
     @property
     def metric(self) -> str | None:
-        """None: a closing result need not hold the metric."""
+        """None, so that Tune accepts a closing result without the metric."""
         return None
 
     @property
@@ -159,14 +159,14 @@ class SweepSearch(SearchAlgorithm):
         return self._num_samples
 
     def add_configurations(self, experiments: Any) -> None:
-        """Take the experiment that trials are made for."""
+        """Set the experiment that trials are created for."""
         (experiment,) = experiments if isinstance(experiments, list) else [experiments]
         self._spec = dict(experiment.spec)
 
     def next_trial(self) -> Trial | None:
         """Return the next trial, or None if there is none now.
 
-        Raises: TunelightError when a searcher suggests nothing for ten minutes while no trial lives.
+        Raises: TunelightError if the searcher suggests nothing for ten minutes while no trial lives.
         """
         if self._max_concurrent is not None and self._at_once() >= self._max_concurrent:
             return None
@@ -183,11 +183,11 @@ class SweepSearch(SearchAlgorithm):
         return trial
 
     def _at_once(self) -> int:
-        """Return how many trials run or are to; a paused one holds nothing."""
+        """Return how many trials run or wait for resources; paused ones hold none."""
         return sum(trial.status != Trial.PAUSED for trial in self._live.values())
 
     def _take_up(self, past: ResumedTrial) -> Trial:
-        """Return a trial that goes on: from its last checkpoint, which its head finds in the trial's folder."""
+        """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
         checkpoints.write_acked(past.number, past.folder, past.trained)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
@@ -198,10 +198,10 @@ class SweepSearch(SearchAlgorithm):
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
         if self._baselines:
             baseline = self._baselines.popleft()
-            self._untold.add(trial_id)
+            self._baseline_ids.add(trial_id)
             if isinstance(self.searcher, TrackingSearcher):
                 self.searcher.take(trial_id, baseline)
-                self._told.add(trial_id)
+                self._known.add(trial_id)
             return baseline
         config: Any = self.searcher.suggest(trial_id)
         if config == Searcher.FINISHED:
@@ -210,19 +210,19 @@ class SweepSearch(SearchAlgorithm):
         if config is None:
             self._check_patience()
             return None
-        self._waiting_since = None
-        self._told.add(trial_id)
+        self._idle_since = None
+        self._known.add(trial_id)
         return self._written(config)
 
     def is_baseline(self, trial_id: str) -> bool:
         """Tell whether a trial of this run was a baseline."""
-        return trial_id in self._untold
+        return trial_id in self._baseline_ids
 
     def _check_patience(self) -> None:
         now = self._clock()
-        if self._live or self._waiting_since is None:
-            self._waiting_since = now
-        elif now - self._waiting_since > _PATIENCE_S:
+        if self._live or self._idle_since is None:
+            self._idle_since = now
+        elif now - self._idle_since > _PATIENCE_S:
             raise TunelightError(
                 f"{type(self.searcher).__name__} has suggested nothing for {_PATIENCE_S:.0f} s while no trial ran."
             )
@@ -246,13 +246,13 @@ class SweepSearch(SearchAlgorithm):
         )
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Tell the searcher, if the trial is one of its own."""
-        if trial_id in self._told:
-            self._heard[trial_id] = _which(result)
+        """Pass a report to the searcher, if it knows the trial."""
+        if trial_id in self._known:
+            self._last_reports[trial_id] = _which(result)
             self.searcher.on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Tell the searcher how the trial ended; a trial whose training raised is told as an error."""
+        """Tell the searcher how the trial ended: as an error if its training raised."""
         trial = self._live.pop(trial_id, None)
         if trial is not None:
             forget_default_result(trial)
@@ -260,7 +260,7 @@ class SweepSearch(SearchAlgorithm):
         state = self._ended(trial, trial_id, result or {}, error)
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if error else result)
-        if trial_id not in self._told:
+        if trial_id not in self._known:
             return
         if isinstance(self.searcher, TrackingSearcher):
             self.searcher.end(trial_id, state, result)
@@ -270,17 +270,17 @@ class SweepSearch(SearchAlgorithm):
     def _ended(self, trial: Trial | None, trial_id: str, result: Mapping[str, Any], error: bool) -> str:
         """Return the state that the record will have.
 
-        A trial ends by itself with a report that it made, and that was heard, before; what the scheduler says STOP to
-        is not told as a report. Of trials that wait, or were stopped at another's report, none is done.
+        A trial that ends by itself does so with a report that was passed on before; one that the scheduler answers with
+        STOP is not passed on. Trials that wait, or were stopped at another's report, are not done.
         """
         if error:
             return str(result.get(f"{_ERROR_KEY}/state") or ERROR)
         waits = trial is not None and trial.status in (Trial.PENDING, Trial.PAUSED)
-        heard = self._heard.pop(trial_id, None) == _which(result)
-        return FINISHED if result.get("done") and heard and not waits else STOPPED
+        reported = self._last_reports.pop(trial_id, None) == _which(result)
+        return FINISHED if result.get("done") and reported and not waits else STOPPED
 
     def is_finished(self) -> bool:
-        """Return True when no trial is to come and none lives."""
+        """Tell whether no trial lives and none is to come."""
         if self._finished:
             return True
         if self._live or self._resumed:
@@ -293,7 +293,7 @@ def _which(result: Mapping[str, Any]) -> Any:
 
 
 def teach(searcher: Searcher, values: Mapping[str, Any], result: Mapping[str, Any] | None) -> None:
-    """Tell a searcher of a whole trial that it did not suggest in this process; a failed one has no result."""
+    """Pass a completed trial that was not suggested in this process to a searcher; a failed one has no result."""
     value = (result or {}).get(searcher.metric) if isinstance(searcher.metric, str) else None
     if isinstance(value, int | float) and not math.isnan(value):
         searcher.add_evaluated_point(dict(values), float(value))

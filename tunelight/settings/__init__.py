@@ -1,7 +1,6 @@
 """What a sweep is told: its settings, each checked, and checks of the code that it trains."""
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.settings.checks import BACKENDS
 from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object
 from tunelight.settings.objectives import Mode, check_paired, paired
 from tunelight.settings.trainer import check_trainer_argument

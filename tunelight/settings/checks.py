@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import timedelta
-from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +18,11 @@ from typing import Any, Literal
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.arguments import Topic, replacement
-from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, unknown
+from tunelight.errors import SettingsError, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import load_object, tune_callback
 
-BACKENDS = ("ddp", "horovod", "sharded")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _KEEPS: dict[str, Literal["batch", "linear", "sqrt"]] = {"keep_global_batch": "batch", "scale_lr": "linear"}
 
@@ -106,15 +104,6 @@ def workers(name: str, value: Any) -> int | tuple[int, int]:
             f"{most}. Say {name}=({most}, {least})."
         )
     return (least, most)
-
-
-def backend(name: str, value: Any) -> str:
-    """Check the name of a backend that is installed."""
-    if value not in BACKENDS:
-        raise SettingsError(unknown(f"There is no {name}", value, BACKENDS))
-    if value == "horovod" and find_spec("horovod") is None:
-        raise SettingsError(f"{name}='horovod': {HOW_TO_GET_HOROVOD}")
-    return str(value)
 
 
 def failures(name: str, value: Any) -> FailurePolicy:

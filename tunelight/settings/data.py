@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from tunelight.errors import HOW_TO_GET_DATA, SettingsError, guess
+from tunelight.errors import HOW_TO_GET_DATA, SettingsError, unknown
 
 SOURCES = ("parquet",)
 """What a dataset can be read from by its path alone."""
@@ -43,8 +43,8 @@ def _source(where: str, value: Any) -> Any:
     ((kind, path),) = value.items()
     if kind not in SOURCES:
         raise SettingsError(
-            f"{where}: there is no source {kind!r}.{guess(kind, SOURCES)} There are: {', '.join(SOURCES)}; give "
-            "others as a dataset of Ray Data (ray.data.read_csv(path))."
+            f"{unknown(f'{where}: there is no source', kind, SOURCES)} Give others as a dataset of Ray Data "
+            "(ray.data.read_csv(path))."
         )
     paths = path if isinstance(path, list | tuple) else [path]
     if not paths or not all(isinstance(one, str | os.PathLike) and os.fspath(one) for one in paths):

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SettingsError
+from tunelight.settings.backends import BACKENDS
 
-_BACKENDS = {"fsdp": "sharded", "deepspeed": "sharded", "model_parallel": "sharded", "horovod": "horovod"}
-"""What Lightning's strategies begin with, and the backend that does the same; "ddp" does for all others."""
 _ON_CPUS = ("auto", "cpu")
 _ON_GPUS = (*_ON_CPUS, "gpu", "cuda")
 
@@ -30,7 +29,8 @@ def check_trainer_argument(
     alone = workers in (None, 1) and not (words.get("extra_cpu") or words.get("extra_gpu"))
     if name == "strategy" and not (_is_ours(value) or (alone and not isinstance(value, str))):
         text = value if isinstance(value, str) else type(value).__name__
-        backend = next((ours for theirs, ours in _BACKENDS.items() if text.lower().startswith(theirs)), "ddp")
+        replacing = (name for name, one in BACKENDS.items() if text.lower().startswith(one.replaces))
+        backend = next(replacing, "ddp")
         raise SettingsError(
             f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
             f"workers. Leave it out, and say backend={backend!r}; for arguments of a strategy give one of tunelight's, "

@@ -20,7 +20,7 @@ from tunelight.errors import ArgumentError, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
-from tunelight.settings.checks import BACKENDS
+from tunelight.settings.backends import BACKENDS, Backend, check_backend
 from tunelight.settings.data import check_datasets
 from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
 
@@ -139,9 +139,7 @@ class Settings:
     resources_per_trial: Mapping[str, Any] | None = _setting(
         None, checks.mapping, "The same in Ray Tune's older terms: {cpu: 1, extra_cpu: 4}.", _OBJECT
     )
-    backend: Literal["ddp", "horovod", "sharded"] = _setting(
-        "ddp", checks.backend, "How the workers of a trial train together.", _enum(BACKENDS)
-    )
+    backend: Backend = _setting("ddp", check_backend, "How the workers of a trial train together.", _enum(BACKENDS))
     reuse_gangs: bool = _setting(True, checks.flag, "Keep workers warm from trial to trial.", _FLAG)
     checkpoints: Checkpoints | None = _setting(
         True,

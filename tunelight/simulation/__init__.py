@@ -1,4 +1,4 @@
-"""The real schedulers, searchers and Tune's controller on virtual time (runs on: driver, without Ray)."""
+"""Simulated sweeps: the real schedulers, searchers and Tune's controller on virtual time, without a running Ray."""
 
 from __future__ import annotations
 

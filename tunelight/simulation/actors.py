@@ -1,4 +1,4 @@
-"""Stands in for Ray's actor manager: gangs instead of actors, and a virtual clock instead of waiting."""
+"""A stand-in for Ray's actor manager: simulated gangs in place of actors, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def slots_of(request: Any) -> list[int]:
 class Actors:
     """The part of ``RayActorManager`` that TuneController uses, over simulated gangs.
 
-    Reservations wait in the order in which they were asked for, those of gangs that grow after the others; one that
-    cannot be placed does not hold up those of another shape. ``next`` moves the clock to the next event.
+    Reservations wait in the order of their requests, those of growing gangs after the others; one that cannot be placed
+    does not delay those of another shape. ``next`` moves the clock to the next event.
     """
 
     num_actor_tasks = 0
@@ -43,24 +43,24 @@ class Actors:
         self.patient = False
         self._serials = itertools.count()
 
-    # -- what TuneController asks
+    # -- queries of TuneController
 
     @property
     def num_live_actors(self) -> int:
-        """How many gangs have their bundles."""
+        """How many gangs are placed."""
         return len(self._live_actors_to_ray_actors_resources)
 
     @property
     def num_total_actors(self) -> int:
-        """How many gangs there are, waiting ones included."""
+        """How many gangs there are, including waiting ones."""
         return self.num_live_actors + self.num_pending_actors
 
     def get_live_actors_resources(self) -> dict[str, float]:
-        """Return what all gangs hold."""
+        """Return the resources that all gangs hold."""
         return {"CPU": float(self.world.usage[-1].held)}
 
     def is_actor_started(self, gang: SimGang) -> bool:
-        """Tell whether a gang has its bundles and is well."""
+        """Tell whether a gang is placed and has not failed."""
         return gang in self._live_actors_to_ray_actors_resources and not gang.failed
 
     def is_actor_failed(self, gang: SimGang) -> bool:
@@ -68,13 +68,13 @@ class Actors:
         return gang.failed
 
     def cleanup(self) -> None:
-        """Leave nothing behind; there is nothing to leave."""
+        """Do nothing: there are no actors to end."""
 
     def next(self, timeout: float | None = None) -> bool:
-        """Let the next event happen, and start who now has room; return False if there is none.
+        """Process the next event, and place gangs that now fit; return False if there is no event.
 
-        While no trial runs or waits for a gang (``patient``), it has to come within the timeout: Tune's next step may
-        end what is paused, long before the next node fails.
+        While no trial runs or waits for a gang (``patient``), it must come within the timeout: Tune's next step may end
+        paused trials, long before the next node fails.
         """
         self.start_waiting()
         happened = self.world.events.step(timeout if self.patient and timeout is not None else math.inf)
@@ -94,7 +94,7 @@ class Actors:
         on_stop: Callable[[Any], None] | None = None,
         on_error: Callable[[Any, Exception], None] | None = None,
     ) -> SimGang:
-        """Ask for a gang's bundles."""
+        """Request a gang."""
         gang = SimGang(self.world, next(self._serials), kwargs["trial"], slots_of(resource_request))
         gang.on_start, gang.on_stop, gang.on_error = on_start, on_stop, on_error
         self._pending.setdefault(resource_request, deque()).append(gang)
@@ -103,7 +103,7 @@ class Actors:
         return gang
 
     def start_waiting(self) -> None:
-        """Place the gangs that wait, as far as there is room; costs nothing if no room came free."""
+        """Place waiting gangs as far as there is room; does nothing if no slots became free."""
         if not (self._asked or self.world.cluster.freed):
             return
         self._asked = self.world.cluster.freed = False
@@ -138,7 +138,7 @@ class Actors:
             gang.on_start(gang)
 
     def remove_actor(self, gang: SimGang, kill: bool = False, stop_future: Any = None) -> bool:
-        """End a gang after what it is at; return True if a callback will tell when it has ended."""
+        """End a gang after its current task; return True if a callback will report its end."""
         if gang.failed:
             self._live_actors_to_ray_actors_resources.pop(gang, None)
             return False
@@ -173,7 +173,7 @@ class Actors:
         on_error: Callable[..., None] | None = None,
         _return_future: bool = False,
     ) -> Any:
-        """Plan a task's result, after those that the gang has been given before."""
+        """Plan a task's result, after the gang's earlier tasks."""
         if method_name == "stop":
             return None  # ``remove_actor`` comes next, and plans the end itself
         gang = tracked_actor
@@ -195,7 +195,7 @@ class Actors:
         self._task_errors[gang] = on_error
 
     def clear_actor_task_futures(self, tracked_actor: SimGang) -> None:
-        """Hear no more of what a gang still does."""
+        """Drop the results of a gang's tasks."""
         self._task_errors.pop(tracked_actor, None)
         for event in self._tasks.pop(tracked_actor, ()):
             event.cancel()
@@ -203,7 +203,7 @@ class Actors:
     # -- failures
 
     def fail_node(self, node: int) -> list[SimGang]:
-        """Lose a node until it is repaired; return the gangs that had a worker on it and idle, for nobody is told."""
+        """Take a node down until it is repaired; return the idle gangs on it, which have no callback."""
         cluster = self.world.cluster
         hit = [gang for gang in self._live_actors_to_ray_actors_resources if gang.is_on(node)]
         idle = [gang for gang in hit if not any(one.call for one in self._tasks.get(gang, ())) and gang.started]
@@ -211,11 +211,11 @@ class Actors:
             gang.release()
         cluster.fail(node)
         for gang in hit:
-            self._lose(gang, told=gang not in idle)
+            self._lose(gang, reported=gang not in idle)
         self.world.events.after(self.world.costs.node_repair_s, lambda: cluster.repair(node), RESOURCE)
         return idle
 
-    def _lose(self, gang: SimGang, told: bool) -> None:
+    def _lose(self, gang: SimGang, reported: bool) -> None:
         on_error = self._task_errors.get(gang)
         self.clear_actor_task_futures(gang)
         if (start := self._starting.pop(gang, None)) is not None:
@@ -224,14 +224,14 @@ class Actors:
             self.world.events.after(0.0, lambda: self._stopped(gang), STATE)
             return
         gang.failed = True
-        if told:
-            self.world.events.after(0.0, lambda: self._tell_loss(gang, on_error), STATE)
+        if reported:
+            self.world.events.after(0.0, lambda: self._report_loss(gang, on_error), STATE)
         else:
             del self._live_actors_to_ray_actors_resources[gang]
 
-    def _tell_loss(self, gang: SimGang, on_error: Callable[[Any, Exception], None] | None) -> None:
-        """Tell of a lost gang as Ray does: by its own callback, then by that of the task that it was at."""
+    def _report_loss(self, gang: SimGang, on_error: Callable[[Any, Exception], None] | None) -> None:
+        """Report a lost gang as Ray does: to its own callback, then to that of its current task."""
         self._live_actors_to_ray_actors_resources.pop(gang, None)
-        for tell in (gang.on_error, on_error):
-            if tell is not None:
-                tell(gang, ActorDiedError())
+        for callback in (gang.on_error, on_error):
+            if callback is not None:
+                callback(gang, ActorDiedError())

@@ -1,4 +1,4 @@
-"""A clock that nobody waits for, and the events that move it."""
+"""A virtual clock, and the queue of events that moves it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 RESOURCE, STATE, TASK = range(3)
-"""What comes first of events at one moment: Ray's actor manager waits for them in this order."""
+"""The order of events at the same time, which is that of Ray's actor manager."""
 
 
 class Clock:
-    """Virtual seconds since the start of a simulation; call it to read them."""
+    """Virtual seconds since the start of a simulation; calling it returns them."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -24,7 +24,7 @@ class Clock:
 
 
 class Event:
-    """Something that is to happen, unless it is cancelled before; ``call`` is None from then on, or when it has."""
+    """A planned call; ``call`` is None once it has happened or was cancelled."""
 
     __slots__ = ("call",)
 
@@ -32,15 +32,14 @@ class Event:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """Let it not happen; its place in the queue is found empty when its time comes."""
+        """Cancel the event; it is removed from the queue when its time comes."""
         self.call = None
 
 
 class Events:
-    """What is to happen, in order of time; O(log n) an event.
+    """A queue of events in order of time; O(log n) per event.
 
-    Of events at one moment, resources come before actors' states and those before tasks; then the one that was
-    planned first.
+    At the same time, resources come before actors' states, and those before tasks; then the first planned comes first.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -56,7 +55,7 @@ class Events:
         return event
 
     def step(self, within_s: float = math.inf) -> bool:
-        """Move the clock to the next event and let it happen; return False if there is none within so many seconds."""
+        """Move the clock to the next event and call it; return False if there is none within ``within_s`` seconds."""
         while self._queue:
             time, _, _, event = self._queue[0]
             if event.call is not None and time > self.clock.now + within_s:

@@ -1,4 +1,4 @@
-"""A simulated cluster: nodes with slots, gangs placed all or nothing, so that fragmentation is real."""
+"""A simulated cluster: nodes with slots, on which gangs are placed all or nothing, with real fragmentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunelight.errors import ResourceError, SettingsError
 
 
 class Bundle(NamedTuple):
-    """Slots of one node that are taken; ``life`` counts the node's returns after failures."""
+    """Reserved slots of one node; ``life`` counts the node's repairs."""
 
     node: int
     slots: int
@@ -20,9 +20,9 @@ class Bundle(NamedTuple):
 
 
 class Cluster:
-    """``nodes`` equal nodes of ``slots`` slots each, all free. A slot is what one worker holds.
+    """``nodes`` equal nodes of ``slots`` slots each, all free. A worker takes one slot.
 
-    Free nodes are kept in order of their free slots, so that a placement costs O(log nodes) a node that it uses.
+    Nodes are kept in order of their free slots, so that a placement costs O(log nodes) for each node that it uses.
     Raises: SettingsError.
     """
 
@@ -34,7 +34,7 @@ class Cluster:
         self.slots = slots
         self.free = nodes * slots
         self.freed = False
-        """Set when slots become free; whoever waits for some takes it back."""
+        """Set when slots become free; reset by the code that places waiting gangs."""
         self._free_of = [slots] * nodes
         self._life = [0] * nodes
         self._up = [True] * nodes
@@ -53,7 +53,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """All slots, also those of nodes that are down."""
+        """The number of all slots, including those of nodes that are down."""
         return self.nodes * self.slots
 
     def check_fits(self, demands: Sequence[int], strategy: str, what: str) -> None:
@@ -65,10 +65,10 @@ class Cluster:
             )
 
     def take(self, demands: Sequence[int], strategy: str = "PACK") -> list[Bundle] | None:
-        """Take a bundle for each of ``demands`` (slots each), or none at all and return None.
+        """Reserve a bundle for each of ``demands`` (in slots), or none and return None.
 
-        PACK: on one node if it can (the fullest that has room), else on few; STRICT_PACK: on one or not at all;
-        SPREAD: on different nodes as far as there are; STRICT_SPREAD: on different ones only.
+        PACK: on one node if possible (the fullest with room), else on few; STRICT_PACK: on one node only; SPREAD: on
+        different nodes as far as possible; STRICT_SPREAD: on different nodes only.
         """
         total = sum(demands)
         if total > self.free:
@@ -109,7 +109,7 @@ class Cluster:
         return None
 
     def grow(self, count: int, near: Iterable[int]) -> list[Bundle] | None:
-        """Take ``count`` single slots, all or none, on the nodes ``near`` first."""
+        """Reserve ``count`` single slots, all or none, on the nodes ``near`` first."""
         if count > self.free:
             return None
         bundles: list[Bundle] = []
@@ -123,14 +123,14 @@ class Cluster:
         return bundles + more
 
     def give(self, bundles: Iterable[Bundle]) -> None:
-        """Give bundles back; those of a node that has failed since are gone already."""
+        """Release bundles; those of a node that has failed since are ignored."""
         for bundle in bundles:
             if self._up[bundle.node] and self._life[bundle.node] == bundle.life:
                 self._set_free(bundle.node, self._free_of[bundle.node] + bundle.slots)
                 self.freed = True
 
     def fail(self, node: int) -> None:
-        """Take a node away; what was on it is lost."""
+        """Take a node down, with all bundles on it."""
         self._set_free(node, 0)
         self._order.remove((0, node))
         self._up[node] = False
@@ -144,7 +144,7 @@ class Cluster:
         self.freed = True
 
     def is_up(self, node: int) -> bool:
-        """Tell whether a node is there."""
+        """Tell whether a node is up."""
         return self._up[node]
 
     def _occupy(self, node: int, slots: int) -> Bundle:

@@ -1,7 +1,7 @@
-"""Ray Tune's own controller, over simulated gangs: the order of its steps is TuneController's, for it is one.
+"""Ray Tune's TuneController over simulated gangs, so that its steps come in the same order as in a live sweep.
 
-What is changed here is what would reach out of the process (files, Ray, the wall clock) and what would make ten
-thousand trials slow. ``tests/unit/simulation/test_conformance.py`` holds it against the class as Ray ships it.
+Overridden is what would leave the process (files, Ray, the wall clock), and what would make ten thousand trials slow.
+``tests/unit/simulation/test_conformance.py`` compares it with the class as Ray ships it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tunelight.simulation.sim_gang import Saved, SimGang
 from tunelight.simulation.world import World
 
 _PATIENCE = 100
-"""How many steps in a row nothing may happen in."""
+"""How many steps in a row may pass without an event."""
 _MOST_EVENTS = 50
-"""How many events a simulation may take for each epoch that its trials have in all."""
+"""How many events a simulation may take for each epoch of its trials."""
 _TICK_S = 0.1
-"""How long Tune waits for an event before it goes on without."""
+"""How long Tune waits for an event in a step."""
 
 
-# Ray's own types are of Ray's actors and results; here there are others in their places.
+# Ray's types name Ray's actors and results, in whose places there are others here.
 _Trial: Any = Trial
 _Future: Any = _FutureTrainingResult
 _Controller: Any = TuneController
 
 
 class StubTrial(_Trial):  # type: ignore[misc]
-    """A trial without files, a trainable or an actor of Ray's. Hashes by its number, so that sets keep one order."""
+    """A trial without files, trainable or Ray actor. Its hash is its number, so that sets have a fixed order."""
 
     def __init__(self, number: int, curves: Curves, **given: Any) -> None:
         super().__init__("simulated", stub=True, **given)
@@ -49,7 +49,7 @@ class StubTrial(_Trial):  # type: ignore[misc]
         self.gang: SimGang | None = None
         self.reported = 0
         self.trained_s = 0.0
-        """Seconds that it has held a gang, by Tune's count: starts and resizes too."""
+        """Seconds that it has held a gang, including starts and resizes, as Tune counts them."""
         self.seconds = 0.0
         """Seconds of training alone."""
         self.ended_s: float | None = None
@@ -64,43 +64,43 @@ class StubTrial(_Trial):  # type: ignore[misc]
 
     @property
     def local_path(self) -> None:
-        """There is none."""
+        """None: there is no folder."""
 
     @property
     def last_result(self) -> dict[str, Any]:
-        """The last report, as Tune has it."""
+        """The last report."""
         result: dict[str, Any] = self.run_metadata.last_result or {TRIAL_ID: self.trial_id}
         return result
 
     def init_local_path(self) -> None:
-        """Make no folder."""
+        """Create no folder."""
 
     def set_ray_actor(self, ray_actor: SimGang | None) -> None:
-        """Note the trial's gang, as its actor."""
+        """Set the trial's gang, as its actor."""
         self.temporary_state.ray_actor = ray_actor
 
     def update_last_result(self, result: dict[str, Any]) -> None:
-        """Keep the last report alone; Tune's running means of each metric are for nobody here."""
+        """Keep the last report, without Tune's running means, which are not used here."""
         self.run_metadata.last_result = result
 
     def set_config(self, config: dict[str, Any]) -> None:
-        """Take another configuration, and its curve: population-based training copies both."""
+        """Set another configuration, with its curve, as population-based training does."""
         self.config = config
         self.curve = self._curves.curve(config)
 
     def on_checkpoint(self, checkpoint_result: Saved) -> None:
-        """Keep the newest alone, where Tune looks for it."""
+        """Keep the newest one, where Tune looks for it."""
         self.run_metadata.checkpoint_manager._latest_checkpoint_result = checkpoint_result
 
     def invalidate_json_state(self) -> None:
-        """Keep no state for files."""
+        """Do nothing: no state is written."""
 
 
 class TimedScheduler:
-    """Hands every call to a scheduler on, adds up the processor's time that it takes, and answers for FIFO.
+    """Forwards every call to a scheduler, adds up the CPU time that they take, and chooses trials in place of FIFO.
 
-    ``FIFOScheduler.choose_trial_to_run`` looks through all trials at each step; the controller knows the first one
-    that is pending, or else paused, without looking.
+    ``FIFOScheduler.choose_trial_to_run`` goes through all trials at each step; the controller knows the first pending,
+    or else paused, one without that.
     """
 
     def __init__(self, scheduler: TrialScheduler, log: Callable[..., None]) -> None:
@@ -117,7 +117,7 @@ class TimedScheduler:
         return getattr(self.inner, name)
 
     def controlled_by(self, controller: SimController) -> None:
-        """Say whose trials are chosen from."""
+        """Set the controller whose trials are chosen from."""
         self._controller = controller
 
     def _call(self, name: str, *given: Any) -> Any:
@@ -129,35 +129,35 @@ class TimedScheduler:
             self.calls += 1
 
     def on_trial_add(self, controller: Any, trial: StubTrial) -> None:
-        """Note the trial's place in the queue, which is a new one after a failure."""
+        """Give the trial a place in the queue, also a new one after a failure."""
         trial.place = self._places
         self._places += 1
         self._log("add", trial)
         self._call("on_trial_add", controller, trial)
 
     def on_trial_result(self, controller: Any, trial: StubTrial, result: dict[str, Any]) -> str:
-        """Ask for a decision."""
+        """Get a decision."""
         decision: str = self._call("on_trial_result", controller, trial, result)
         self._log("result", trial, (result.get("training_iteration"), decision))
         return decision
 
     def on_trial_complete(self, controller: Any, trial: StubTrial, result: dict[str, Any]) -> None:
-        """Tell of an end."""
+        """Forward the end of a trial."""
         self._log("complete", trial)
         self._call("on_trial_complete", controller, trial, result)
 
     def on_trial_error(self, controller: Any, trial: StubTrial) -> None:
-        """Tell of a failure."""
+        """Forward a failure."""
         self._log("error", trial)
         self._call("on_trial_error", controller, trial)
 
     def on_trial_remove(self, controller: Any, trial: StubTrial) -> None:
-        """Tell of the end of a trial that did not run."""
+        """Forward the end of a trial that did not run."""
         self._log("remove", trial)
         self._call("on_trial_remove", controller, trial)
 
     def choose_trial_to_run(self, controller: Any) -> Trial | None:
-        """Ask which trial comes next."""
+        """Choose the trial that runs next."""
         if not self._first_come or self._controller is None:
             chosen: Trial | None = self._call("choose_trial_to_run", controller)
             return chosen
@@ -166,7 +166,7 @@ class TimedScheduler:
 
 
 class _Saving(_Future):  # type: ignore[misc]
-    """A checkpoint that is being written; who cannot wait has it at once."""
+    """A checkpoint that is being written, but can be had at once."""
 
     def __init__(self, saved: Saved) -> None:
         super().__init__(None)
@@ -231,18 +231,18 @@ class SimController(_Controller):  # type: ignore[misc]
         self._plan_failure()
 
     def simulate(self) -> None:
-        """Take steps until all trials have ended. Raises: TunelightError if nothing happens any more."""
+        """Run until all trials have ended. Raises: TunelightError if nothing happens any more."""
         idle, world = 0, self.world
-        most = math.inf
+        limit = math.inf
         if self._budget_s is None:
-            most = _MOST_EVENTS * (self._search_alg.total_samples + 1) * (world.max_epochs or 1)
+            limit = _MOST_EVENTS * (self._search_alg.total_samples + 1) * (world.max_epochs or 1)
         while not self.is_finished():
             before = self.world.events.happened
             self._actor_manager.patient = idle < _PATIENCE // 2 and not (self._running_trials or self._pending_trials)
             self.step()
-            if self.world.events.happened >= most:
+            if self.world.events.happened >= limit:
                 raise TunelightError(
-                    f"The simulation does not end: {most} events at {self.world.clock.now:.0f} s of virtual time. "
+                    f"The simulation does not end: {limit} events at {self.world.clock.now:.0f} s of virtual time. "
                     f"{type(self.timed.inner).__name__} sends trials back to earlier epochs again and again, as "
                     "population-based training can where no mutation makes a curve better. Give time_budget=."
                 )
@@ -251,7 +251,7 @@ class SimController(_Controller):  # type: ignore[misc]
                 self._wait(idle)
 
     def _wait(self, idle: int) -> None:
-        """Let a moment pass without an event, as Tune does. Raises: TunelightError after a while of it."""
+        """Advance the clock without an event, as Tune does. Raises: TunelightError after too many times."""
         if idle > _PATIENCE:
             raise TunelightError(
                 f"The simulation stands still at {self.world.clock.now:.1f} s: {len(self._pending_trials)} trials "
@@ -261,7 +261,7 @@ class SimController(_Controller):  # type: ignore[misc]
             )
         self.world.clock.now += _TICK_S
 
-    # -- what would leave the process
+    # -- overridden: what would leave the process
 
     def _create_checkpoint_manager(self) -> Any:
         return SimpleNamespace(on_trial_checkpoint=lambda _: None)
@@ -282,7 +282,7 @@ class SimController(_Controller):  # type: ignore[misc]
         return self._wrapper if hasattr(self, "_wrapper") else super()._wrapped()
 
     def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
-        """Ask for a trial; Tune would sleep where none comes while nothing runs, ``simulate`` goes on."""
+        """Get a trial from the search. Tune would sleep if none came while nothing ran; ``simulate`` goes on."""
         trial = self._search_alg.next_trial()
         if trial is not None:
             self.add_trial(trial)
@@ -319,7 +319,7 @@ class SimController(_Controller):  # type: ignore[misc]
         trial.temporary_state.saving_to = _Saving(saved)
         return trial.temporary_state.saving_to
 
-    # -- what is accounted for
+    # -- the account of slots
 
     def _set_trial_status(self, trial: StubTrial, status: str) -> None:
         before = trial.status
@@ -329,7 +329,7 @@ class SimController(_Controller):  # type: ignore[misc]
         trial.ended_s = self.world.clock.now if trial.is_finished() else None
         if before == Trial.RUNNING and trial.gang is not None:
             trial.gang.use(False)
-            trial.gang.give_back_growth()
+            trial.gang.release_growth()
             trial.gang = None
         elif status == Trial.RUNNING and (gang := self._trial_to_actor.get(trial)) is not None:
             trial.gang = gang
@@ -337,7 +337,7 @@ class SimController(_Controller):  # type: ignore[misc]
         self.world.log("status", trial, status)
 
     def _plan_failure(self) -> None:
-        """Plan the next failure of a node: exponential times, whatever happened before."""
+        """Plan the next failure of a node, at exponentially distributed intervals."""
         world, draws = self.world, iter(range(1 << 62))
         rate = world.costs.node_failures * world.cluster.nodes / 3600
         if not rate:
@@ -355,7 +355,7 @@ class SimController(_Controller):  # type: ignore[misc]
         plan()
 
     def _lose(self, idle: list[SimGang]) -> None:
-        """Forget the gangs that were kept warm, and are lost."""
+        """Remove lost gangs from the cache of warm ones."""
         for objects in self._actor_cache._cached_objects.values():
             kept = [gang for gang in objects if gang not in idle]
             self._actor_cache._num_cached_objects -= len(objects) - len(kept)

@@ -1,4 +1,4 @@
-"""What things cost in a simulation, in virtual seconds."""
+"""The costs of a simulation, in virtual seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 @known_fields("other")
 @dataclass(frozen=True)
 class Costs:
-    """What things cost, in seconds unless said otherwise.
+    """The costs of a simulation, in seconds unless stated otherwise.
 
     Starts and resizes default to what 2 CPU workers took on one 2-core machine (``benchmarks/turnaround.py`` and
     ``recovery.py``); ``reserve_s``, ``disk_mb_s`` and ``node_repair_s`` are assumed, and the rest is not charged.
@@ -24,10 +24,10 @@ class Costs:
 
     Args:
         reserve_s: a placement group and the trial's head, until Tune calls the trial running.
-        start_cold_s: a gang's workers, until the first epoch begins: processes, imports, meeting.
-        start_warm_s: the same where the gang has trained another trial before.
+        start_cold_s: the start of a gang's workers up to the first epoch: processes, imports, meeting.
+        start_warm_s: the same for a gang that has trained another trial before.
         report_s: a report whose answer is awaited, until the gang goes on.
-        end_s: from a trial's last report until Tune hears of its end.
+        end_s: from a trial's last report until Tune gets its end.
         stop_s: closing a gang, until its slots are free.
         save_s, restore_s: a checkpoint for a pause, and its reading when the trial goes on; each and
             ``checkpoint_mb / disk_mb_s`` more.
@@ -35,9 +35,9 @@ class Costs:
         grow_s: new workers of a gang that grows, while the others train on.
         resize_s: a change of a gang's size at a report's boundary, while all wait.
         efficiency: of each doubling of workers (1: twice as fast; 0.8: 1.6 times; below 0.5: slower than before).
-        cross_node: times that an epoch takes on more than one node (1: as long).
+        cross_node: the factor by which an epoch takes longer on more than one node (1: as long).
         noise: sigma of the lognormal noise of one rank's epoch; the gang takes as long as its slowest rank.
-        node_failures: a node's failures an hour. A gang that loses a worker goes on from its last report, anew.
+        node_failures: failures of a node per hour. A gang that loses a worker starts again from its last report.
         node_repair_s: until the node is back.
 
     Raises: SettingsError.
@@ -71,13 +71,13 @@ class Costs:
                 "Costs: efficiency must be above 0 (0.5: more workers make nothing faster; below, they make it slower) "
                 f"and at most 1, not {self.efficiency!r}."
             )
-        for name, least in (("disk_mb_s", 1e-9), ("cross_node", 1.0)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"Costs: {name} must be {least:g} or more, not {getattr(self, name)!r}.")
+        for name, lowest in (("disk_mb_s", 1e-9), ("cross_node", 1.0)):
+            if getattr(self, name) < lowest:
+                raise SettingsError(f"Costs: {name} must be {lowest:g} or more, not {getattr(self, name)!r}.")
 
     @property
     def save(self) -> float:
-        """Seconds for a checkpoint that a pause waits for."""
+        """Seconds to write a checkpoint for a pause."""
         return self.save_s + self.checkpoint_mb / self.disk_mb_s
 
     @property
@@ -86,18 +86,18 @@ class Costs:
         return self.restore_s + self.checkpoint_mb / self.disk_mb_s
 
     def speedup(self, workers: int) -> float:
-        """Return how many times faster than one worker a gang is."""
+        """Return how many times as fast as one worker a gang is."""
         return float((2 * self.efficiency) ** math.log2(workers))
 
-    def epoch_s(self, alone_s: float, workers: int, most: int, nodes: int, draw: float) -> float:
-        """Return how long an epoch takes that takes one worker ``alone_s``.
+    def epoch_s(self, alone_s: float, workers: int, max_workers: int, nodes: int, draw: float) -> float:
+        """Return the seconds of an epoch that takes ``alone_s`` on one worker.
 
-        ``workers`` play the parts of ``most`` logical ones, in ceil(most / workers) turns a step (decision 0004);
-        ``draw`` in (0, 1) says how the noise falls: the maximum of n draws is the quantile draw ** (1 / n).
+        ``workers`` play the parts of ``max_workers`` logical ones, in ceil(max_workers / workers) turns per step
+        (decision 0004). ``draw`` in (0, 1) sets the noise: the maximum of n draws is the quantile draw ** (1 / n).
         """
-        turns = math.ceil(most / workers)
+        turns = math.ceil(max_workers / workers)
         overhead = workers / self.speedup(workers)
-        seconds = alone_s * turns / most * overhead
+        seconds = alone_s * turns / max_workers * overhead
         if nodes > 1:
             seconds *= self.cross_node
         if self.noise:
@@ -106,9 +106,9 @@ class Costs:
 
 
 def uniform(*key: int) -> float:
-    """Return a number in (0, 1) that follows from whole numbers, by splitmix64 (Steele et al., OOPSLA 2014).
+    """Return a number in (0, 1) determined by whole numbers, by splitmix64 (Steele et al., OOPSLA 2014).
 
-    So a trial's fifth epoch has the same luck whatever the scheduler did before.
+    So a trial's fifth epoch has the same noise whatever the scheduler did before.
     """
     state = 0
     for part in key:

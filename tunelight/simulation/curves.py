@@ -1,4 +1,4 @@
-"""Learning curves: what trials report, epoch by epoch, and how long an epoch takes them."""
+"""Learning curves: what trials report at each epoch, and how long an epoch takes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Literal, Protocol
 from tunelight.simulation.costs import uniform
 
 KEY = "_curve"
-"""Under this key a simulated configuration says whose curve it has."""
+"""The key of a simulated configuration that names its curve."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What one training reports: ``metrics[name][epoch]``; ``seconds`` an epoch on one worker that is alone.
+    """The reports of a training, ``metrics[name][epoch]``; ``seconds``: of an epoch on a single worker.
 
-    A trial that trains past ``epochs`` goes on reporting the last value, and the simulation says so.
+    A trial that trains past ``epochs`` goes on reporting the last value, which the simulation notes.
     """
 
     metrics: Mapping[str, Sequence[float]]
@@ -30,15 +30,15 @@ class Curve:
 
 
 class Curves(Protocol):
-    """Where a simulation's trials come from."""
+    """The configurations and curves of a simulation's trials."""
 
     metric: str
     mode: Literal["min", "max"]
     epochs: int
     size: int
-    """How many different curves there are; more trials than that are drawn again."""
+    """How many different curves there are; with more trials than that, some come again."""
     note: str
-    """What they are, for whoever reads a figure made of them."""
+    """What they are, for notes beside simulated figures."""
 
     def config(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration of trial ``number`` (from 0) of a simulation with this seed."""
@@ -48,10 +48,10 @@ class Curves(Protocol):
 
 
 def deal(number: int, size: int, seed: int) -> int:
-    """Return which of ``size`` curves trial ``number`` gets: all of them in a random order, then all in another.
+    """Return which of ``size`` curves trial ``number`` gets: all in a random order, then all in another, and so on.
 
-    A Feistel network over the smallest even number of bits that holds ``size`` is a permutation of them; numbers
-    beyond ``size`` are sent through again (cycle walking; Black and Rogaway, CT-RSA 2002).
+    A Feistel network over the smallest even number of bits that holds ``size`` is a permutation; results beyond
+    ``size`` go through it again (cycle walking; Black and Rogaway, CT-RSA 2002).
     """
     deck, card = divmod(number, size)
     half = max(1, ((size - 1).bit_length() + 1) // 2)
@@ -66,7 +66,7 @@ def deal(number: int, size: int, seed: int) -> int:
 
 
 class SteadyCurves:
-    """Curves that never cross: whoever is ahead after one epoch is ahead after all. For want of recorded ones."""
+    """Constant curves, which never cross, for use without recorded ones."""
 
     metric = "loss"
     mode: Literal["min", "max"] = "min"
@@ -78,9 +78,9 @@ class SteadyCurves:
         self._epoch_s = epoch_s
 
     def config(self, number: int, seed: int) -> dict[str, Any]:
-        """Return a place in the order."""
+        """Return a configuration that names a curve."""
         return {KEY: deal(number, self.size, seed)}
 
     def curve(self, config: Mapping[str, Any]) -> Curve:
-        """Return a level line at that place."""
+        """Return the constant curve of a configuration."""
         return Curve({"loss": [(config[KEY] + 1) / self.size] * self.epochs}, self._epoch_s, self.epochs)

@@ -1,4 +1,4 @@
-"""How far simulated sweeps are from live ones: what benchmarks/fidelity.py found and left beside the curves."""
+"""The error of simulated sweeps, as benchmarks/fidelity.py measured it and wrote it beside the curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = "fidelity.json"
 
 
 def fidelity_path() -> Path:
-    """Return where the result of the last calibration lies, if there is one."""
+    """Return the path of the last calibration's result, which may be missing."""
     return Path(str(files("tunelight.simulation").joinpath(FILE)))
 
 

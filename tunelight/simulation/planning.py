@@ -1,4 +1,4 @@
-"""plan(): what a sweep would take and cost, before anybody pays for it."""
+"""plan(): estimate the time and cost of a sweep by simulating it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class _Sweep:
         return int(own)
 
     def rungs(self, run: Simulation) -> list[int]:
-        """Return the epochs at which the scheduler stops or pauses trials: as it says, or else as it did in ``run``."""
+        """Return the epochs at which the scheduler stops or pauses trials: its milestones, or as seen in ``run``."""
         own = getattr(self.scheduler, "milestones", None)
         if own is not None:
             found = {math.ceil(rung) for rung in own()}
@@ -134,7 +134,7 @@ class _Sweep:
         return [*(rung for rung in sorted(found) if rung < self.epochs), self.epochs]
 
     def curves(self, number: int) -> Curves:
-        """Return what trials learn in the simulation of that number."""
+        """Return the curves for the simulation with this number."""
         if self._curves is not None and not isinstance(self._curves, str):
             return self._curves
         known = [self._curves] if isinstance(self._curves, str) else tasks()
@@ -159,7 +159,7 @@ class _Sweep:
 
 
 def _asked(given: Any, told: Mapping[str, Any]) -> Settings:
-    """Return what the sweep is, of what is told here and what the space says."""
+    """Return the sweep's settings: those given here, else the space's."""
     space = SearchSpace.of(given)
     known = {name: space.settings[name] for name in (*told, "max_concurrent") if name in space.settings}
     known.pop("time_budget", None)
@@ -182,7 +182,7 @@ def _gangs(where: Cluster, workers: int) -> int:
 def _judged(
     about: Plan, sweep: _Sweep, runs: Sequence[Simulation], where: Cluster, price: float | None
 ) -> Plan:  # fmt: skip
-    """Put figures, words and, for a deadline, other ways to do it into a plan."""
+    """Complete a plan with figures, a verdict and, for a deadline, the other options."""
     deadline_s = sweep.settings.budget_s
     hours = Spread.of([run.makespan_s / _HOUR for run in runs])
     median = sorted(range(len(runs)), key=lambda index: runs[index].makespan_s)[(len(runs) - 1) // 2]
@@ -205,7 +205,7 @@ def _judged(
 
 
 def _stages(sweep: _Sweep, run: Simulation, workers: int) -> list[Stage]:
-    """Return what trials held between their rungs. Slots of gangs that grew are counted at their smallest size."""
+    """Return the slots that trials held between rungs. Gangs that grew count with their smallest size."""
     entered: dict[str, float] = {}
     spans: dict[int, list[tuple[float, float]]] = {rung: [] for rung in sweep.rungs(run)}
     for event in run.events:
@@ -226,7 +226,7 @@ def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
 
 
 def _options(sweep: _Sweep, where: Cluster, price: float | None, deadline_s: float) -> list[Option]:
-    """Try gangs and clusters of powers of two, once each; the cheapest that is in time comes first."""
+    """Simulate gangs and clusters of powers of two, once each; the cheapest in time comes first."""
     found = []
     for nodes, workers in itertools.product(_doublings(where.nodes), _doublings(min(where.size, 64))):
         smaller = Cluster(nodes, where.slots)

@@ -14,21 +14,21 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over simulations with different seeds: the median, and what nine of ten stay below."""
+    """A figure over simulations with different seeds: the median and the 90th percentile."""
 
     p50: float
     p90: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Return both of the values (the nearest that was seen)."""
+        """Return both of the values, by nearest rank."""
         ordered = sorted(values)
         return cls(*(ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] for share in (0.5, 0.9)))
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What lies between two rungs, in the median simulation: who comes, and what they hold meanwhile.
+    """The stretch between two rungs, in the median simulation: its trials, and the slots that they hold.
 
     ``epoch``: the rung that ends it; ``trials``: how many reach that; ``slots``: the most that trials in this stage
     held at once; ``slot_hours``: what they held in all.
@@ -42,7 +42,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Option:
-    """One way to run the sweep: gangs of ``workers`` on ``nodes`` nodes; in hours, and the cost of renting those."""
+    """A way to run the sweep: gangs of ``workers`` on ``nodes`` nodes; its hours, and the cost of renting the nodes."""
 
     workers: int
     nodes: int
@@ -54,7 +54,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep would take. Print it, or take :meth:`asdict`.
+    """The estimated time and cost of a sweep. Print it, or use :meth:`asdict`.
 
     ``cost`` is what gangs hold, ``rent`` the whole cluster from the first to the last minute, each at the price of a
     slot's hour; None without a price. ``verdict`` says in words whether it can be done (in time).

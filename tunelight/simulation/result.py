@@ -1,4 +1,4 @@
-"""What a simulation found out."""
+"""The result of a simulation, and the callback that collects it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunelight.simulation.world import Happened, Use, World
 
 @dataclass(frozen=True)
 class SimTrial:
-    """One simulated trial: times in virtual seconds, None for what never came.
+    """One simulated trial; times in virtual seconds, None if they were never reached.
 
     ``state`` is FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past
     the end of its curve.
@@ -35,20 +35,20 @@ class SimTrial:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a sweep cost and found, in virtual time.
+    """The cost and the findings of a simulated sweep, in virtual time.
 
     Args:
         makespan_s: from the start to the end of the last trial.
-        worker_seconds: slots times the seconds that gangs held them, idle ones too.
+        worker_seconds: slots times the seconds that gangs held them, including idle gangs.
         slots: of the whole cluster.
         trials: in order of birth.
         usage: slots held and in use, from each ``time`` on.
         found: (seconds, value) each time that a trial reported the best value so far.
-        oracle: the best value that any of the trials would have reported, had all been trained to their end.
-        scheduler_cpu_s: what the scheduler's calls took, of the processor's time; ``calls``: how many they were.
-        wall_s: what the simulation took, of real time.
-        events: what happened, if a log was asked for.
-        notes: what whoever quotes a figure of it has to know.
+        oracle: the best value that any trial would have reported if all had been trained to their end.
+        scheduler_cpu_s: CPU time of the calls to the scheduler; ``calls``: their number.
+        wall_s: real time of the simulation.
+        events: the log, if ``events=True``.
+        notes: what must be said beside its figures.
     """
 
     metric: str
@@ -68,12 +68,12 @@ class Simulation:
 
     @property
     def best(self) -> float | None:
-        """The best value that was reported."""
+        """The best reported value."""
         return self.found[-1][1] if self.found else None
 
     @property
     def idle_share(self) -> float:
-        """The share of all slots' time in which no running trial had them."""
+        """The share of all slots' time in which no running trial used them."""
         return self.idle_between(0.0, self.makespan_s)
 
     @property
@@ -87,7 +87,7 @@ class Simulation:
         return self.idle_between(self.tail_start_s, self.makespan_s)
 
     def idle_between(self, start_s: float, end_s: float) -> float:
-        """Return the share of all slots' time between two moments in which no running trial had them."""
+        """Return the share of all slots' time between two moments in which no running trial used them."""
         span = end_s - start_s
         return 1 - _integral(self.usage, start_s, end_s)[1] / (self.slots * span) if span > 0 else 0.0
 
@@ -97,7 +97,7 @@ class Simulation:
         return self.found[index - 1][1] if index else None
 
     def regret(self, time_s: float | None = None) -> float:
-        """Return how far the best value (at a moment, or in the end) is from the oracle's; infinite without one."""
+        """Return the distance of the best value (so far, or in the end) from the oracle's; infinite without one."""
         best = self.best if time_s is None else self.best_at(time_s)
         return math.inf if best is None or self.oracle is None else abs(best - self.oracle)
 
@@ -125,7 +125,7 @@ class Simulation:
 
 
 def _integral(usage: Sequence[Use], start_s: float, end_s: float) -> tuple[float, float]:
-    """Return slot-seconds held and in use between two moments."""
+    """Return the slot-seconds that were held, and in use, between two moments."""
     held = busy = 0.0
     for use, following in zip(usage, [*usage[1:], Use(end_s, 0, 0)], strict=True):
         span = min(following.time, end_s) - max(use.time, start_s)
@@ -136,7 +136,7 @@ def _integral(usage: Sequence[Use], start_s: float, end_s: float) -> tuple[float
 
 
 class SimulationLog(Callback):
-    """Watches a simulation through Tune's own callbacks."""
+    """Collects the result of a simulation through Tune's callbacks."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -178,7 +178,7 @@ class SimulationLog(Callback):
         self._states[trial.trial_id] = "ERROR"
 
     def simulation(self, controller: Any, wall_s: float, notes: Sequence[str]) -> Simulation:
-        """Put together what was seen."""
+        """Return the result."""
         world, trials = self.world, controller.get_trials()
         end = max((trial.ended_s for trial in trials if trial.ended_s is not None), default=world.clock.now)
         ordered = sorted(trials, key=lambda trial: trial.order_of_birth)
@@ -214,7 +214,7 @@ class SimulationLog(Callback):
         )
 
     def _oracle(self, trials: Sequence[Any]) -> float | None:
-        """Return the best value of all whole curves. Those of one configuration are looked at once."""
+        """Return the best value of all trials' complete curves."""
         best: float | None = None
         choose = min if self.world.mode == "min" else max
         for curve in {id(trial.curve): trial.curve for trial in trials}.values():

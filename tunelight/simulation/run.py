@@ -1,4 +1,4 @@
-"""simulate(): a whole sweep on virtual time, with the scheduler and searcher that a live one would have."""
+"""simulate(): a sweep on virtual time, with the scheduler and searcher of a live one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingSchedul
 from ray.tune.search import Searcher
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
 from tunelight.searchers import SweepSearch
@@ -33,7 +33,7 @@ from tunelight.simulation.world import World
 
 
 class CurveSearcher(Searcher):
-    """Suggest the configurations that there are curves of."""
+    """Suggest the configurations of the curves."""
 
     def __init__(self, curves: Curves, seed: int) -> None:
         super().__init__(metric=curves.metric, mode=curves.mode)
@@ -51,7 +51,7 @@ class CurveSearcher(Searcher):
 
 
 class SimSearch(SweepSearch):
-    """The sweep's own search, whose trials are stubs."""
+    """The SearchAlgorithm of a sweep, with stubs for trials."""
 
     def __init__(self, curves: Curves, factory: Any, max_failures: int, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -179,15 +179,13 @@ def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves)
 def _check_metric(metric: str | None, table: Curves) -> None:
     known = list(table.curve(table.config(0, 0)).metrics)
     if metric not in known:
-        raise SettingsError(
-            f"The curves hold no metric {metric!r}.{guess(str(metric), known)} They hold {', '.join(known)}."
-        )
+        raise SettingsError(unknown("The curves hold no metric", metric, known, listed="They hold"))
 
 
 def _world(
     settings: Settings, scheduler: Any, cluster: Any, costs: Costs, *, strategy: str, keep_log: bool
 ) -> tuple[World, Any]:
-    """Return the simulation's surroundings, and what each trial reserves. Raises: ResourceError if that never fits."""
+    """Return the world, and the reservation of each trial. Raises: ResourceError if that never fits."""
     reservation = reserve(settings.workers)
     max_workers = reservation.workers
     if reservation.least is not None and getattr(scheduler, "resizes", False):
@@ -223,7 +221,7 @@ def _searcher(given: Searcher | None, table: Curves, settings: Settings) -> Sear
 
 
 def _notes(table: Curves, controller: SimController, settings: Settings) -> list[str]:
-    """Return what has to be said beside every figure."""
+    """Return the notes that belong beside every figure."""
     notes = [table.note]
     trials: list[Any] = controller.get_trials()
     if settings.num_samples > table.size:
@@ -236,7 +234,7 @@ def _notes(table: Curves, controller: SimController, settings: Settings) -> list
 
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
-    """Let the collector rest and Ray's loggers be silent: a simulation makes many small objects, and no rubbish."""
+    """Pause the garbage collector and silence Ray's loggers: a simulation makes many objects, and no cycles."""
     loggers: list[tuple[logging.Logger, int]] = []
     for name in ("ray.tune.execution.tune_controller", "ray.tune"):
         logger = logging.getLogger(name)

@@ -1,4 +1,4 @@
-"""A simulated gang: Tune's actor for a trial, with the workers' bundles and nothing but time to spend."""
+"""A simulated gang, in place of Tune's actor for a trial: it holds bundles, and its tasks take virtual time."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class _Growth:
 
 
 class SimGang:
-    """What ``GangTrainable`` is to Tune, as a machine of few states. One task at a time, as an actor has it.
+    """A state machine with the interface of ``GangTrainable`` for Tune. As in an actor, tasks run one after another.
 
-    Each task returns (seconds, value); the value is worked out when the task begins, and takes effect by
-    ``deliver`` when it is heard. A trial that is stopped in mid-epoch holds its gang to the end of the epoch.
+    Each task returns (seconds, value). The value is computed when the task begins, and takes effect by ``deliver`` when
+    the task ends. A trial that is stopped during an epoch holds its gang to the end of the epoch.
     """
 
     def __init__(self, world: World, serial: int, trial: Any, demands: Sequence[int]) -> None:
@@ -55,28 +55,28 @@ class SimGang:
         self.decide = SimpleNamespace(remote=self._decide)
         self._warm = False
         self._growth: _Growth | None = None
-        self._take_on(trial)
+        self._begin_trial(trial)
 
     def __hash__(self) -> int:
         return self.serial
 
     def set_on_stop(self, call: Callable[[Any], None] | None) -> None:
-        """Say who is told when the gang has ended."""
+        """Set the callback for the end of the gang."""
         self.on_stop = call
 
     def set_on_error(self, call: Callable[[Any, Exception], None] | None) -> None:
-        """Say who is told when the gang is lost."""
+        """Set the callback for the loss of the gang."""
         self.on_error = call
 
-    def _take_on(self, trial: Any) -> None:
+    def _begin_trial(self, trial: Any) -> None:
         self.trial = trial
         self.number = 0
         self._until: int | None = self.world.first_until
         self._training = False
         self._asked = False
-        self._resumed = self._told_to_stop = False
-        self._wanted: int | None = None
-        self._wanted_from = 0
+        self._resumed = self._stop_requested = False
+        self._target_workers: int | None = None
+        self._resize_from = 0
         self._divergence = Divergence(self.world.metric, self.world.mode)
 
     @property
@@ -86,24 +86,24 @@ class SimGang:
 
     @property
     def held(self) -> int:
-        """How many slots the gang holds, also for workers that are still starting."""
+        """How many slots the gang holds, including those of workers that are starting."""
         return self.size + (len(self._growth.bundles) if self._growth else 0)
 
     def is_on(self, node: int) -> bool:
-        """Tell whether a worker, or one that is still starting, is on a node."""
+        """Tell whether a worker, also a starting one, is on a node."""
         arriving = self._growth.bundles if self._growth else []
         return any(bundle.node == node for bundle in (*self.bundles, *self.more, *arriving))
 
     def nodes(self) -> list[int]:
-        """Return the nodes that the gang is on, once each."""
+        """Return the nodes that the gang is on, without duplicates."""
         return list(dict.fromkeys(bundle.node for bundle in (*self.bundles, *self.more)))
 
     # -- Tune's tasks: (seconds, value)
 
     def reset(self, trial: Any) -> tuple[float, Any]:
         """Take another trial."""
-        self.give_back_growth()
-        self._take_on(trial)
+        self.release_growth()
+        self._begin_trial(trial)
         return 0.0, True
 
     def restore(self, saved: Saved) -> tuple[float, Any]:
@@ -118,7 +118,7 @@ class SimGang:
 
     def stop(self) -> tuple[float, Any]:
         """End the gang."""
-        self.give_back_growth()
+        self.release_growth()
         return self.world.costs.stop_s, None
 
     def train(self) -> tuple[float, Any]:
@@ -134,7 +134,7 @@ class SimGang:
             seconds = costs.report_s
         number = self.number + 1
         curve = self.trial.curve
-        if self.number >= world.epochs_of(curve) or (self._told_to_stop and self.number):
+        if self.number >= world.epochs_of(curve) or (self._stop_requested and self.number):
             self._training = False
             return costs.end_s, {RESULT_DUPLICATE: True, DONE: True}
         seconds += self._resize()
@@ -164,7 +164,7 @@ class SimGang:
         return result
 
     def deliver(self, value: Any) -> None:
-        """Let what a finished task brought hold, before Tune hears of it."""
+        """Apply the value of a finished task, before Tune gets it."""
         if isinstance(value, dict) and TRAINING_ITERATION in value:
             number = value[TRAINING_ITERATION]
             self.number = self.trial.reported = number
@@ -174,27 +174,27 @@ class SimGang:
             if self._asked and self._until is not None:
                 self._until = number + 1
 
-    # -- the scheduler's door
+    # -- the scheduler's decisions
 
     def _decide(self, decision: Any) -> None:
-        if hasattr(decision, "until"):  # Continue, and whatever else says how far a trial may run on
+        if hasattr(decision, "until"):  # Continue, and other decisions with the next report that needs an answer
             self._until = decision.until
         elif isinstance(decision, Resize):
             reserved = sum(bundle.slots for bundle in self.bundles)
-            self._wanted = min(max(reserved, decision.workers), max(reserved, self.world.max_workers))
-            self._wanted_from = self.number if self._asked else self.number + 1
+            self._target_workers = min(max(reserved, decision.workers), max(reserved, self.world.max_workers))
+            self._resize_from = self.number if self._asked else self.number + 1
             self._ask()
         elif isinstance(decision, Stop):
-            self._told_to_stop = True
+            self._stop_requested = True
         self.world.log("decide", self.trial, decision)
 
     @property
     def missing(self) -> int:
-        """How many workers the gang was told to have beyond those that it has."""
-        return max(0, (self._wanted or 0) - self.size)
+        """How many workers the gang lacks to its target size."""
+        return max(0, (self._target_workers or 0) - self.size)
 
     def _ask(self) -> None:
-        """Ask for the bundles that are missing, as one reservation; give back one that is not what is wanted now."""
+        """Reserve the missing bundles, all or none; release an earlier growth of another size."""
         missing = self.missing
         if self._growth is not None and len(self._growth.bundles) != missing:
             self._release(self._growth.bundles)
@@ -203,7 +203,7 @@ class SimGang:
             self.world.growing[self] = None
 
     def grow(self) -> bool:
-        """Take the bundles that are missing, all or none; return whether none is missing any more."""
+        """Reserve the missing bundles, all or none; return whether none is missing any more."""
         missing = self.missing
         if missing and self._growth is None:
             bundles = self.world.cluster.grow(missing, self.nodes())
@@ -214,11 +214,11 @@ class SimGang:
         return True
 
     def _resize(self) -> float:
-        """Change the size at this boundary, if that is due; return the seconds that all wait for it."""
-        if self._wanted is None or self.number < self._wanted_from:
+        """Change the size at this report, if that is due; return the seconds that it takes."""
+        if self._target_workers is None or self.number < self._resize_from:
             return 0.0
-        if self._wanted < self.size:
-            keep = len(self.more) - (self.size - self._wanted)
+        if self._target_workers < self.size:
+            keep = len(self.more) - (self.size - self._target_workers)
             gone, self.more = self.more[keep:], self.more[:keep]
             self._release(gone)
             self.world.used(busy=-len(gone) if self.in_use else 0)
@@ -230,17 +230,17 @@ class SimGang:
             return self.world.costs.resize_s
         return 0.0
 
-    # -- what it holds
+    # -- resources
 
     def use(self, in_use: bool) -> None:
-        """Note whether a running trial has the gang."""
+        """Record whether a running trial uses the gang."""
         if in_use != self.in_use:
             self.in_use = in_use
             self.world.used(busy=self.size if in_use else -self.size)
 
-    def give_back_growth(self) -> None:
-        """Give back all bundles that came by growing, or were to come."""
-        self._wanted = None
+    def release_growth(self) -> None:
+        """Release all bundles that came by growing, or are on their way."""
+        self._target_workers = None
         self.world.growing.pop(self, None)
         gone = self.more + (self._growth.bundles if self._growth else [])
         if self.in_use:
@@ -249,9 +249,9 @@ class SimGang:
         self._release(gone)
 
     def release(self) -> None:
-        """Give back everything."""
+        """Release all bundles."""
         self.use(False)
-        self.give_back_growth()
+        self.release_growth()
         self._release(self.bundles)
         self.bundles = []
 

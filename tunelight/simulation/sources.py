@@ -1,4 +1,4 @@
-"""Where curves come from: the recorded table, or a sweep's own record."""
+"""Sources of curves: the recorded table, or a sweep's record."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TableCurves:
 
     @functools.cached_property
     def _columns(self) -> dict[str, Any]:
-        """All values of each key: numbers, or text for what is none."""
+        """All values of each key, as numbers or text."""
         configs = [_loaded(config) for config in self._configs]
         columns = {}
         for key in configs[0]:
@@ -120,7 +120,7 @@ def _loaded(config: Any) -> dict[str, Any]:
 
 
 def table_path() -> Path:
-    """Return where the recorded table lies, if there is one."""
+    """Return the path of the recorded table, which may be missing."""
     return Path(str(files("tunelight.simulation").joinpath(TABLE)))
 
 

@@ -1,4 +1,4 @@
-"""A finished sweep's own record as learning curves: the same trials under another scheduler, or on another cluster."""
+"""A sweep's record as learning curves, to simulate its trials under another scheduler, or on another cluster."""
 
 from __future__ import annotations
 

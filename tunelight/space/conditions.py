@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tunelight.errors import SpaceError, guess
-from tunelight.space.plain import plain
+from tunelight.errors import SpaceError, guess, unknown
+from tunelight.space.plain import to_plain_config
 
 _CLOSE = 1e-9
 When = Mapping[str, Sequence[Any]]
@@ -35,7 +35,7 @@ def same(value: Any, wanted: Any) -> bool:
     """Tell whether two values are equal, and true is not 1; what YAML has no word for is named by its import path."""
     if isinstance(value, bool) != isinstance(wanted, bool):
         return False
-    return bool(plain(value) == plain(wanted))
+    return bool(to_plain_config(value) == to_plain_config(wanted))
 
 
 def check_when(key: str, when: When, domains: Mapping[str, Any], where: Callable[[str, str], str]) -> None:
@@ -48,10 +48,7 @@ def check_when(key: str, when: When, domains: Mapping[str, Any], where: Callable
         start = f"{where(key, name)}{key}: its `when`"
         if name not in domains:
             others = [other for other in order if other != key]
-            raise SpaceError(
-                f"{start} names {name!r}, which is not in the search space.{guess(name, others)} The space has: "
-                f"{', '.join(others) or 'no other key'}."
-            )
+            raise SpaceError(unknown(f"{start}: the search space has no key", name, others, None, "It has"))
         if order.index(name) >= order.index(key):
             raise SpaceError(
                 f"{start} names {name}, which does not stand above it. Put {name} first: keys are drawn in their order."

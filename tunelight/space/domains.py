@@ -14,7 +14,7 @@ from typing import Any
 from tunelight.errors import SpaceError, TunelightError, guess, unknown
 from tunelight.settings import load_object
 from tunelight.space.conditions import When, check_when, read_when
-from tunelight.space.plain import plain
+from tunelight.space.plain import to_plain_config
 
 Path = tuple[str, ...]
 
@@ -189,9 +189,7 @@ class DomainReader:
         if isinstance(given, Mapping):
             for key in given:
                 if key not in names:
-                    raise self._error(
-                        path, f"{name} takes no {key!r}.{guess(key, names)} It takes: {', '.join(names)}.", inside=name
-                    )
+                    raise self._error(path, unknown(f"{name} takes no", key, names, listed="It takes"), inside=name)
             named = dict(given)
         else:
             listed = list(given) if isinstance(given, list | tuple) else [given]
@@ -385,14 +383,14 @@ def describe(domain: Any, when: When | None = None) -> Any:
 
     name, arguments = spell(domain)
     one = ARGUMENTS.get(name) in (_VALUES, ("function",), ("value",))
-    told = {name: plain(arguments[0] if one else arguments)}
+    told = {name: to_plain_config(arguments[0] if one else arguments)}
     if name == "fixed" and when is None and not isinstance(told[name], list | Mapping) and not _calls(told[name]):
         return told[name]
     if (around := prior(domain)) is not None:
-        told["around"] = plain(around)
+        told["around"] = to_plain_config(around)
     if when is not None:
         told["when"] = {
-            key: plain(wanted[0] if len(wanted) == 1 and not isinstance(wanted[0], list | tuple) else wanted)
+            key: to_plain_config(wanted[0] if len(wanted) == 1 and not isinstance(wanted[0], list | tuple) else wanted)
             for key, wanted in when.items()
         }
     return told

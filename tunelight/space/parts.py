@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.compat.lightning import loaded
-from tunelight.errors import SettingsError, SpaceError, guess
+from tunelight.errors import SettingsError, SpaceError, guess, unknown
 from tunelight.settings import PARTS, Settings, check_trainer_argument
 
 
@@ -40,8 +40,9 @@ def check_part(key: str, where: str, model: Any, data: Any) -> None:
     taken = _parameters(given)
     if taken is not None and name not in taken:
         raise SpaceError(
-            f"{where}{key}: {getattr(given, '__name__', part)} takes no argument {name!r}.{guess(name, taken)} It "
-            f"takes: {', '.join(taken) or 'none'}."
+            unknown(
+                f"{where}{key}: {getattr(given, '__name__', part)} takes no argument", name, taken, None, "It takes"
+            )
         )
 
 

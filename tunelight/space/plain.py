@@ -9,14 +9,14 @@ from typing import Any
 from tunelight.settings import import_path
 
 
-def plain(value: Any) -> Any:
+def to_plain_config(value: Any) -> Any:
     """Return a value as JSON and YAML hold it; functions and classes as import paths, objects as text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): to_plain_config(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [to_plain_config(part) for part in value]
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

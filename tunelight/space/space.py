@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess
+from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, unknown
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same
 from tunelight.space.constraints import Constraint, read_constraint
@@ -272,10 +272,7 @@ class SearchSpace:
         new = copy.copy(self)
         for key in values:
             if key not in self.domains and (key.partition(".")[0] not in PARTS or "." not in key):
-                raise SpaceError(
-                    f"{key!r} is not in the search space, so it cannot be fixed.{guess(key, self.domains)} The space "
-                    f"has: {', '.join(self.domains)}."
-                )
+                raise SpaceError(unknown("The search space has no key", key, self.domains, None, "It has"))
         new.domains = {**self.domains, **{key: Fixed([value]) for key, value in values.items()}}
         new._paths = {**{key: (key,) for key in values}, **self._paths}
         new._paths = {key: new._paths[key] for key in new.domains}

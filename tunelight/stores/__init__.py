@@ -1,9 +1,9 @@
-"""Sweeps in object stores (``s3://``, ``gs://``, whatever fsspec knows): files here, objects there.
+"""Sweeps in object stores (``s3://``, ``gs://``, and others of fsspec): local files, and objects in the store.
 
-A sweep in a store has a working folder on every node, ``.../tunelight-stores/PROTOCOL/BUCKET/...``. A path in it says
-by itself which object it stands for, so that nothing but paths is passed on, and code that knows folders goes on to
-work. What is small and has to be the same for all is read from the store and written to it; a large file is pushed once
-it is finished, and fetched where it is opened. Of any other path, these functions do to the file itself what they say.
+A sweep in a store has a working folder on every node, ``.../tunelight-stores/PROTOCOL/BUCKET/...``. A path in it stands
+for an object, so that only paths need to be passed on, and code for folders works. Small files that must be the same
+for all are read from the store and written to it. A large file is pushed when it is complete, and fetched where it is
+opened. For all other paths, these functions work on the file itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tunelight.stores.objects import (
 
 
 def for_tune(folder: Path) -> Any:
-    """Return what Tune is to use as ``storage_filesystem`` for a storage: of a store, pyarrow's, else None."""
+    """Return Tune's ``storage_filesystem`` for a storage: pyarrow's for a store, else None."""
     if not inside(folder):
         return None
     from tunelight.stores.tune import file_system  # imports pyarrow and fsspec

@@ -1,4 +1,4 @@
-"""Secrets in text: passwords and tokens of addresses, values of what is called a password, variables of workers."""
+"""Mask secrets: passwords and tokens in URLs, values of keys such as ``password``, workers' environment variables."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 MASK: Final = "***"
-"""Stands for what was left out."""
+"""Stands for a secret."""
 _NAMES: Final = (
     r"pass(?:word|wd|phrase)?|secret|token|credentials?|(?:api|access|private|account)[-_.]?key(?:[-_.]?id)?"
 )
 _SECRET: Final = re.compile(rf"(?i)(?:{_NAMES})$")
 _VARIABLE: Final = r"(?!\$\{\w+\}|\*\*\*)"
-"""What is read from the environment is no secret, nor is what is masked already."""
+"""References to environment variables are no secrets, nor is what is masked already."""
 _PASSWORD: Final = re.compile(
     rf"(://[^/\s:@?#]*):{_VARIABLE}(?!\d+(?:[/?#\s]|$))(?:[^\s/?#'\"]*@(?=[^\s@/?#'\"]*)|[^@\s'\"]+@)"
 )
@@ -23,7 +23,7 @@ _QUERY: Final = re.compile(
 )
 _ENV_VARS: Final = "env_vars"
 _AS_IT_IS: Final = frozenset({"space", "require", "baselines", "space_objects", "code", "versions", "reservation"})
-"""What sweep.yaml holds of a sweep that is needed exactly: configurations, or nothing that anybody wrote."""
+"""Entries of sweep.yaml that are needed exactly (configurations), or that hold no user input."""
 
 
 def masked(text: str) -> str:
@@ -36,7 +36,7 @@ def masked(text: str) -> str:
 
 
 def masked_command(command: list[str]) -> list[str]:
-    """Return a command line without the values of what is called a password, token or key, and of variables."""
+    """Return a command line without values of passwords, tokens, keys and environment variables."""
     shown: list[str] = []
     hide = False
     for word in command:
@@ -55,10 +55,10 @@ def masked_command(command: list[str]) -> list[str]:
 
 
 def masked_settings(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a sweep was told, as sweep.yaml may hold it.
+    """Return a sweep's settings as sweep.yaml may hold them.
 
-    Of ``runtime_env`` the names of variables are kept, not their values; addresses and what is called a password or a
-    token are masked. Search space and configurations are left as they are: what is trained has to be known exactly.
+    Variables of ``runtime_env`` keep their names, not their values; URLs and values of keys such as ``password`` are
+    masked. Search space and configurations are unchanged: they must be known exactly.
     """
     shown = {name: value if name in _AS_IT_IS else _plain(value) for name, value in told.items()}
     variables = (shown.get("runtime_env") or {}).get(_ENV_VARS) if isinstance(shown.get("runtime_env"), dict) else None
@@ -71,14 +71,14 @@ def masked_settings(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def masked_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a sweep was run with, its command line masked."""
+    """Return the description of a run, with its command line masked."""
     command = run.get("command")
     known = isinstance(command, list) and all(isinstance(word, str) for word in command)
     return {**run, "command": masked_command(command)} if known and command else dict(run)
 
 
 def masked_error(error: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a worker's error, as plain data, with addresses masked in its message and traceback."""
+    """Return a worker's error, as plain data, with URLs masked in its message and traceback."""
     return {key: masked(value) if isinstance(value, str) else value for key, value in error.items()}
 
 

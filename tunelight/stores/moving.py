@@ -1,4 +1,4 @@
-"""What is large: pushed to a store when it is finished, and fetched where it is opened, once a node."""
+"""Large files: pushed to a store when they are complete, and fetched once per node where they are opened."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tunelight.stores import objects
 from tunelight.stores.objects import as_os_error, inner_names, inside, shown, stat, written_whole
 
 FETCH_LIMIT_S: Final = 1800.0
-"""How long a process waits while another one of its node fetches the same file."""
+"""How long a process waits while another one on its node fetches the same file."""
 PUSH_LIMIT_S: Final = 120.0
-"""How long the end of a trial waits for what its ranks bring to the store."""
+"""How long the end of a trial waits for its ranks' uploads."""
 _POLL_S: Final = 0.2
 
 
@@ -26,7 +26,7 @@ def _files(path: Path) -> list[Path]:
 
 @as_os_error
 def push(path: Path) -> None:
-    """Bring a file, or all files of a folder, into the store that ``path`` belongs to; nothing without one."""
+    """Upload a file, or all files of a folder, to the store of ``path``; does nothing without a store."""
     if not inside(path):
         return
     if not path.exists():
@@ -40,9 +40,10 @@ def push(path: Path) -> None:
 
 @as_os_error
 def push_changed(folder: Path, since: float, wanted: Callable[[str], bool]) -> None:
-    """Push the files of a folder whose relative path is ``wanted``: those of another size there, or written ``since``.
+    """Push the files of a folder whose relative path is ``wanted`` and that have changed.
 
-    Hidden ones stay here. Processes of a node take turns.
+    That is, whose size differs in the store, or that were written after ``since``. Hidden files are not pushed.
+    Processes of a node take turns.
     """
     with alone(folder):
         system, name = objects.located(folder)
@@ -59,7 +60,7 @@ def push_changed(folder: Path, since: float, wanted: Callable[[str], bool]) -> N
 
 @as_os_error
 def fetch_longer(path: Path) -> None:
-    """Fetch a file that grows, where that in the store is longer than what is here."""
+    """Fetch a growing file if the store's is longer than the local one."""
     if inside(path) and (there := stat(path)) is not None:
         size = there[0]
         fetch(path, lambda here: here.stat().st_size >= size)
@@ -67,9 +68,9 @@ def fetch_longer(path: Path) -> None:
 
 @as_os_error
 def fetch(path: Path, whole: Callable[[Path], bool]) -> Path:
-    """Have a file or folder of a store here: what is here already, if it is ``whole``, or else fetched once a node.
+    """Return the local copy of a file or folder in a store; unless it is ``whole``, fetch it, once per node.
 
-    Raises: FileNotFoundError; OSError where what was fetched is not whole; TimeoutError.
+    Raises: FileNotFoundError; OSError if the fetched copy is not whole; TimeoutError.
     """
     if not inside(path):
         return path
@@ -127,13 +128,13 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def forget(path: Path) -> None:
-    """Delete a file or a folder of a store here alone."""
+    """Delete the local copy of a file or a folder in a store."""
     if inside(path):
         _clear(path)
 
 
 def forget_others(path: Path) -> None:
-    """Delete, here alone, what lies beside a file that was pushed: its store has it, and no node need hold it twice."""
+    """Delete the local copies of checkpoints older than a pushed one: the store has them."""
     if inside(path):
         for other in path.parent.glob("*report-*"):
             if other.suffix in (".ckpt", ".tmp") and other.name.lstrip(".") < path.name:  # older ones

@@ -1,4 +1,4 @@
-"""What a path stands for, and what is small: read from a store and written to it."""
+"""The objects that paths stand for, and small files: read from a store and written to it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FOLDER: Final = "tunelight-stores"
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 ODD: Final = re.compile(r"[@*?\[\]]")
 _PLAIN: Final = frozenset({"file"})
-"""Protocols of folders that every node sees: those need no store."""
+"""Protocols of plain folders, which need no store."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_os_error(function: F) -> F:
-    """Have a store's failure raised as OSError, whatever its library calls it: that storage fails is provided for."""
+    """Raise errors of a store as OSError, whatever their class: callers handle that."""
 
     @functools.wraps(function)
     def checked(path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +46,7 @@ def as_os_error(function: F) -> F:
 
 
 def check(url: str) -> None:
-    """Raise SettingsError for a URL that can be no storage. Asks no network."""
+    """Raise SettingsError for a URL that cannot be a storage. Does not use the network."""
     import fsspec  # who has a folder need not wait for it
 
     protocol, _, rest = url.partition("://")
@@ -78,9 +78,9 @@ def _masked(url: str) -> str:
 
 
 def working(given: str | os.PathLike[str]) -> Path:
-    """Return the path that stands for a storage, a sweep or a file: of a URL, that in the working folder.
+    """Return the path of a storage, a sweep or a file; for a URL, the path in the working folder.
 
-    Raises: SettingsError for a URL that can be no storage.
+    Raises: SettingsError for a URL that cannot be a storage.
     """
     text = os.fspath(given)
     found = _URL.fullmatch(text)
@@ -99,9 +99,9 @@ def _cache() -> Path:
 
 
 def _split(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """Return protocol and name, in parts, of the object that a path stands for; None where it stands for itself.
+    """Return protocol and name, in parts, of the object that a path stands for; None for a path in no store.
 
-    It does where it has a folder called ``FOLDER`` that no protocol follows: that is somebody's own.
+    A folder called ``FOLDER`` counts only if a protocol follows: else it is a user's own.
     """
     parts = Path(path).parts
     if FOLDER not in parts[:-1]:
@@ -121,7 +121,7 @@ def inside(path: str | os.PathLike[str]) -> bool:
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """Raise SettingsError for a folder of the person's own that would be taken for the working folder of a store."""
+    """Raise SettingsError for a user's folder that would be taken for the working folder of a store."""
     folder = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111 - Path's own raises where there is no such user
     if inside(folder) and not folder.is_relative_to(_cache() / FOLDER):
         raise SettingsError(
@@ -132,7 +132,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """Return a path as a person knows it: by its URL, if it stands for an object."""
+    """Return a path for messages: as its URL, if it stands for an object."""
     parts = _split(path)
     if parts is None:
         return os.fspath(path)
@@ -162,7 +162,7 @@ def _filesystem(protocol: str) -> Any:
 
 
 def located(path: str | os.PathLike[str]) -> tuple[Any, str]:
-    """Return the file system that an object is in, and its name there; what was listed before counts no more."""
+    """Return the file system of an object, without cached listings, and its name there."""
     parts = _split(path)
     if parts is None:
         raise ValueError(f"{os.fspath(path)} stands for no object in a store.")
@@ -172,12 +172,12 @@ def located(path: str | os.PathLike[str]) -> tuple[Any, str]:
     return system, _marker(protocol) + "/".join(rest)
 
 
-# --- what is small: read and written there ----------------------------------------------------------------
+# --- small files: read and written in the store ---------------------------------------------------------------
 
 
 @as_os_error
 def stat(path: Path) -> tuple[int, float] | None:
-    """Return size (bytes; of a folder, that of its objects) and time of an object; None where there is none."""
+    """Return size (bytes; of a folder, that of its objects) and time of an object; None if there is none."""
     system, name = located(path)
     try:
         found = system.info(name)
@@ -186,18 +186,18 @@ def stat(path: Path) -> tuple[int, float] | None:
     if found["type"] == "directory":
         sizes = [one["size"] for one in system.find(name, detail=True).values()]
         return (sum(sizes), 0.0) if sizes else None
-    modified = found.get("LastModified")  # of S3's; others are asked
+    modified = found.get("LastModified")  # S3 has it; others are asked
     return int(found["size"]), float((modified or system.modified(name)).timestamp())
 
 
 def exists(path: Path) -> bool:
-    """Tell whether a file, or the object that it stands for, is there. Raises: OSError where a store does not say."""
+    """Tell whether a file, or the object that it stands for, exists. Raises: OSError if a store does not answer."""
     return stat(path) is not None if inside(path) else os.path.exists(path)  # noqa: PTH110 - Path's own may raise
 
 
 @as_os_error
 def read(path: Path) -> bytes:
-    """Return what a file holds. Raises: OSError."""
+    """Return the contents of a file. Raises: OSError."""
     if not inside(path):
         return path.read_bytes()
     system, name = located(path)
@@ -206,7 +206,7 @@ def read(path: Path) -> bytes:
 
 @as_os_error
 def write(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees all of it or none of it. Raises: OSError."""
+    """Write a file atomically. Raises: OSError."""
     if inside(path):
         system, name = located(path)
         with written_whole(system, name) as target:
@@ -227,7 +227,7 @@ def written_whole(system: Any, name: str) -> Iterator[str]:
 
 @as_os_error
 def texts(folder: Path, pattern: str) -> dict[Path, bytes]:
-    """Return what the files below ``folder`` hold whose relative path fits ``pattern`` (fnmatch), by name."""
+    """Return the contents of the files below ``folder`` whose relative path matches ``pattern`` (fnmatch), by path."""
     found = matching(folder, pattern)
     if not inside(folder):
         files = {}
@@ -245,7 +245,7 @@ def texts(folder: Path, pattern: str) -> dict[Path, bytes]:
 
 @as_os_error
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return the files below ``folder`` whose relative path fits ``pattern`` (fnmatch), by name."""
+    """Return the files below ``folder`` whose relative path matches ``pattern`` (fnmatch), sorted."""
     if not inside(folder):
         return sorted(folder.glob(pattern))
     system, name = located(folder)
@@ -257,7 +257,7 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def _listed(system: Any, folder: str, part: str, kind: str) -> list[str]:
-    """Return what is in a folder and fits; unlike ``find``, this raises where the store does not answer."""
+    """Return the matching entries of a folder; unlike ``find``, this raises if the store does not answer."""
     try:
         found = system.ls(folder, detail=True)
     except FileNotFoundError:
@@ -267,21 +267,21 @@ def _listed(system: Any, folder: str, part: str, kind: str) -> list[str]:
 
 
 def inner_names(name: str, found: Iterable[str]) -> list[str]:
-    """Return names of objects in the folder ``name`` as they are inside it."""
+    """Return names of objects relative to the folder ``name``."""
     root = name.strip("/") + "/"
     return [one.lstrip("/").removeprefix(root) for one in found]
 
 
 @as_os_error
 def holds_any(folder: Path) -> bool:
-    """Tell whether there is anything in a store's folder."""
+    """Tell whether a store's folder is not empty."""
     system, name = located(folder)
     return any(_listed(system, name, "*", kind) for kind in ("file", "directory"))
 
 
 @as_os_error
 def claim(path: Path) -> bool:
-    """Make an empty object; False where there is one (as far as the store can tell)."""
+    """Create an empty object; False if it exists (as far as the store can tell)."""
     system, name = located(path)
     if stat(path) is not None:
         return False
@@ -290,17 +290,17 @@ def claim(path: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        if error.errno != errno.ENOSYS:  # else the store knows no such mode
+        if error.errno != errno.ENOSYS:  # the store has no such mode
             raise
         system.pipe_file(name, b"")
-    except (NotImplementedError, TypeError, ValueError):  # its library does not
+    except (NotImplementedError, TypeError, ValueError):  # its library has none
         system.pipe_file(name, b"")
     return True
 
 
 @as_os_error
 def drop(path: Path) -> None:
-    """Delete a file or a folder, here and in its store; nothing happens where there is none."""
+    """Delete a file or a folder, here and in its store, if it exists."""
     drop_there(path)
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
@@ -310,7 +310,7 @@ def drop(path: Path) -> None:
 
 @as_os_error
 def drop_there(path: Path) -> None:
-    """Delete in its store alone what a path stands for; nothing without a store."""
+    """Delete the object that a path stands for, only in its store; does nothing without a store."""
     if inside(path):
         system, name = located(path)
         with contextlib.suppress(FileNotFoundError):

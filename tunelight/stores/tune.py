@@ -1,4 +1,4 @@
-"""Ray Tune's own files in a store: its file system, whose paths are those of the working folder."""
+"""The file system through which Ray Tune writes its own files to a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunelight.stores.objects import located
 
 
 class WorkingFileSystem(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """A store whose objects are named by their paths in a working folder, so that Tune's paths are ours."""
+    """A store whose objects are named by their paths in the working folder, as Tune knows them."""
 
     cachable = False
 

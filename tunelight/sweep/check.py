@@ -40,13 +40,13 @@ class Checked:
     misfit: str | None
 
 
-def check(space: SearchSpace, told: Mapping[str, Any], samples: int = 5) -> Checked:
+def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) -> Checked:
     """Check all of a sweep that can be without training, and draw some configurations of it.
 
     ``told`` are settings beside the space's own. Raises: subclasses of TunelightError. Runs on: driver; connects to a
     Ray cluster only where an address, or RAY_ADDRESS, names one.
     """
-    settings = Settings(**{**space.settings, **told})
+    settings = Settings(**{**space.settings, **overrides})
     check_settings(space, settings)
     with space.placing(settings, "train" if settings.model is None else "model"):
         if settings.train is not None:
@@ -89,7 +89,7 @@ def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """What one batch came to: what was reported, or ``error``, the trial's."""
 
     config: Mapping[str, Any]
@@ -97,7 +97,7 @@ class Rehearsal:
     error: str | None
 
 
-def rehearse(checked: Checked) -> Rehearsal:
+def dry_run(checked: Checked) -> DryRun:
     """Train a batch of the first sample on a gang of the wanted size, in a sweep that leaves nothing behind.
 
     A ``model=`` sweep trains and validates one batch (Lightning's ``fast_dev_run``), a train function runs until its
@@ -106,15 +106,15 @@ def rehearse(checked: Checked) -> Rehearsal:
     from tunelight.schedulers.until import Until  # imports Ray Tune
 
     settings, config = checked.settings, checked.samples[0]
-    told = {name: getattr(settings, name) for name in NAMES if name not in _NOT_REHEARSED}
+    overrides = {name: getattr(settings, name) for name in NAMES if name not in _NOT_REHEARSED}
     if settings.model is not None:
-        told["trainer_args"] = {**(settings.trainer_args or {}), "fast_dev_run": True}
+        overrides["trainer_args"] = {**(settings.trainer_args or {}), "fast_dev_run": True}
     with tempfile.TemporaryDirectory(prefix="tunelight-check-") as folder:
-        told |= {"storage": folder, "name": "check", "num_samples": 1, "scheduler": Until(1), "searcher": "random"}
-        told |= {"checkpoints": None, "resume": False, "failures": replace(settings.failures, give_up_after=0)}
-        told |= {"progress": False, "max_epochs": None if settings.model is not None else settings.max_epochs}
-        results = run(checked.space.fixed(checked.space.dotted(config)), **told)
+        overrides |= {"storage": folder, "name": "check", "num_samples": 1, "scheduler": Until(1), "searcher": "random"}
+        overrides |= {"checkpoints": None, "resume": False, "failures": replace(settings.failures, give_up_after=0)}
+        overrides |= {"progress": False, "max_epochs": None if settings.model is not None else settings.max_epochs}
+        results = run(checked.space.fixed(checked.space.dotted(config)), **overrides)
         trial = results.trials[0]
         report = dict(trial.history[0]) if trial.history else {}
         error = trial.error or (None if report else f"it ended as {trial.state} without a report")
-        return Rehearsal(config, {name: report[name] for name in report if name not in _WHEN}, error)
+        return DryRun(config, {name: report[name] for name in report if name not in _WHEN}, error)

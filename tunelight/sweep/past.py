@@ -21,7 +21,6 @@ from tunelight.record import (
     SweepState,
     TrialState,
     locked,
-    plain,
     pull,
     reaching,
     read_lines,
@@ -29,6 +28,7 @@ from tunelight.record import (
     read_sweep_file,
     repair,
     sweep_folder,
+    to_json_types,
 )
 from tunelight.settings import Settings, fingerprint
 from tunelight.space import SearchSpace
@@ -40,27 +40,27 @@ _SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_
 
 
 @dataclass(frozen=True)
-class Past:
+class SavedSweep:
     """What a sweep's folder says: what it was told (``sweep.yaml``), and what happened."""
 
     folder: Path
-    told: Mapping[str, Any]
+    sweep_file: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
     state: SweepState
 
     @property
     def seed(self) -> int | None:
         """The seed that its configurations and trials follow from."""
-        return self.told.get("seed")
+        return self.sweep_file.get("seed")
 
     def baselines(self, space: SearchSpace) -> list[dict[str, Any]]:
         """Return the baselines that it was told so far, as trials are recorded with them."""
-        return [plain(space.filled(config)) for config in self.told.get("baselines") or ()]
+        return [to_json_types(space.filled(config)) for config in self.sweep_file.get("baselines") or ()]
 
     def with_new(self, baselines: Sequence[Any]) -> list[Any]:
         """Return the baselines that it was told so far, and those of ``baselines`` (plain data) that are new."""
-        known = [plain(config) for config in self.told.get("baselines") or ()]
-        return [*known, *(config for config in baselines if plain(config) not in known)]
+        known = [to_json_types(config) for config in self.sweep_file.get("baselines") or ()]
+        return [*known, *(config for config in baselines if to_json_types(config) not in known)]
 
     def again(self, max_epochs: int | None) -> list[TrialState]:
         """Return the trials that are to go on, in order of creation.
@@ -84,10 +84,10 @@ class Past:
         from tunelight.record import RecordCallback  # imports Ray Tune
 
         if self.state.ended is None:
-            told = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
-            RecordCallback(self.folder, **told).close()
+            sweep_file = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
+            RecordCallback(self.folder, **sweep_file).close()
 
-    def check(self, space: SearchSpace, settings: Settings, told: Mapping[str, Any]) -> None:
+    def check(self, space: SearchSpace, settings: Settings, sweep_file: Mapping[str, Any]) -> None:
         """Refuse to go on with another sweep than this one; under ``resume="force"``, only warn.
 
         ``told`` is what sweep.yaml would now hold. Raises: SettingsError, which says what differs.
@@ -98,7 +98,10 @@ class Past:
                 f"max_epochs={settings.max_epochs} is less than the {known} that trials of {self.folder} trained "
                 f"already, and it can only grow. Give max_epochs={known} or more."
             )
-        found = [*_space_differs(self.told.get("space"), plain(space.describe())), *self._differences(told)]
+        found = [
+            *_space_differs(self.sweep_file.get("space"), to_json_types(space.describe())),
+            *self._differences(sweep_file),
+        ]
         if not found:
             return
         text = f"{self.folder} is not the sweep that is asked for now: {'; '.join(found)}."
@@ -109,20 +112,20 @@ class Past:
             )
         warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=5)
 
-    def _differences(self, told: Mapping[str, Any]) -> list[str]:
+    def _differences(self, sweep_file: Mapping[str, Any]) -> list[str]:
         comparable = self.state.ended != GAVE_UP or any(trial.history for trial in self.state.trials.values())
         found = [
-            f"{name} was {self.told[name]!r} and is {now!r}"
+            f"{name} was {self.sweep_file[name]!r} and is {now!r}"
             for name in (_SAME if comparable else ("require",))
-            if name in self.told and (now := plain(told.get(name))) != self.told[name]
+            if name in self.sweep_file and (now := to_json_types(sweep_file.get(name))) != self.sweep_file[name]
         ]
-        if self.seed is not None and told.get("seed") != self.seed:
-            found.append(f"seed was {self.seed} and is {told.get('seed')} (leave it out to keep it)")
-        before, now = self.told.get("code") or {}, told.get("code") or {}
+        if self.seed is not None and sweep_file.get("seed") != self.seed:
+            found.append(f"seed was {self.seed} and is {sweep_file.get('seed')} (leave it out to keep it)")
+        before, now = self.sweep_file.get("code") or {}, sweep_file.get("code") or {}
         for name in _CODE if comparable else ():
-            same_name = self.told.get(name) == told.get(name)
+            same_name = self.sweep_file.get(name) == sweep_file.get(name)
             if same_name and None not in (before.get(name), now.get(name)) and before[name] != now[name]:
-                found.append(f"the code of {name} ({told.get(name)}) has changed")
+                found.append(f"the code of {name} ({sweep_file.get(name)}) has changed")
         return found
 
 
@@ -133,7 +136,7 @@ def code_of(settings: Settings) -> dict[str, str | None]:
 
 def objects_in(space: SearchSpace) -> list[str]:
     """Return the keys of a space whose choices are objects, for sweep.yaml: it holds those as text only."""
-    return [key for key in space.domains if any(plain(choice) != choice for choice in space.choices(key))]
+    return [key for key in space.domains if any(to_json_types(choice) != choice for choice in space.choices(key))]
 
 
 def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[str]:
@@ -155,7 +158,7 @@ def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[s
 
 
 @contextlib.contextmanager
-def taken_up(settings: Settings) -> Iterator[Past | None]:
+def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
     """Hold the sweep that ``settings`` name while it goes on, and return its past; None where there is none yet.
 
     With ``resume="force"`` a damaged record is repaired first. Raises: StorageError where another driver runs it,
@@ -178,4 +181,4 @@ def taken_up(settings: Settings) -> Iterator[Past | None]:
         if settings.resume == FORCE and (done := repair(folder)):
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
         lines = read_lines(folder)
-        yield Past(folder, read_sweep_file(folder), lines, read_record(folder))
+        yield SavedSweep(folder, read_sweep_file(folder), lines, read_record(folder))

@@ -38,7 +38,7 @@ from tunelight.record import (
     TERMINAL,
     SweepState,
     apply,
-    plain,
+    to_json_types,
 )
 from tunelight.searchers import ResumeState, TrackingSearcher, teach
 from tunelight.space import SearchSpace
@@ -205,7 +205,7 @@ def replay_searcher(
             f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
         ) from error
     points = {trial: values for trial, values in teller.points.items() if trial in again}
-    return ResumeState(created=teller.created, told=frozenset(teller.told), points=points)
+    return ResumeState(created=teller.created, known=frozenset(teller.told), points=points)
 
 
 def _is_end(line: Mapping[str, Any]) -> bool:
@@ -259,7 +259,7 @@ class _Teller:
         if not isinstance(suggested, Mapping):
             return False
         same = self._space.written(suggested) if self._foreign else suggested
-        if config is not None and plain(same) == config:
+        if config is not None and to_json_types(same) == config:
             self.told.add(trial_id)
             return True
         self._searcher.on_trial_complete(trial_id=trial_id, result=None, error=True)
@@ -290,6 +290,6 @@ def revived(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, Any]:
     recorded = space.dotted(config)
     values = dict(recorded)
     for key, value in recorded.items():
-        values[key] = next((choice for choice in space.choices(key) if plain(choice) == value), value)
+        values[key] = next((choice for choice in space.choices(key) if to_json_types(choice) == value), value)
     same = all(values[key] is recorded[key] for key in values)
     return dict(config) if same else {**config, **space.written(values)}

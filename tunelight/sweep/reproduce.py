@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight.errors import ImportPathError, NoResultError, SettingsError, guess
+from tunelight.errors import ImportPathError, NoResultError, SettingsError, unknown
 from tunelight.record import INTERRUPTED, SWEEP_FILE, Record, create_sweep_folder, read_sweep_file, write_sweep_file
 from tunelight.results import SweepResults, TrialResult
 from tunelight.sweep.resume import resume
@@ -94,10 +94,10 @@ def reproduce(
     chosen = first.trial(trial)
     ignore = tuple(ignore)
     _check(first, chosen, ignore)
-    told = read_sweep_file(first.folder)
-    _check_code(chosen, {name: told.get(name) for name in _CODE if name not in overrides})
+    sweep_file = read_sweep_file(first.folder)
+    _check_code(chosen, {name: sweep_file.get(name) for name in _CODE if name not in overrides})
     # What is given anew is not held against what was told.
-    folder = _prepare(first, chosen, {key: value for key, value in told.items() if key not in overrides})
+    folder = _prepare(first, chosen, {key: value for key, value in sweep_file.items() if key not in overrides})
     from tunelight.schedulers.until import Until  # imports Ray Tune
 
     until = Until(chosen.history[-1]["training_iteration"], new=False)
@@ -152,12 +152,9 @@ def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> No
     known = [name for name in dict.fromkeys(name for report in trial.history for name in report) if name not in _WHEN]
     for name in ignore:
         if name not in known:
-            raise SettingsError(
-                f"Trial {trial.id} reported no metric {name!r} that could be ignored.{guess(name, known)} It reported: "
-                f"{', '.join(known)}."
-            )
-    told = read_sweep_file(sweep.folder)
-    if objects := told.get("space_objects"):
+            raise SettingsError(unknown(f"Trial {trial.id} reported no metric", name, known, listed="It reported"))
+    sweep_file = read_sweep_file(sweep.folder)
+    if objects := sweep_file.get("space_objects"):
         raise SettingsError(
             f"{sweep.folder / SWEEP_FILE} holds {', '.join(objects)} as text only, for their values are objects, so "
             f"that trial {trial.id} cannot be run again from its record. Give such choices names, and make objects of "
@@ -176,13 +173,13 @@ def _check_code(trial: TrialResult, code: Mapping[str, Any]) -> None:
             )
 
 
-def _prepare(sweep: SweepResults, trial: TrialResult, told: Mapping[str, Any]) -> Path:
+def _prepare(sweep: SweepResults, trial: TrialResult, sweep_file: Mapping[str, Any]) -> Path:
     """Make the folder of a sweep whose only trial was cut off before its first report, for it to go on."""
     folder = create_sweep_folder(sweep.folder.parent, default=f"{sweep.name}-trial-{trial.id}")
-    again = {key: value for key, value in told.items() if key not in _NOT_COPIED}
+    again = {key: value for key, value in sweep_file.items() if key not in _NOT_COPIED}
     again |= {"storage": str(folder.parent), "name": folder.name, "num_samples": 1, "searcher": "random"}
     again["reproduces"] = {"sweep": str(sweep.folder), "trial": trial.id}
-    again["run"] = {"file": (told.get("run") or {}).get("file")}
+    again["run"] = {"file": (sweep_file.get("run") or {}).get("file")}
     write_sweep_file(folder, again)
     record = Record.open(folder)
     record.append("sweep", sweep={"name": folder.name, "metric": sweep.metric, "mode": sweep.mode})

@@ -51,27 +51,27 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
             f"{stores.shown(folder)} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, "
             "storage/name." + (f" Sweeps in it: {', '.join(inside)}." if inside else "")
         )
-    told = read_sweep_file(folder)
-    if not told:
+    sweep_file = read_sweep_file(folder)
+    if not sweep_file:
         raise StorageError(
             f"{folder} holds no {SWEEP_FILE}, so what the sweep was told is not known. Call tunelight.run(..., "
             f"storage={str(folder.parent)!r}, name={folder.name!r}, resume=True) as the sweep was started."
         )
-    settings = {**_read_back(folder, told, overrides), "resume": True, **overrides}
-    with beside(told):
-        return run(_space(folder, told), storage=stores.shown(folder.parent), name=folder.name, **settings)
+    settings = {**_read_back(folder, sweep_file, overrides), "resume": True, **overrides}
+    with beside(sweep_file):
+        return run(_space(folder, sweep_file), storage=stores.shown(folder.parent), name=folder.name, **settings)
 
 
-def beside(told: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+def beside(sweep_file: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
     """Let modules beside the file that a sweep's space came from be imported, as when it was started."""
-    file = (told.get("run") or {}).get("file")
+    file = (sweep_file.get("run") or {}).get("file")
     return importable(Path(file).parent) if file else contextlib.nullcontext()
 
 
-def _read_back(folder: Path, told: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _read_back(folder: Path, sweep_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of sweep.yaml that are not given anew."""
-    left = {*_LEFT, *overrides, *(("workers",) if told.get("resources_per_trial") else ())}
-    settings = {name: told[name] for name in NAMES if name in told and name not in left}
+    left = {*_LEFT, *overrides, *(("workers",) if sweep_file.get("resources_per_trial") else ())}
+    settings = {name: sweep_file[name] for name in NAMES if name in sweep_file and name not in left}
     if settings.get("runtime_env"):
         settings["runtime_env"] = _with_variables(folder, settings["runtime_env"])
     for name, value in settings.items():
@@ -133,14 +133,14 @@ def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _objects(f"{where}[{index}]", part)
 
 
-def _space(folder: Path, told: Mapping[str, Any]) -> SearchSpace:
-    if objects := told.get("space_objects"):
+def _space(folder: Path, sweep_file: Mapping[str, Any]) -> SearchSpace:
+    if objects := sweep_file.get("space_objects"):
         raise SpaceError(
             f"{folder / SWEEP_FILE} holds the choices of {', '.join(objects)} as text only, for they are objects. Call "
             f"run(..., name={folder.name!r}, resume=True) from the sweep's script."
         )
     try:
-        return SearchSpace(told.get("space") or {}, require=told.get("require") or ())
+        return SearchSpace(sweep_file.get("space") or {}, require=sweep_file.get("require") or ())
     except TunelightError as error:
         raise SpaceError(
             f"The search space in {folder / SWEEP_FILE} cannot be read back: {error} Call run(..., "

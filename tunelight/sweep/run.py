@@ -16,6 +16,7 @@ from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, tune_environment
 from tunelight.cluster.runtime_env import for_workers
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.moved import make_callable
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SettingsError, SweepFailedError
 from tunelight.lightning.recipe import payload
@@ -28,19 +29,20 @@ from tunelight.record import (
     create_sweep_folder,
     locked,
     mirrored,
-    plain,
     provenance,
+    to_json_types,
     write_sweep_file,
 )
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
+from tunelight.settings.backends import Backend
 from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import drop, for_tune
 from tunelight.stores.masking import masked_settings
-from tunelight.sweep.past import Past, code_of, objects_in, taken_up
+from tunelight.sweep.past import SavedSweep, code_of, objects_in, open_saved_sweep
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -85,7 +87,7 @@ def run(
     cpus_per_worker: float = UNSET,
     gpus_per_worker: float = UNSET,
     resources_per_trial: Mapping[str, Any] | None = UNSET,
-    backend: Literal["ddp", "horovod", "sharded"] = UNSET,
+    backend: Backend = UNSET,
     reuse_gangs: bool = UNSET,
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
@@ -168,7 +170,7 @@ def run(
     settings = Settings(**{**space.settings, **given})
     check_settings(space, settings)
     with contextlib.ExitStack() as stack:
-        past = stack.enter_context(taken_up(settings)) if settings.resume else None
+        past = stack.enter_context(open_saved_sweep(settings)) if settings.resume else None
         if settings.seed is None:
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
@@ -205,7 +207,7 @@ class _Sweep:
     searcher: Searcher
     start: ResumeState
     folder: Path
-    told: Mapping[str, Any]
+    sweep_file: Mapping[str, Any]
     baselines: Sequence[Mapping[str, Any]]
     """Those that are still to be tried."""
 
@@ -221,7 +223,7 @@ class _Sweep:
 
 
 @contextlib.contextmanager
-def _claimed(sweep: _Sweep, past: Past | None) -> Iterator[_Sweep]:
+def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
     """Give a new sweep its folder; one that goes on has its own.
 
     The folder is deleted again, with those above it that were made for it, where the sweep ends before anything
@@ -235,7 +237,7 @@ def _claimed(sweep: _Sweep, past: Past | None) -> Iterator[_Sweep]:
     new = [folder for folder in (storage, *storage.parents) if not folder.exists()]
     folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
     try:
-        write_sweep_file(folder, sweep.told)
+        write_sweep_file(folder, sweep.sweep_file)
         yield replace(sweep, folder=folder)
     except BaseException:
         if not (folder / RECORD_FILE).stat().st_size:
@@ -246,7 +248,7 @@ def _claimed(sweep: _Sweep, past: Past | None) -> Iterator[_Sweep]:
         raise
 
 
-def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Sweep:
+def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) -> _Sweep:
     """Check what a sweep was told, build its parts, and bring them to where the past left them."""
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
@@ -269,28 +271,28 @@ def _prepare(space: SearchSpace, settings: Settings, past: Past | None) -> _Swee
     at_first = reservation
     if getattr(scheduler, "resizes", False) and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
-    told = _told(space, settings, reservation, at_first)
+    sweep_file = _sweep_file(space, settings, reservation, at_first)
     start = ResumeState()
     if past is not None:
-        past.check(space, settings, told)
+        past.check(space, settings, sweep_file)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
         start = _start_from(past, space, settings, scheduler, searcher)
         folder = past.folder
         baselines = _untried(past, space, settings)
-        told["baselines"] = past.with_new(told["baselines"])
+        sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
     else:
         folder = Path()  # a new one is claimed when all is right
         baselines = [space.filled(config) for config in settings.baselines]
-    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, told, baselines)
+    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, sweep_file, baselines)
 
 
-def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
+def _untried(past: SavedSweep, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
     """Return the baselines that no trial was made of yet. Raises: SettingsError where new ones are one too many."""
     tried = [line["config"] for line in past.lines if line["kind"] == "trial"]
     made, known = len(tried), past.baselines(space)
     found, new = [], 0
     for config in (space.filled(config) for config in settings.baselines):
-        if (as_recorded := plain(config)) in tried:
+        if (as_recorded := to_json_types(config)) in tried:
             tried.remove(as_recorded)
         else:
             found.append(config)
@@ -305,18 +307,18 @@ def _untried(past: Past, space: SearchSpace, settings: Settings) -> list[dict[st
     return found
 
 
-def _settle(past: Past, sweep: _Sweep) -> None:
+def _settle(past: SavedSweep, sweep: _Sweep) -> None:
     """Bring record and study of a sweep to their end whose driver died after its last trial had ended."""
     from tunelight.searchers import TrackingSearcher
 
     past.settle()
     if isinstance(sweep.searcher, TrackingSearcher):
-        sweep.searcher.mirror_to(sweep.folder)
+        sweep.searcher.copy_to(sweep.folder)
         sweep.searcher.close({})
 
 
 def _start_from(
-    past: Past, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
+    past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
 ) -> ResumeState:
     """Tell scheduler and searcher of the past; return where the search goes on."""
     from tunelight.searchers import ResumedTrial
@@ -346,16 +348,20 @@ def _default_name(settings: Settings) -> str:
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 
 
-def _told(space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation) -> dict[str, Any]:
+def _sweep_file(
+    space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation
+) -> dict[str, Any]:
     """Return all that ``run`` was told, as plain data for sweep.yaml: without secrets."""
-    told: dict[str, Any] = {"space": space.describe(), "require": space.require}
+    sweep_file: dict[str, Any] = {"space": space.describe(), "require": space.require}
     for entry in fields(settings):
-        told[entry.name] = plain_setting(getattr(settings, entry.name))
-    told["workers"] = reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
-    told["reservation"] = at_first.bundles
-    told["code"] = code_of(settings)
-    told["space_objects"] = objects_in(space)
-    return masked_settings(told | provenance(space.source))
+        sweep_file[entry.name] = plain_setting(getattr(settings, entry.name))
+    sweep_file["workers"] = (
+        reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
+    )
+    sweep_file["reservation"] = at_first.bundles
+    sweep_file["code"] = code_of(settings)
+    sweep_file["space_objects"] = objects_in(space)
+    return masked_settings(sweep_file | provenance(space.source))
 
 
 def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals) -> None:
@@ -448,9 +454,9 @@ def _callbacks(
         workers=sweep.reservation.workers,
         scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
-        run={**sweep.told["run"], "versions": sweep.told["versions"]},
+        run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
-    write_sweep_file(folder, sweep.told)  # of a sweep that goes on: it has another num_samples, say
+    write_sweep_file(folder, sweep.sweep_file)  # of a sweep that goes on: it has another num_samples, say
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
     if settings.progress:
@@ -460,7 +466,7 @@ def _callbacks(
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
     if isinstance(sweep.searcher, TrackingSearcher):
-        sweep.searcher.mirror_to(folder)
+        sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
     for text in datasets.notes if datasets is not None else ():
@@ -472,3 +478,6 @@ def _callbacks(
             one.close()
         if isinstance(sweep.searcher, TrackingSearcher):
             sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})
+
+
+make_callable(__name__, run)  # `from tunelight.sweep import run` gave the function in version 0.1

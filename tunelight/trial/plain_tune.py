@@ -10,6 +10,7 @@ from tunelight.errors import SettingsError
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
+from tunelight.settings.backends import Backend
 from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
@@ -22,7 +23,7 @@ def gang_trainable(
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
     resources_per_trial: Mapping[str, Any] | None = None,
-    backend: Literal["ddp", "horovod", "sharded"] = "ddp",
+    backend: Backend = "ddp",
     metric: str | None = None,
     mode: Literal["min", "max"] = "min",
     keep: int = 1,

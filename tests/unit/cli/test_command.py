@@ -258,11 +258,11 @@ def test_check_refuses_a_gang_that_never_fits(space):
     ("line", "message"),
     [
         ("model.lr", "--set takes NAME=VALUE"),
-        ("model.lr=[1", "no valid YAML"),
+        ("model.lr=[1", "not valid YAML"),
         ("metrik=val_acc", "Did you mean 'metric'?"),
         ("workers=0", "workers must be a whole number"),
         ("model.depth=3", "takes no argument 'depth'"),
-        ("optimizer.lr=3", "not in the search space, so it cannot be fixed"),
+        ("optimizer.lr=3", "The search space has no key 'optimizer.lr'"),
         ("model.lr={loguniform: [1e-3, 1]}", "fixes a key to one value"),
     ],
 )
@@ -295,7 +295,7 @@ def test_a_setting_that_is_given_twice_is_an_error(space):
         (["run", "space.yaml", "--num-samples", "0"], "num_samples must be a whole number"),
         (["run", "space.yaml", "--resume"], "without name="),
         (["resume", "nothing"], "There is no sweep"),
-        (["extend", "nothing"], "What to extend is not said"),
+        (["extend", "nothing"], "Nothing to extend"),
         (["reproduce", "nothing", "3"], "There is no sweep"),
         (["simulate", "nothing"], "Recorded tasks are: "),
         (["plan", "space.yaml", "--cluster", "4", "--seconds-per-epoch", "9"], "cluster"),

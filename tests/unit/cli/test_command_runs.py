@@ -104,8 +104,8 @@ class StoppedBeforeRayError(Exception):
 
 
 def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(monkeypatch):
-    from tunelight.cli.overrides import told
-    from tunelight.sweep.check import check, rehearse
+    from tunelight.cli.overrides import load_space_and_settings
+    from tunelight.sweep.check import check, dry_run
 
     made: list[Any] = []
 
@@ -115,10 +115,12 @@ def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(mo
 
     monkeypatch.setattr("tunelight.sweep.run.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
     monkeypatch.setattr("tunelight.sweep.run._tune", stop)
-    file, settings = told(FILE, [], {"workers": 2, "baselines": ({"model.lr": 0.1, "model.hidden": 32},)})
+    file, settings = load_space_and_settings(
+        FILE, [], {"workers": 2, "baselines": ({"model.lr": 0.1, "model.hidden": 32},)}
+    )
     checked = check(file, settings)
     with pytest.raises(StoppedBeforeRayError):
-        rehearse(checked)
+        dry_run(checked)
     (sweep,) = made
     assert (sweep.total, sweep.settings.workers, sweep.settings.checkpoints) == (1, 2, None)
     assert sweep.settings.trainer_args == {"fast_dev_run": True}
@@ -130,10 +132,10 @@ def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(mo
 
 @pytest.mark.parametrize(("error", "code"), [(None, OK), ("rank 0: ValueError: shapes differ", FAILED)])
 def test_check_tells_of_its_batch(monkeypatch, error, code):
-    from tunelight.sweep.check import Rehearsal
+    from tunelight.sweep.check import DryRun
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    taking(monkeypatch, "tunelight.sweep.check.rehearse", Rehearsal({"model.lr": 0.1}, {"val_loss": 2.3}, error))
+    taking(monkeypatch, "tunelight.sweep.check.dry_run", DryRun({"model.lr": 0.1}, {"val_loss": 2.3}, error))
     done = call("check", FILE, "--batch", code=code)
-    assert ("shapes differ" if error else "One batch went through; reported: val_loss=2.3") in done.output
+    assert ("shapes differ" if error else "One batch trained; reported: val_loss=2.3") in done.output
     assert json.loads(call("check", FILE, "--batch", "--json", code=code).stdout)["batch"]["error"] == error

@@ -91,9 +91,9 @@ def test_a_result_larger_than_the_limit_is_still_returned():
 
 
 def test_what_cannot_be_pickled_is_named():
-    with pytest.raises(DataError, match=r"cannot keep what it returned \(generator\)"):
+    with pytest.raises(DataError, match=r"cannot keep its result \(generator\)"):
         tl.cached(lambda: (number for number in range(3)))()
-    with pytest.raises(DataError, match="what it is given cannot be pickled"):
+    with pytest.raises(DataError, match="its arguments cannot be pickled"):
         tl.cached(load)(size=(number for number in range(3)))  # type: ignore[arg-type]
 
 

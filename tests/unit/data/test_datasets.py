@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tunelight as tl
-from tunelight.data.module import Reading, ShardLoader, WholeLoader
+from tunelight.data.module import FullLoader, Reading, ShardLoader
 from tunelight.data.server import _check_reach, check_rows, check_sources, open_dataset, task_error
 from tunelight.errors import DataError, ResourceError, SettingsError
 from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
@@ -75,7 +75,7 @@ def test_gangs_that_a_scheduler_resizes_leave_it_too():
     ledger = Ledger()
     ledger.kept_cpus = 1
     updater = SimpleNamespace(get_num_cpus=lambda: 4, get_num_gpus=lambda: 0)
-    ledger.look(SimpleNamespace(_resource_updater=updater))
+    ledger.update_capacity(SimpleNamespace(_resource_updater=updater))
     assert ledger.capacity == (3, 0)
 
 
@@ -91,7 +91,7 @@ def write(path: Path, **columns: list[int]) -> None:
 
 def test_files_are_looked_at_before_ray_starts(tmp_path: Path):
     source = {"train": {"parquet": str(tmp_path)}}
-    with pytest.raises(DataError, match=r"no \*.parquet file lies in that folder"):
+    with pytest.raises(DataError, match=r"that folder has no \*.parquet file"):
         check_sources(source, 2)
     write(tmp_path / "0.parquet", a=[1, 2, 3], b=[1, 2, 3])
     check_sources(source, 3)
@@ -313,7 +313,7 @@ def test_batches_are_dealt_in_turns_and_only_ones_own_are_made():
         made.append(rows["id"])
         return rows["id"]
 
-    whole = WholeLoader(FakeBlocks(), Reading(2, None, collate, 1))
+    whole = FullLoader(FakeBlocks(), Reading(2, None, collate, 1))
     assert len(whole) == 5
     first, second = (whole.dealt(2, part, 1.0) for part in range(2))
     assert list(first) == [[0, 1], [4, 5], [8, 9]]

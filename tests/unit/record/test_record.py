@@ -57,7 +57,7 @@ def test_values_that_json_has_no_word_for_are_recorded(tmp_path):
 
     cycle: dict[str, Any] = {}
     cycle["self"] = cycle
-    assert storage.plain(
+    assert storage.to_json_types(
         {
             "f32": np.float32(0.5),
             "i64": np.int64(3),
@@ -78,9 +78,9 @@ def test_values_that_json_has_no_word_for_are_recorded(tmp_path):
         "set": [1, 2],
         "tuple": [1, 2],
     }
-    assert storage.plain({np.int64(1): np.int8(2), (1, 2): "pair"}) == {"1": 2, "(1, 2)": "pair"}
-    assert storage.plain([Odd(), "x"]) == ["<odd>", "x"]
-    assert storage.plain(cycle)["self"]
+    assert storage.to_json_types({np.int64(1): np.int8(2), (1, 2): "pair"}) == {"1": 2, "(1, 2)": "pair"}
+    assert storage.to_json_types([Odd(), "x"]) == ["<odd>", "x"]
+    assert storage.to_json_types(cycle)["self"]
 
 
 def test_torn_last_line_is_dropped(sweep):

@@ -217,7 +217,9 @@ def test_importances_name_the_key_that_decides(tmp_path: Path, evaluator: Any) -
 
 
 def test_importances_of_another_evaluator_are_refused(results: SweepResults) -> None:
-    with pytest.raises(SettingsError, match=r"is one of: fanova, pedanova\. Did you mean 'fanova'"):
+    with pytest.raises(
+        SettingsError, match=r"no evaluator 'fanov'\. Did you mean 'fanova'\? There are: fanova, pedanova"
+    ):
         importances(results, evaluator="fanov")  # type: ignore[arg-type]
 
 

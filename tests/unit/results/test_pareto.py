@@ -65,9 +65,7 @@ def test_trials_count_with_their_best_report_by_the_first_metric(results):
 
 
 def test_a_metric_that_is_none_of_the_sweeps_is_named(results):
-    with pytest.raises(
-        SettingsError, match=r"'acd' is no metric of this sweep\. Did you mean 'acc'\? It has loss, acc"
-    ):
+    with pytest.raises(SettingsError, match=r"not judged by 'acd'\. Did you mean 'acc'\? It is by: loss, acc"):
         results.pareto("acd")
 
 

@@ -121,7 +121,7 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
     again = searcher(kind, FLAT, **SMALL.get(kind, {}))
     start = replay_searcher(read_lines(tmp_path), again, FLAT, foreign=False, again=[one.trial_id for one in running])
     assert start.created == 24
-    assert set(start.told) == {one.trial_id for one in running}
+    assert set(start.known) == {one.trial_id for one in running}
     told = [(t.params, t.state, t.values, t.intermediate_values) for t in live.study.trials]
     assert [(t.params, t.state, t.values, t.intermediate_values) for t in again.study.trials] == told
     assert {TrialState.PRUNED, TrialState.COMPLETE, TrialState.RUNNING} <= {t.state for t in live.study.trials}

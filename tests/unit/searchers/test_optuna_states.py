@@ -73,7 +73,7 @@ def test_a_trial_that_was_told_to_stop_when_the_driver_died_was_stopped(tmp_path
     start = replay_searcher(read_lines(tmp_path), one, FLAT, foreign=False, again=["00001", "00002"])
     assert counts(one.study) == {"PRUNED": 1, "RUNNING": 2}
     assert one.study.trials[0].intermediate_values == {1: 1.0}
-    assert start.told == {"00001", "00002"}
+    assert start.known == {"00001", "00002"}
 
 
 def test_a_lost_line_leaves_the_other_trials_and_suggestions_as_they_were(tmp_path):

@@ -21,7 +21,7 @@ from tunelight.searchers.choose import build_searcher
 from tunelight.searchers.sweep import SweepTrial
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
-from tunelight.sweep.past import Past
+from tunelight.sweep.past import SavedSweep
 
 GIVEN: dict[str, Any] = {"metric": "loss", "seed": 1}
 
@@ -231,7 +231,7 @@ def test_a_warm_start_judges_by_the_metrics_of_the_new_sweep(tmp_path):
     folder = earlier(tmp_path / "a")
     one = build("nsgaii", space, metric=["acc", "latency"], mode=["max", "min"], warm_start=[folder, folder])
     assert [trial.values for trial in one.study.trials if trial.values] == [[0.1, 3.0], [-float("inf"), float("inf")]]
-    with pytest.raises(SettingsError, match=r"reported 'accuracy', .*They reported: loss, acc"):
+    with pytest.raises(SettingsError, match=r"metric 'accuracy'.*They reported: loss, acc"):
         build("tpe", space, metric="accuracy", warm_start=folder)
     with pytest.raises(StorageError, match="no sweep that can be read"):
         build("tpe", space, warm_start=tmp_path / "nowhere")
@@ -249,7 +249,7 @@ def test_every_sampler_that_learns_takes_a_warm_start(tmp_path, kind):
 
 def test_a_sweep_may_be_resumed_under_another_searcher_but_not_with_other_metrics(tmp_path):
     told = {"metric": ["loss", "acc"], "mode": ["min", "max"]}
-    past = Past(tmp_path, told, (), Sweep(tmp_path).state)
+    past = SavedSweep(tmp_path, told, (), Sweep(tmp_path).state)
     assert past._differences({**told, "searcher": "tpe"}) == []
     assert past._differences({**told, "metric": "loss"}) == ["metric was ['loss', 'acc'] and is 'loss'"]
 

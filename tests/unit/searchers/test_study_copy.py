@@ -79,7 +79,7 @@ def same(study: optuna.Study, other: optuna.Study) -> bool:
 
 def test_the_journal_shows_the_study_while_it_grows_and_as_it_ended(tmp_path):
     one = searcher("tpe", FLAT)
-    one.mirror_to(tmp_path)
+    one.copy_to(tmp_path)
     told(one)
     until(lambda: shown(tmp_path / "study.journal", one.study))
     assert counts(opened(tmp_path / "study.journal", tmp_path.name)) == {**THREE, "RUNNING": 1}
@@ -98,7 +98,7 @@ def test_a_data_base_takes_the_study_just_as_well(tmp_path):
     where = f"sqlite:///{tmp_path}/studies.db"
     one = searcher("tpe", FLAT, study_storage=where)
     check_address(where, tmp_path)
-    one.mirror_to(tmp_path)
+    one.copy_to(tmp_path)
     told(one)
     one.close({})
     assert not (tmp_path / "study.journal").exists()
@@ -109,7 +109,7 @@ def test_what_was_not_run_is_not_shown(tmp_path):
     from tests.unit.searchers.test_optuna import Half
 
     one = searcher("sobol", Half({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)}))
-    one.mirror_to(tmp_path)
+    one.copy_to(tmp_path)
     for number in range(6):
         one.suggest(f"{number:05d}")
     one.close({})
@@ -135,7 +135,7 @@ def test_the_dashboard_counts_the_states_as_they_are(tmp_path):
     import optuna_dashboard
 
     one = searcher("tpe", FLAT)
-    one.mirror_to(tmp_path)
+    one.copy_to(tmp_path)
     told(one)
     journal = tmp_path / "study.journal"
     until(lambda: shown(journal, one.study))
@@ -153,7 +153,7 @@ def test_the_dashboard_counts_the_states_as_they_are(tmp_path):
 def again(tmp_path: Path, states: dict[str, str], **more: Any) -> optuna.Study:
     """Return the copy after another run in which trial 3 goes on, of which the copy said ``states``."""
     first = searcher("tpe", FLAT, **more)
-    first.mirror_to(tmp_path)
+    first.copy_to(tmp_path)
     told(first)
     if states:
         first.close(states)
@@ -169,7 +169,7 @@ def again(tmp_path: Path, states: dict[str, str], **more: Any) -> optuna.Study:
             second.on_trial_result(f"{number:05d}", report(step, value))
     for number, state in enumerate(("FINISHED", "STOPPED", "ERROR")):
         second.end(f"{number:05d}", state)
-    second.mirror_to(tmp_path)
+    second.copy_to(tmp_path)
     second.on_trial_result("00003", report(2, 0.125))
     second.end("00003", "FINISHED")
     second.suggest("00004")
@@ -191,13 +191,13 @@ def test_a_copy_that_contradicts_the_record_is_written_anew(tmp_path):
 def test_a_line_that_was_torn_by_a_full_disk_is_cut_off(tmp_path):
     journal = tmp_path / "study.journal"
     one = searcher("tpe", FLAT)
-    one.mirror_to(tmp_path)
+    one.copy_to(tmp_path)
     one.suggest("00000")
     one.close({})
     with journal.open("ab") as file:
         file.write(b'{"op_code":4,"wor')
     two = searcher("tpe", FLAT)
-    two.mirror_to(tmp_path)
+    two.copy_to(tmp_path)
     two.suggest("00000")
     two.close({})
     assert same(opened(journal, tmp_path.name), two.study)
@@ -229,7 +229,7 @@ def test_a_full_disk_is_said_once_and_the_copy_is_whole_once_there_is_room(tmp_p
 
 def test_a_write_that_fails_halfway_is_made_good(tmp_path, monkeypatch):
     one = searcher("tpe", FLAT)
-    one.mirror_to(tmp_path)
+    one.copy_to(tmp_path)
     one.suggest("00000")
     journal = tmp_path / "study.journal"
     until(lambda: shown(journal, one.study))
@@ -269,7 +269,7 @@ def test_a_disk_that_stays_full_costs_the_end_of_a_sweep_no_time_without_end(tmp
 def test_a_study_of_another_sweep_is_left_alone(tmp_path, caplog):
     where = f"sqlite:///{tmp_path}/studies.db"
     first = searcher("tpe", FLAT, study_storage=where)
-    first.mirror_to(tmp_path / "a" / "digits")
+    first.copy_to(tmp_path / "a" / "digits")
     first.suggest("00000")
     first.close({})
     with pytest.raises(SettingsError, match=r"a study 'digits' already, .*optuna delete-study --storage sqlite"):
@@ -277,7 +277,7 @@ def test_a_study_of_another_sweep_is_left_alone(tmp_path, caplog):
     check_address(where, tmp_path / "a" / "digits")
     second = searcher("tpe", FLAT, study_storage=where)
     with caplog.at_level(logging.WARNING, "tunelight"):
-        second.mirror_to(tmp_path / "b" / "digits")
+        second.copy_to(tmp_path / "b" / "digits")
         until(lambda: second._study_copy.failed is not None)
         second.close({})
     assert same(opened(where, "digits"), first.study)
@@ -305,7 +305,7 @@ def test_a_sweep_whose_driver_died_at_its_end_has_its_copy_brought_up_to_date(tm
     folder.mkdir()
     write_sweep_file(folder, {"metric": "loss", "seed": 3})
     first = searcher("tpe", FLAT)
-    first.mirror_to(folder)
+    first.copy_to(folder)
     sweep = Sweep(folder)
     for number in range(2):
         trial = sweep.add(**first.suggest(f"{number:05d}"))

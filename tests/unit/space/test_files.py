@@ -122,7 +122,7 @@ def test_the_schema_accepts_whatever_is_described():
     [
         ("space:\n  model:\n    lr: {unifrom: [0, 1]}", "3:10", "model.lr: there is no domain 'unifrom'"),
         ("space:\n  lr: {uniform: [1, 0]}", "2:8", "lr: uniform's lower bound"),
-        ("space:\n  a: 1\n  lr: {fixed: 1, when: {a: 1, b: 2}}", "3:31", "lr: its `when` names 'b'"),
+        ("space:\n  a: 1\n  lr: {fixed: 1, when: {a: 1, b: 2}}", "3:31", "lr: its `when`: the search space has no key"),
         ("space:\n  lr: {fixed: 1, when: 3}", "2:18", "lr: `when` maps"),
         ("space:\n  lr: {choice: [1], around: 3}", "2:21", "lr: choice has no scale"),
         ("space: {a: 1}\nrequire: b > 3", "2:1", "`require: b > 3`, character 1: b is no key"),

@@ -23,7 +23,7 @@ from tunelight.results import SweepResults
 from tunelight.searchers.study_copy import check_address
 from tunelight.settings import Settings
 from tunelight.stores.masking import masked, masked_command, masked_settings
-from tunelight.sweep.past import taken_up
+from tunelight.sweep.past import open_saved_sweep
 from tunelight.sweep.reproduce import _prepare
 from tunelight.sweep.run import _claimed as claimed
 from tunelight.sweep.run import _prepare as prepare
@@ -211,12 +211,12 @@ def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, 
         told = yaml.safe_load((first.folder / "sweep.yaml").read_text())
         (first.folder / "sweep.yaml").write_text(yaml.safe_dump({**told, "trainer_args": common["trainer_args"]}))
     settings = Settings(**common, resume=True)
-    with taken_up(settings) as past:
+    with open_saved_sweep(settings) as past:
         assert past is not None
-        assert SECRET not in str(past.told)
+        assert SECRET not in str(past.sweep_file)
         again = prepare(space, settings, past)
     assert again.settings.runtime_env == {"env_vars": {"MY_TOKEN": SECRET}}
-    assert SECRET not in str(again.told)
+    assert SECRET not in str(again.sweep_file)
 
 
 def test_an_address_may_name_a_variable(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from tunelight.messages import WorkerError
 from tunelight.policies import FirstTrials, signature
 from tunelight.record import read_lines, read_record
 from tunelight.sweep.failfast import FailFast
-from tunelight.sweep.past import Past
+from tunelight.sweep.past import SavedSweep
 
 TRACE = 'Traceback (most recent call last):\n  File "/x/train.py", line {line}, in train\n    boom\nKeyError: 3'
 
@@ -222,8 +222,8 @@ def test_tune_can_pickle_it(sweep: Watched) -> None:
 # on resume
 
 
-def past(folder: Path) -> Past:
-    return Past(folder, {}, read_lines(folder), read_record(folder))
+def past(folder: Path) -> SavedSweep:
+    return SavedSweep(folder, {}, read_lines(folder), read_record(folder))
 
 
 def test_the_trials_of_a_run_that_gave_up_go_on(sweep: Watched) -> None:
@@ -247,9 +247,9 @@ def test_what_was_wrong_may_be_mended_in_a_sweep_that_gave_up(sweep: Watched) ->
     now = {**told, "metric": "loss", "code": {"train": "2"}}
     sweep.callback.close("gave up")
     state = read_record(sweep.folder)
-    assert Past(sweep.folder, told, (), state)._differences(now) == []
+    assert SavedSweep(sweep.folder, told, (), state)._differences(now) == []
     state.ended = "interrupted"
-    assert len(Past(sweep.folder, told, (), state)._differences(now)) == 2
+    assert len(SavedSweep(sweep.folder, told, (), state)._differences(now)) == 2
 
 
 @pytest.mark.parametrize("count", [-1, True, 2.5])

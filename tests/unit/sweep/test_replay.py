@@ -188,7 +188,7 @@ def test_random_search_goes_on_with_the_draw_that_comes_next(tmp_path):
     one, two = RandomSearcher(LR, 5), RandomSearcher(LR, 5)
     searched(tmp_path, one, 3)
     start = replay_searcher(read_lines(tmp_path), two, LR, foreign=False, again=["00002"])
-    assert (start.created, set(start.told)) == (3, {"00002"})
+    assert (start.created, set(start.known)) == (3, {"00002"})
     assert one.suggest("00003") == two.suggest("00003")
 
 

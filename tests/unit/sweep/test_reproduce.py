@@ -18,7 +18,7 @@ from tunelight.errors import ImportPathError, NoResultError, SettingsError
 from tunelight.results import SweepResults
 from tunelight.schedulers.until import Until
 from tunelight.settings import Settings
-from tunelight.sweep.past import taken_up
+from tunelight.sweep.past import open_saved_sweep
 from tunelight.sweep.reproduce import _prepare, compare, reproduce
 from tunelight.trial.trial import trial_seed
 
@@ -58,7 +58,7 @@ def test_what_is_ignored_is_not_compared(tmp_path):
 
 
 def test_only_a_metric_that_was_reported_can_be_ignored(tmp_path):
-    with pytest.raises(SettingsError, match=r"no metric 'los' .*Did you mean 'loss'\? It reported: loss, acc, epoch"):
+    with pytest.raises(SettingsError, match=r"no metric 'los'.*Did you mean 'loss'\? It reported: loss, acc, epoch"):
         reproduce(recorded(tmp_path / "1", 0.1), 0, ignore=["los"])
 
 
@@ -145,7 +145,7 @@ def test_the_second_run_is_a_sweep_whose_one_trial_is_to_go_on_from_nothing(tmp_
     assert (again["seed"], again["train"], again["num_samples"], again["searcher"]) == (7, "a:b", 1, "random")
     assert "time_budget" not in again
     assert again["reproduces"] == {"sweep": str(first.folder), "trial": "00000"}
-    with taken_up(Settings(storage=folder.parent, name=folder.name, resume=True)) as past:
+    with open_saved_sweep(Settings(storage=folder.parent, name=folder.name, resume=True)) as past:
         assert past is not None
         (trial,) = past.again(None)
         assert (trial.id, trial.config, trial.history, past.seed) == ("00000", {"lr": 1.0}, [], 7)

@@ -19,7 +19,7 @@ from tunelight.record import RECORD_FILE, Record, read_lines, read_sweep_file, w
 from tunelight.searchers import SweepSearch
 from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
-from tunelight.sweep.past import taken_up
+from tunelight.sweep.past import open_saved_sweep
 
 
 def train(config: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, m
 
     from tunelight.resources import reserve
     from tunelight.settings import Settings
-    from tunelight.sweep.run import _told
+    from tunelight.sweep.run import _sweep_file
 
     monkeypatch.setenv("A", "1")  # its value is not recorded
     space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})
@@ -187,7 +187,7 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, m
     sweep.report(trial, 1, 1.0)
     sweep.end_by_itself(trial)
     sweep.end()
-    write_sweep_file(tmp_path / "s", _told(space, replace(asked, seed=3), reservation, reservation))
+    write_sweep_file(tmp_path / "s", _sweep_file(space, replace(asked, seed=3), reservation, reservation))
     results = tl.resume(tmp_path / "s")
     assert [trial.state for trial in results.trials] == ["FINISHED"]
 
@@ -206,7 +206,7 @@ class Driver:
         space = tl.SearchSpace({"x": tl.uniform(0, 1)})
         given = Settings(**(self.told | settings))
         with contextlib.ExitStack() as stack:
-            past = stack.enter_context(taken_up(given)) if given.resume else None
+            past = stack.enter_context(open_saved_sweep(given)) if given.resume else None
             sweep = stack.enter_context(sweeps._claimed(sweeps._prepare(space, given, past), past))
             search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
             search._make = lambda trial_id, config: SimpleNamespace(

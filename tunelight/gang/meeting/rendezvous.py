@@ -15,6 +15,7 @@ from tunelight.errors import GangError
 from tunelight.gang.meeting.group import CollectiveGroup, Meeting
 from tunelight.machine.network import interface_name, listening, no_such_address, reach, unreachable
 from tunelight.messages import Place
+from tunelight.settings.backends import BackendInfo
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -39,15 +40,10 @@ def interface_variables(interface: str | None, chosen: Mapping[str, str]) -> dic
     return mine | {name: chosen[name] for name in _TAKES_AN_INTERFACE if name in chosen}
 
 
-def group_for(backend: str) -> CollectiveGroup:
-    """Return this rank's part of a backend (``gloo``, ``nccl`` or ``horovod``)."""
-    if backend == "horovod":
-        from tunelight.gang.meeting.horovod import HorovodGroup  # installed for Horovod's gangs only
-
-        return HorovodGroup()
-    from tunelight.gang.meeting.torch_group import TorchGroup  # imports torch
-
-    return TorchGroup()
+def group_for(collectives: str) -> CollectiveGroup:
+    """Return this rank's part of a group. Its module is imported here: it may need an optional library."""
+    group: CollectiveGroup = BackendInfo.of_collectives(collectives).load_group()()
+    return group
 
 
 class Rendezvous:

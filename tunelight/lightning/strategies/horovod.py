@@ -13,11 +13,12 @@ from torch.optim import Optimizer
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
-from tunelight.errors import HOW_TO_GET_HOROVOD, SettingsError, StrategyError
+from tunelight.errors import SettingsError, StrategyError
 from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
 from tunelight.lightning.state.rates import scale
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
+from tunelight.settings.backends import BACKENDS
 
 if TYPE_CHECKING:
     from tunelight.compat.lightning import pl
@@ -31,7 +32,7 @@ def _horovod() -> Any:
     try:
         import horovod.torch as hvd  # not everybody has it
     except ImportError as error:
-        raise StrategyError(HOW_TO_GET_HOROVOD) from error
+        raise StrategyError(BACKENDS["horovod"].how_to_get) from error
     return hvd
 
 

@@ -1,4 +1,4 @@
-"""Figures of what was reported over time: the best so far, and every trial's curve."""
+"""Figures over time: the best value so far, and every trial's learning curve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
 
 _MOST_POINTS: Final = 120_000
-"""Of all curves together; more are thinned out evenly, first, best and last points kept."""
+"""Of all curves together; above it, they are thinned out evenly, except for first, best and last points."""
 
 
 def history(results: SweepResults, metric: str | None = None, mode: str | None = None) -> go.Figure:
@@ -74,7 +74,7 @@ def history(results: SweepResults, metric: str | None = None, mode: str | None =
 
 
 def learning_curves(results: SweepResults, metric: str | None = None, mode: str | None = None) -> go.Figure:
-    """Draw every trial's reports; colours say how many rungs it came to, or how it ended where there are none.
+    """Draw every trial's reports, coloured by the number of rungs that it reached, or by its state without rungs.
 
     Args:
         metric, mode: which; by default the sweep's. Raises: MetricError for a metric that nobody reported.

@@ -1,4 +1,4 @@
-"""What figures draw, read from results: who reported what, and which values a key had."""
+"""The data of figures, read from results: reported values, and values of hyperparameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tunelight.errors import MetricError, guess
+from tunelight.errors import MetricError, unknown
 from tunelight.record import is_better, metric_value
 from tunelight.reporting.figures.style import Values
 from tunelight.settings.dotted import flatten
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
 
 WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
-"""What a report holds beside the user's metrics."""
+"""Keys of a report that are not the user's metrics."""
 _MOST_TRIALS: Final = 2 / 3
-"""Share of the trials that has to have come to the epoch at which they are compared."""
+"""The share of trials that must have reached the epoch at which they are compared."""
 MISSING: Final = "(not set)"
-"""Shown for a key that a configuration lacks: it depends on others (a conditional one)."""
+"""Shown for a key that a configuration lacks, because it is conditional."""
 
 
 def judged_by(results: SweepResults) -> tuple[str, str]:
@@ -31,7 +31,7 @@ def judged_by(results: SweepResults) -> tuple[str, str]:
 
 
 def metrics_of(results: SweepResults) -> list[str]:
-    """Return the names of all numbers that were reported, in order; nested ones as ``outer/inner``."""
+    """Return the names of all reported numbers, in order; nested ones as ``outer/inner``."""
     names: dict[str, None] = {}
     for trial in results.trials:
         for report in (trial.history[0], trial.history[-1]) if trial.history else ():
@@ -48,12 +48,11 @@ def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def check_metric(results: SweepResults, metric: str) -> str:
-    """Return ``metric`` if it was reported. Raises: MetricError, which lists what was."""
+    """Return ``metric`` if it was reported. Raises: MetricError, which lists the reported ones."""
     valid = metrics_of(results)
     if metric not in valid and metric != judged_by(results)[0]:
         raise MetricError(
-            f"No trial of {results.name} reported a number as {metric!r}.{guess(metric, valid)} "
-            f"Reported were: {', '.join(valid) or 'none'}."
+            unknown(f"No trial of {results.name} reported a number as", metric, valid, listed="Reported were")
         )
     return metric
 
@@ -69,7 +68,7 @@ def best_of(trial: TrialResult, metric: str, mode: str) -> float:
 
 
 def values_of(results: SweepResults, metric: str | None = None, mode: str | None = None) -> Values:
-    """Return each trial's best value of a metric (default: the sweep's); NaN where it has none."""
+    """Return each trial's best value of a metric (default: the sweep's); NaN if there is none."""
     first, how = judged_by(results)
     if metric is None or (metric == first and mode in (None, how)):
         return np.array([math.nan if trial.value is None else trial.value for trial in results.trials], dtype=float)
@@ -77,11 +76,10 @@ def values_of(results: SweepResults, metric: str | None = None, mode: str | None
 
 
 def same_epoch(results: SweepResults, metric: str, mode: str) -> tuple[int, Values]:
-    """Return the last epoch that most trials came to, and each trial's best value up to it; NaN for those that did not.
+    """Return the last epoch that most trials reached, and each trial's best value up to it; NaN for those that did not.
 
-    A trial that was stopped early has had less time to become good than one that was not, so that values of different
-    epochs say more of the scheduler than of the configurations. Epochs are counted from 1; of reports without one, the
-    reports are.
+    A trial that was stopped early had less time to improve than others, so that values of different epochs would tell
+    of the scheduler rather than of the configurations. Epochs are counted from 1; reports without one count themselves.
     """
     curves = [
         [(progress(report), value) for report in trial.history if (value := _finite(report, metric)) is not None]
@@ -110,23 +108,23 @@ def best_report(results: SweepResults, metric: str) -> Values:
 
 
 def failed_in(results: SweepResults) -> Values:
-    """Return which trials failed, and so are never the best."""
+    """Return which trials failed, as booleans; those are never the best."""
     return np.array([trial.failed for trial in results.trials], dtype=bool)
 
 
 def progress(report: Mapping[str, Any]) -> int:
-    """Return how many epochs a report has seen; where it does not say, its number."""
+    """Return how many epochs were trained at a report; if it does not say, its number."""
     epoch = report.get("epoch")
     return epoch + 1 if isinstance(epoch, int) else int(report.get("training_iteration") or 0)
 
 
 def rung_reached(results: SweepResults, trial: TrialResult) -> int | None:
-    """Return how many rungs a trial has come to; None where it is not known where they lie."""
+    """Return how many rungs a trial has reached; None if the rungs are not known."""
     return reached(results.record.sweep.get("rungs"), trial.history)
 
 
 def reached(rungs: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return how many of ``rungs`` (of a record) a trial with this history has come to; None where that is unknown."""
+    """Return how many of a record's ``rungs`` a trial with this history has reached; None if that is unknown."""
     if not rungs or not rungs["at"]:
         return None
     if not history:
@@ -141,17 +139,17 @@ class Column:
 
     key: str
     raw: tuple[Any, ...]
-    """MISSING where a configuration lacks it."""
+    """MISSING if a configuration lacks the key."""
     numeric: bool
 
     @property
     def there(self) -> Values:
-        """Return for which trials it is set."""
+        """For which trials it is set, as booleans."""
         return np.array([value is not MISSING for value in self.raw], dtype=bool)
 
     @property
     def numbers(self) -> Values:
-        """Return numbers, NaN where it is not set; of what is no number, its place among ``labels``."""
+        """The values as numbers, NaN if not set; other values by their index in ``labels``."""
         if self.numeric:
             return np.array([math.nan if value is MISSING else float(value) for value in self.raw], dtype=float)
         place = {label: index for index, label in enumerate(self.labels)}
@@ -159,13 +157,13 @@ class Column:
 
     @property
     def labels(self) -> list[str]:
-        """Return the different values of what is no number, as text: numbers among them by size, then the rest."""
+        """The different values as text: numbers among them by size, then the others."""
         found = {_label(value): value for value in self.raw if value is not MISSING}
         return sorted(found, key=lambda label: _order(found[label], label))
 
 
 def columns(trials: Iterable[TrialResult]) -> list[Column]:
-    """Return the keys that differ between trials, in the order in which configurations name them."""
+    """Return the keys that differ between trials, in the order of the configurations."""
     configs = [flatten(trial.config) for trial in trials]
     keys = dict.fromkeys(key for config in configs for key in config)
     made = [_column(key, tuple(config.get(key, MISSING) for config in configs)) for key in keys]

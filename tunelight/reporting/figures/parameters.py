@@ -1,4 +1,4 @@
-"""Figures of what the configurations have to do with what came of them."""
+"""Figures of how results depend on hyperparameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from plotly.subplots import make_subplots
 
 from tunelight.reporting.figures.data import MISSING, Column, check_metric, columns, judged_by, same_epoch, values_of
 from tunelight.reporting.figures.importance import MOST, ROUGH, Evaluator, importances_of, is_there
-from tunelight.reporting.figures.style import SCALE, Values, axis_type, figure, is_wide, nothing, plain, scatter, text
+from tunelight.reporting.figures.style import (
+    SCALE,
+    Values,
+    axis_type,
+    clip_text,
+    figure,
+    is_wide,
+    nothing,
+    scatter,
+    text,
+)
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
@@ -34,16 +44,16 @@ class _Judged:
     values: Values
     columns: list[Column]
     epoch: int = 0
-    """At which they were compared; 0: each by its best report of all."""
+    """The epoch at which they are compared; 0: each by its best report."""
 
     def some(self, at: Values) -> _Judged:
-        """Return some of the trials, by their places."""
+        """Return some of the trials, by their positions."""
         few = [replace(column, raw=tuple(column.raw[place] for place in at)) for column in self.columns]
         return replace(self, index=self.index[at], values=self.values[at], columns=few)
 
     @property
     def missing(self) -> str:
-        """Return why there is nothing to compare; an empty string where there is."""
+        """The reason why there is nothing to compare; empty if there is something."""
         if len(self.values) == 0:
             return f"No trial has reported a number as {text(self.metric)} yet."
         if len(self.values) == 1:
@@ -73,7 +83,7 @@ def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
     more = len(judged.columns) - _MOST_AXES
     note = "drag along an axis to select" + (f"; {more} more keys are left out" if more > 0 else "")
     made = figure(title, note=note)
-    target = _axis(plain(judged.metric, 24), judged.values, judged.values)
+    target = _axis(clip_text(judged.metric, 24), judged.values, judged.values)
     axes = [_column_axis(column) for column in judged.columns[:_MOST_AXES]]
     line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
     made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15))
@@ -82,7 +92,7 @@ def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
 
 
 def _column_axis(column: Column) -> dict[str, Any]:
-    label = plain(column.key, 24)
+    label = clip_text(column.key, 24)
     if column.numeric:
         numbers = column.numbers
         return _axis(label, numbers, numbers[column.there])
@@ -95,13 +105,13 @@ def _column_axis(column: Column) -> dict[str, Any]:
         "label": label,
         "values": numbers.astype(np.float32),
         "tickvals": ticks[::step],
-        "ticktext": [plain(name, 16) for name in names[::step]],
+        "ticktext": [clip_text(name, 16) for name in names[::step]],
         "range": [ticks[0] - 0.2, ticks[-1] + 0.2],
     }
 
 
 def _axis(label: str, numbers: Values, known: Values) -> dict[str, Any]:
-    """Return an axis of numbers, logarithmic where they are far apart; NaN is put below them."""
+    """Return an axis of numbers, logarithmic if they are far apart, with NaN below them."""
     log = is_wide(known)
     shown, found = (np.log10(numbers), np.log10(known)) if log else (numbers, known)
     low, high = float(found.min()), float(found.max())
@@ -217,7 +227,7 @@ def importances(results: SweepResults, metric: str | None = None, evaluator: Eva
 
 
 def _rests_on(judged: _Judged, whole: int, partial: bool) -> str:
-    """Return how many trials importances rest on, and at which epoch they were compared."""
+    """Return how many trials the importances are computed from, and at which epoch these were compared."""
     count = len(judged.values)
     note = f"{count} of {whole} trials, by their best {text(judged.metric, 24)} up to epoch {judged.epoch}"
     if count < ROUGH:

@@ -1,4 +1,4 @@
-"""What all figures share: layout, colours, axes, and text that is shown as it is."""
+"""Layout, colours, axes and escaped text, shared by all figures."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _LOG_BELOW: Final = 0.25
 """...if half of them lie below this part of the high one: of numbers drawn evenly, half lie below 0.5 of it."""
 
 
-def text(value: Any, most: int = _TEXT) -> str:
-    """Return a value as text for a figure: not taken for markup by plotly, and not longer than ``most`` characters."""
-    return html.escape(plain(value, most), quote=False)
+def text(value: Any, limit: int = _TEXT) -> str:
+    """Return a value as text for a figure, escaped for plotly, of at most ``most`` characters."""
+    return html.escape(clip_text(value, limit), quote=False)
 
 
-def plain(value: Any, most: int = _TEXT) -> str:
-    """Return a value as text for where plotly knows no markup: the axes of parallel coordinates."""
+def clip_text(value: Any, limit: int = _TEXT) -> str:
+    """Return a value as text for the axes of parallel coordinates, where plotly knows no markup."""
     if isinstance(value, float):
         return f"{value:.4g}"
     words = " ".join(str(value).split())
-    return words if len(words) <= most else f"{words[: most - 3]}..."
+    return words if len(words) <= limit else f"{words[: limit - 3]}..."
 
 
 def figure(title: str, x: str = "", y: str = "", note: str = "") -> go.Figure:
@@ -57,7 +57,7 @@ def figure(title: str, x: str = "", y: str = "", note: str = "") -> go.Figure:
 
 
 def nothing(title: str, why: str) -> go.Figure:
-    """Return a figure that says why there is nothing to draw."""
+    """Return a figure with the reason why there is nothing to draw."""
     made = figure(title)
     made.update_layout(height=220)
     made.update_xaxes(visible=False)
@@ -67,7 +67,7 @@ def nothing(title: str, why: str) -> go.Figure:
 
 
 def scatter(count: int) -> Any:
-    """Return plotly's class of scatter plots for so many points."""
+    """Return plotly's class of scatter plots for this many points."""
     return go.Scattergl if count >= GL_FROM else go.Scatter
 
 
@@ -82,5 +82,5 @@ def is_wide(values: Values | Sequence[float]) -> bool:
 
 
 def axis_type(values: Values | Sequence[float]) -> str:
-    """Return plotly's word for the axis that fits."""
+    """Return plotly's type of the axis that fits the values."""
     return "log" if is_wide(values) else "linear"

@@ -1,4 +1,4 @@
-"""Who held which worker when."""
+"""The timeline: which trial held which worker when."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _KINDS: Final = {
 }
 _FAULTS: Final = frozenset(name for name, outcome in OUTCOMES.items() if outcome.raised)
 _MOST_ROWS: Final = 60
-"""Rows up to which each has its name."""
+"""Rows up to which each is labelled."""
 _MOST_BARS: Final = 40_000
 """Of all kinds together; above it, a row stands for several workers."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """A trial's hold on workers, in seconds since the epoch: so many of one node, from when to when, doing what."""
+    """Workers of one node that a trial held, from ``start`` to ``end`` (seconds since the epoch), by what they did."""
 
     trial: int
     node: str
@@ -46,7 +46,7 @@ class Hold:
 
 
 def holds_of(state: SweepState) -> list[Hold]:
-    """Return who held workers when, in order of time."""
+    """Return which trials held workers when, in order of time."""
     end, found = state.updated or 0.0, []
     for trial in state.trials.values():
         for start, stop, last in _runs(trial, end):
@@ -55,7 +55,7 @@ def holds_of(state: SweepState) -> list[Hold]:
 
 
 def _runs(trial: TrialState, now: float) -> Iterable[tuple[float, float, str]]:
-    """Yield from when to when it was RUNNING, and the state that it came to then."""
+    """Yield (start, end, next state) of each time that a trial was RUNNING."""
     moves = [*trial.moves, (now, RUNNING)]
     for (at, name), (then, after) in pairwise(moves):
         if name == RUNNING and then > at:
@@ -63,7 +63,7 @@ def _runs(trial: TrialState, now: float) -> Iterable[tuple[float, float, str]]:
 
 
 def _held(trial: TrialState, start: float, stop: float, after: str, workers: int) -> list[Hold]:
-    """Return what a trial held in one run: each gang that it had, first starting, then training."""
+    """Return what a trial held while it was RUNNING: each of its gangs, first starting, then training."""
     gangs = [gang for gang in trial.gangs if start - 1 <= gang["began"] <= stop]  # a second: a head's clock may differ
     if not gangs:
         unknown = {"nodes": ["cluster"] * (trial.workers or workers), "warm": True}
@@ -92,7 +92,7 @@ def _split(trial: int, gang: Mapping[str, Any], start: float, end: float, kind: 
 
 
 def rows_of(holds: Sequence[Hold]) -> list[tuple[Hold, int]]:
-    """Return each hold with a row for every worker of it, counted on its node: the lowest that are free then.
+    """Return each hold with a row for each of its workers, counted per node: the lowest free ones.
 
     Holds of a trial that follow each other keep their rows. O(n log n).
     """
@@ -121,10 +121,10 @@ def rows_of(holds: Sequence[Hold]) -> list[tuple[Hold, int]]:
 
 
 def timeline(results: SweepResults) -> go.Figure:
-    """Draw who held which worker when: cold and warm starts, training, pauses and faults.
+    """Draw which trial held which worker when: cold and warm starts, training, pauses and faults.
 
-    A row is one worker's place on a node; which of a node's places a gang has is not recorded, so the lowest free ones
-    are shown; in very large sweeps it is several workers'. Of records without nodes, all are on one.
+    A row is a worker of a node; which ones a gang has is not recorded, so the lowest free ones are shown. In very large
+    sweeps a row stands for several workers. In records without nodes, all are on one.
     """
     state = results.record
     title = "Timeline: who held which worker"
@@ -180,7 +180,7 @@ def _marks(
     begin: float,
     unit: float,
 ) -> list[go.Scatter]:
-    """Return pauses and faults, each on the first worker that its trial had then."""
+    """Return pauses and faults, each on the first worker that its trial had at the time."""
     first: dict[int, list[tuple[float, int]]] = {}
     for hold, row in placed:
         first.setdefault(hold.trial, []).append((hold.start, lanes[hold.node, row]))
@@ -213,7 +213,7 @@ def _marks(
 
 
 def _starts(state: SweepState, each: int) -> str:
-    """Say how often gangs started warm and cold, how long those waited, and what a row is if it is not one worker."""
+    """Return how often gangs started warm and cold, the mean time of cold starts, and how many workers a row has."""
     gangs = [
         gang for trial in state.trials.values() for gang in trial.gangs if gang["ready"] > gang["began"] or gang["warm"]
     ]
@@ -226,7 +226,7 @@ def _starts(state: SweepState, each: int) -> str:
 
 
 def _names(nodes: Iterable[str]) -> dict[str, str]:
-    """Return nodes by the shortest name that tells them apart: the host's, if only one node is on it."""
+    """Return the shortest unique name of each node: the host's, if only one node is on it."""
     known = set(nodes)
     hosts = [node.partition("#")[0] for node in known]
     return {node: text(node if hosts.count(host := node.partition("#")[0]) > 1 else host, 24) for node in known}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tunelight.errors import SpaceError, guess
+from tunelight.errors import SpaceError, guess, unknown
 from tunelight.space.files import YamlFile
 from tunelight.space.formats import configspace, optuna, tune, wandb
 from tunelight.space.formats.common import Described
@@ -57,7 +57,7 @@ def write_format(space: Described, name: str) -> dict[str, Any]:
 
 def _known(table: Mapping[str, Any], name: Any) -> Any:
     if name not in table:
-        raise SpaceError(f"There is no format {name!r}.{guess(name, table)} There are: {', '.join(table)}.")
+        raise SpaceError(unknown("There is no format", name, table))
     return table[name]
 
 

@@ -60,7 +60,7 @@ def refuse(program: str, key: str, what: str, instead: str = "") -> SpaceError:
     return SpaceError(f"{key}: {program} has no word for {what}.{f' {instead}' if instead else ''}")
 
 
-def unknown(program: str, key: str, what: str, valid: str) -> SpaceError:
+def unreadable(program: str, key: str, what: str, valid: str) -> SpaceError:
     """Return the error for something of a program that tunelight has no word for."""
     return SpaceError(f"{key}: tunelight has no word for {program}'s {what}. It reads: {valid}.")
 

@@ -16,7 +16,7 @@ from typing import Any
 from tunelight.errors import SpaceError
 from tunelight.space.conditions import values_of
 from tunelight.space.constraints import constant_of, name_of
-from tunelight.space.formats.common import Described, Entry, refuse, unknown
+from tunelight.space.formats.common import Described, Entry, refuse, unreadable
 
 _CS = "ConfigSpace"
 _KINDS = "uniform_float, uniform_int, normal_float, categorical, ordinal, constant"
@@ -29,8 +29,8 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the domains of a serialized space, each after those that its conditions name, and its constraints."""
     if not isinstance(given.get("hyperparameters"), list):
         raise SpaceError(f"A {_CS} file holds a list of `hyperparameters`, not {given.get('hyperparameters')!r}.")
-    found = {str(told.get("name")): told for told in given["hyperparameters"]}
-    domains = {key: _domain(key, told) for key, told in found.items()}
+    found = {str(clause.get("name")): clause for clause in given["hyperparameters"]}
+    domains = {key: _domain(key, clause) for key, clause in found.items()}
     when: dict[str, dict[str, list[Any]]] = {}
     for condition in given.get("conditions", []):
         for child, parent, values in _conditions(condition, domains):
@@ -39,7 +39,7 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             before = when.setdefault(child, {})
             before[parent] = [value for value in before.get(parent, values) if value in values]
             if not before[parent]:
-                raise unknown(_CS, child, f"condition on {parent}, which never holds", "conditions that can hold")
+                raise unreadable(_CS, child, f"condition on {parent}, which never holds", "conditions that can hold")
     try:
         order = list(graphlib.TopologicalSorter({key: list(when.get(key, {})) for key in domains}).static_order())
     except graphlib.CycleError as error:
@@ -49,46 +49,46 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return placed, {"require": require} if require else {}
 
 
-def _domain(key: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    kind, log = told.get("type"), "log" if told.get("log") else ""
+def _domain(key: str, clause: Mapping[str, Any]) -> dict[str, Any]:
+    kind, log = clause.get("type"), "log" if clause.get("log") else ""
     try:
         if kind == "uniform_float":
-            return {f"{log}uniform": [told["lower"], told["upper"]]}
+            return {f"{log}uniform": [clause["lower"], clause["upper"]]}
         if kind == "uniform_int":
-            return {f"{log}randint": [told["lower"], told["upper"] + 1]}
+            return {f"{log}randint": [clause["lower"], clause["upper"] + 1]}
         if kind == "normal_float":
-            wanted = _sigma(told["lower"], told["upper"], bool(log))
-            if not math.isclose(told["sigma"], wanted, rel_tol=1e-6):
-                raise unknown(_CS, key, f"sigma {told['sigma']}", f"{wanted}, the width that its own `around` has")
-            return {f"{log}uniform": [told["lower"], told["upper"]], "around": told["mu"]}
+            wanted = _sigma(clause["lower"], clause["upper"], bool(log))
+            if not math.isclose(clause["sigma"], wanted, rel_tol=1e-6):
+                raise unreadable(_CS, key, f"sigma {clause['sigma']}", f"{wanted}, the width that its own `around` has")
+            return {f"{log}uniform": [clause["lower"], clause["upper"]], "around": clause["mu"]}
         if kind == "categorical":
-            if len(set(told.get("weights") or [1])) > 1:
-                raise unknown(_CS, key, f"weights {told['weights']}", "choices that are all alike")
-            return {"choice": list(told["choices"])}
+            if len(set(clause.get("weights") or [1])) > 1:
+                raise unreadable(_CS, key, f"weights {clause['weights']}", "choices that are all alike")
+            return {"choice": list(clause["choices"])}
         if kind == "ordinal":
-            return {"ordinal": list(told["sequence"])}
+            return {"ordinal": list(clause["sequence"])}
         if kind == "constant":
-            return {"fixed": told["value"]}
+            return {"fixed": clause["value"]}
     except KeyError as error:
         raise SpaceError(f"{key}: {kind} lacks its {error}.") from error
-    raise unknown(_CS, key, str(kind), _KINDS)
+    raise unreadable(_CS, key, str(kind), _KINDS)
 
 
-def _conditions(told: Mapping[str, Any], domains: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
+def _conditions(clause: Mapping[str, Any], domains: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
     """Yield the child, the parent, and the values that it must have, of all that one condition says."""
-    kind, child = told.get("type"), str(told.get("child"))
+    kind, child = clause.get("type"), str(clause.get("child"))
     if kind == "AND":
-        for part in told["conditions"]:
+        for part in clause["conditions"]:
             yield from _conditions(part, domains)
         return
-    parent = str(told.get("parent"))
+    parent = str(clause.get("parent"))
     choices = next((values for name, values in domains.get(parent, {}).items() if name in ("choice", "ordinal")), None)
     if kind in ("EQ", "IN"):
-        yield child, parent, list(told["values"]) if kind == "IN" else [told["value"]]
+        yield child, parent, list(clause["values"]) if kind == "IN" else [clause["value"]]
     elif kind == "NEQ" and choices is not None:
-        yield child, parent, [choice for choice in choices if choice != told["value"]]
+        yield child, parent, [choice for choice in choices if choice != clause["value"]]
     else:
-        raise unknown(_CS, child, f"condition {kind} on {parent}", "EQ, IN, AND; NEQ on categorical and ordinal")
+        raise unreadable(_CS, child, f"condition {kind} on {parent}", "EQ, IN, AND; NEQ on categorical and ordinal")
 
 
 _SIGNS = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=="}
@@ -108,7 +108,7 @@ def _text(clause: Mapping[str, Any]) -> str:
         return f"{_named(clause['name'])} == {clause['value']!r}"
     if kind == "IN":
         return " or ".join(f"{_named(clause['name'])} == {value!r}" for value in clause["values"]) or "false"
-    raise unknown(_CS, "forbiddens", kind, f"EQUALS, IN, AND, OR, CLAUSE_ and RELATION_ {', '.join(_SIGNS)}")
+    raise unreadable(_CS, "forbiddens", kind, f"EQUALS, IN, AND, OR, CLAUSE_ and RELATION_ {', '.join(_SIGNS)}")
 
 
 def _named(key: str) -> str:
@@ -147,10 +147,10 @@ def _write(entry: Entry) -> dict[str, Any]:
     if low == high:
         return {"type": "constant", "name": key, "value": low}
     log = "log" in name
-    told = {"name": key, "lower": low, "upper": high, "log": log}
+    clause = {"name": key, "lower": low, "upper": high, "log": log}
     if entry.around is not None:
-        return {"type": "normal_float", **told, "mu": entry.around, "sigma": _sigma(low, high, log)}
-    return {"type": "uniform_int" if "int" in name else "uniform_float", **told}
+        return {"type": "normal_float", **clause, "mu": entry.around, "sigma": _sigma(low, high, log)}
+    return {"type": "uniform_int" if "int" in name else "uniform_float", **clause}
 
 
 def _sigma(low: float, high: float, log: bool) -> float:
@@ -185,8 +185,8 @@ class _Forbidden:
 
     def of(self, tree: ast.expr) -> list[dict[str, Any]]:
         """Return the clauses that are forbidden, each by itself, where ``tree`` has to hold."""
-        told = self._clause(tree, held=False)
-        return [] if _never(told) else told["clauses"] if told["type"] == "OR" else [told]
+        clause = self._clause(tree, held=False)
+        return [] if _never(clause) else clause["clauses"] if clause["type"] == "OR" else [clause]
 
     def _clause(self, node: ast.expr, held: bool) -> dict[str, Any]:
         """Return the clause for an expression that holds, or for one that does not."""

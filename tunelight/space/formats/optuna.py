@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SpaceError
-from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unknown
+from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unreadable
 
 _OPTUNA = "Optuna"
 _FLOAT, _INT, _CHOICE = "FloatDistribution", "IntDistribution", "CategoricalDistribution"
@@ -19,13 +19,13 @@ _FLOAT, _INT, _CHOICE = "FloatDistribution", "IntDistribution", "CategoricalDist
 
 def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the domains of distributions by name: as JSON, as the text of each, or as objects."""
-    return {str(key): _read(str(key), told) for key, told in given.items()}, {}
+    return {str(key): _read(str(key), given_entry) for key, given_entry in given.items()}, {}
 
 
-def _read(key: str, told: Any) -> Any:
-    kind, attributes = _taken_apart(key, told)
+def _read(key: str, given_entry: Any) -> Any:
+    kind, attributes = _taken_apart(key, given_entry)
     if kind not in (_FLOAT, _INT, _CHOICE):
-        raise unknown(_OPTUNA, key, str(kind), f"{_FLOAT}, {_INT}, {_CHOICE}")
+        raise unreadable(_OPTUNA, key, str(kind), f"{_FLOAT}, {_INT}, {_CHOICE}")
     try:
         if kind == _CHOICE:
             choices = list(attributes["choices"])
@@ -41,25 +41,25 @@ def _read(key: str, told: Any) -> Any:
     if step is None:
         return {f"{log}uniform": [low, high]}
     if not _divides(step, low, high):
-        raise unknown(_OPTUNA, key, f"step {step} from {low} to {high}", "steps whose multiples the bounds are")
+        raise unreadable(_OPTUNA, key, f"step {step} from {low} to {high}", "steps whose multiples the bounds are")
     return {"qrandint" if kind == _INT else "quniform": [low, high, step]}
 
 
-def _taken_apart(key: str, told: Any) -> tuple[Any, Mapping[str, Any]]:
+def _taken_apart(key: str, given_entry: Any) -> tuple[Any, Mapping[str, Any]]:
     """Return the name and the attributes of a distribution: of an object, of JSON, or of its text."""
-    if type(told).__module__ == "optuna.distributions":
-        return type(told).__name__, told._asdict()
-    if isinstance(told, str):
+    if type(given_entry).__module__ == "optuna.distributions":
+        return type(given_entry).__name__, given_entry._asdict()
+    if isinstance(given_entry, str):
         try:
-            told = json.loads(told)
+            given_entry = json.loads(given_entry)
         except ValueError as error:
-            raise SpaceError(f"{key}: {told!r} is no JSON: {error}") from error
-    if not isinstance(told, Mapping) or not isinstance(told.get("attributes"), Mapping):
+            raise SpaceError(f"{key}: {given_entry!r} is no JSON: {error}") from error
+    if not isinstance(given_entry, Mapping) or not isinstance(given_entry.get("attributes"), Mapping):
         raise SpaceError(
             f"{key}: a distribution is written {{name: ..., attributes: ...}}, as optuna.distributions."
-            f"distribution_to_json does, not {told!r}."
+            f"distribution_to_json does, not {given_entry!r}."
         )
-    return told.get("name"), told["attributes"]
+    return given_entry.get("name"), given_entry["attributes"]
 
 
 def _divides(step: float, *bounds: float) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SpaceError, guess
-from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unknown
+from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unreadable
 
 _WANDB = "W&B"
 _OF_OTHERS = ("name", "program", "command", "project", "entity", "description", "controller", "job", "image_uri")
@@ -46,99 +46,101 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         raise SpaceError(f"A {_WANDB} sweep holds `parameters:`, a mapping, not {parameters!r}.")
     method = given.get("method", "random")
     if method not in _SEARCHERS:
-        raise unknown(_WANDB, "method", repr(method), ", ".join(_SEARCHERS))
-    domains = {key: _read(str(key), told, method == "grid") for key, told in parameters.items()}
-    told: dict[str, Any] = {}
+        raise unreadable(_WANDB, "method", repr(method), ", ".join(_SEARCHERS))
+    domains = {key: _read(str(key), written, method == "grid") for key, written in parameters.items()}
+    written: dict[str, Any] = {}
     if method == "bayes":
-        told["searcher"] = _SEARCHERS[method]
+        written["searcher"] = _SEARCHERS[method]
     if method == "grid":
-        told["num_samples"] = 1
+        written["num_samples"] = 1
     if "run_cap" in given and method != "grid":
-        told["num_samples"] = given["run_cap"]
-    return domains, {**told, **_metric(given.get("metric")), **_early(given.get("early_terminate"))}
+        written["num_samples"] = given["run_cap"]
+    return domains, {**written, **_metric(given.get("metric")), **_early(given.get("early_terminate"))}
 
 
-def _metric(told: Any) -> dict[str, Any]:
-    if told is None:
+def _metric(written: Any) -> dict[str, Any]:
+    if written is None:
         return {}
-    if not isinstance(told, Mapping) or "name" not in told:
-        raise SpaceError(f"metric: a {_WANDB} sweep says {{name: ..., goal: minimize}}, not {told!r}.")
-    goal = told.get("goal", "minimize")
+    if not isinstance(written, Mapping) or "name" not in written:
+        raise SpaceError(f"metric: a {_WANDB} sweep says {{name: ..., goal: minimize}}, not {written!r}.")
+    goal = written.get("goal", "minimize")
     if goal not in _MODES:
-        raise unknown(_WANDB, "metric", f"goal {goal!r}", ", ".join(_MODES))
-    for key in told:
+        raise unreadable(_WANDB, "metric", f"goal {goal!r}", ", ".join(_MODES))
+    for key in written:
         if key not in ("name", "goal"):
-            raise unknown(_WANDB, "metric", repr(key), "name, goal")
-    return {"metric": told["name"], "mode": _MODES[goal]}
+            raise unreadable(_WANDB, "metric", repr(key), "name, goal")
+    return {"metric": written["name"], "mode": _MODES[goal]}
 
 
-def _early(told: Any) -> dict[str, Any]:
+def _early(written: Any) -> dict[str, Any]:
     """Return W&B's Hyperband as ASHA, which stops at the same epochs; where it counts them from the end, it cannot."""
-    if told is None:
+    if written is None:
         return {}
     known = ("type", "min_iter", "eta")
-    if not isinstance(told, Mapping) or told.get("type") != "hyperband" or not told.keys() <= set(known):
+    if not isinstance(written, Mapping) or written.get("type") != "hyperband" or not written.keys() <= set(known):
         readable = "{type: hyperband, min_iter: ..., eta: ...}; else leave it out, and say scheduler='asha'"
-        raise unknown(_WANDB, "early_terminate", repr(told), readable)
+        raise unreadable(_WANDB, "early_terminate", repr(written), readable)
     return {
         "scheduler": {
             "name": "asha",
-            "grace_period": told.get("min_iter", 1),
-            "reduction_factor": told.get("eta", 3),
+            "grace_period": written.get("min_iter", 1),
+            "reduction_factor": written.get("eta", 3),
         }
     }
 
 
-def _read(key: str, told: Any, grid: bool) -> Any:
-    if not isinstance(told, Mapping):
-        raise SpaceError(f"{key}: a parameter of a {_WANDB} sweep is a mapping, {{value: ...}} for one, not {told!r}.")
-    if "parameters" in told:
-        return {inner: _read(f"{key}.{inner}", part, grid) for inner, part in told["parameters"].items()}
-    kind = told.get("distribution") or _implied(told)
+def _read(key: str, written: Any, grid: bool) -> Any:
+    if not isinstance(written, Mapping):
+        raise SpaceError(
+            f"{key}: a parameter of a {_WANDB} sweep is a mapping, {{value: ...}} for one, not {written!r}."
+        )
+    if "parameters" in written:
+        return {inner: _read(f"{key}.{inner}", part, grid) for inner, part in written["parameters"].items()}
+    kind = written.get("distribution") or _implied(written)
     if kind not in _KNOWN:
-        raise unknown(_WANDB, key, f"distribution {kind!r}", ", ".join(_KNOWN))
+        raise unreadable(_WANDB, key, f"distribution {kind!r}", ", ".join(_KNOWN))
     taken = {"constant": ("value",), "categorical": ("values",), **dict.fromkeys(_NORMAL, ("mu", "sigma", "q"))}
-    for name in told:
+    for name in written:
         if name not in ("distribution", *taken.get(kind, ("min", "max", "q"))):
-            raise unknown(_WANDB, key, f"{name!r} of {kind}", ", ".join(taken.get(kind, ("min", "max", "q"))))
+            raise unreadable(_WANDB, key, f"{name!r} of {kind}", ", ".join(taken.get(kind, ("min", "max", "q"))))
     try:
-        domain = _domain(kind, told)
+        domain = _domain(kind, written)
     except KeyError as error:
         raise SpaceError(f"{key}: {kind} lacks its {error}.") from error
-    return domain if not grid or kind == "constant" else _as_grid(key, kind, told)
+    return domain if not grid or kind == "constant" else _as_grid(key, kind, written)
 
 
-def _implied(told: Mapping[str, Any]) -> str | None:
+def _implied(written: Mapping[str, Any]) -> str | None:
     """Return the distribution that a parameter has which names none."""
-    if "value" in told:
+    if "value" in written:
         return "constant"
-    if "values" in told:
+    if "values" in written:
         return "categorical"
-    if "min" in told and "max" in told:
-        whole = all(isinstance(told[end], int) and not isinstance(told[end], bool) for end in ("min", "max"))
+    if "min" in written and "max" in written:
+        whole = all(isinstance(written[end], int) and not isinstance(written[end], bool) for end in ("min", "max"))
         return "int_uniform" if whole else "uniform"
     return None
 
 
-def _domain(kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _domain(kind: str, written: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "constant":
-        return {"fixed": told["value"]}
+        return {"fixed": written["value"]}
     if kind == "categorical":
-        return {"choice": told["values"]}
-    step = [told.get("q", 1)] if kind.startswith("q_") else []
+        return {"choice": written["values"]}
+    step = [written.get("q", 1)] if kind.startswith("q_") else []
     if kind in _NORMAL:
-        return {_NORMAL[kind]: [told.get("mu", 0.0), told.get("sigma", 1.0), *step]}
-    upper = told["max"] + 1 if kind == "int_uniform" else told["max"]
-    return {_BOUNDED[kind]: [told["min"], upper, *step]}
+        return {_NORMAL[kind]: [written.get("mu", 0.0), written.get("sigma", 1.0), *step]}
+    upper = written["max"] + 1 if kind == "int_uniform" else written["max"]
+    return {_BOUNDED[kind]: [written["min"], upper, *step]}
 
 
-def _as_grid(key: str, kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _as_grid(key: str, kind: str, written: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a grid search goes through."""
     if kind == "categorical":
-        return {"grid_search": told["values"]}
+        return {"grid_search": written["values"]}
     if kind == "int_uniform":
-        return {"grid_search": list(range(told["min"], told["max"] + 1))}
-    raise unknown(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform")
+        return {"grid_search": list(range(written["min"], written["max"] + 1))}
+    raise unreadable(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform")
 
 
 # --- writing ----------------------------------------------------------------------------------------------
@@ -154,26 +156,27 @@ def write(space: Described) -> dict[str, Any]:
         raise refuse(
             _WANDB, grids[0], f"a grid beside what is drawn ({drawn[0]})", "Make it a choice, or the others grids."
         )
-    told: dict[str, Any] = {"method": "grid" if grids else "random"}
+    written: dict[str, Any] = {"method": "grid" if grids else "random"}
     if metric := space.settings.get("metric"):
         if not isinstance(metric, str):
             raise refuse(_WANDB, "metric", "several metrics", "Give one.")
         goal = next(goal for goal, mode in _MODES.items() if mode == space.settings.get("mode", "min"))
-        told["metric"] = {"name": metric, "goal": goal}
-    told["parameters"] = _nested(space.written({key: _Leaf(_write(entry)) for key, entry in found.items()}))
-    return told
+        written["metric"] = {"name": metric, "goal": goal}
+    written["parameters"] = _nested(space.written({key: _Leaf(_write(entry)) for key, entry in found.items()}))
+    return written
 
 
 class _Leaf:
     """Marks a parameter among the mappings that it is nested in."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.told = told
+    def __init__(self, written: dict[str, Any]) -> None:
+        self.written = written
 
 
 def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: value.told if isinstance(value, _Leaf) else {"parameters": _nested(value)} for key, value in given.items()
+        key: value.written if isinstance(value, _Leaf) else {"parameters": _nested(value)}
+        for key, value in given.items()
     }
 
 

@@ -66,7 +66,7 @@ def join(tmp_path: Path) -> Iterator[Any]:
         ({"num_workers": 0}, "num_workers must be a whole number, 1 or more, not 0"),
         ({"num_workers": (2, 1)}, r"workers=\(2, 1\): .*Say workers=\(1, 2\)"),
         ({"failures": -2}, "max_failures must be a whole number of -1"),
-        ({"on_resize": "shrink"}, "There is no on_resize='shrink'"),
+        ({"on_resize": "shrink"}, "There is no on_resize 'shrink'"),
         ({"num_workers": 1.5}, "num_workers must be a whole number, 1 or more, not 1.5"),
         ({"num_cpus_per_worker": -1}, "num_cpus_per_worker must be a number, 0 or more, not -1"),
         ({"resources_per_worker": {"GPU": -1}}, r"resources_per_worker\['GPU'\] must be a number, 0 or more, not -1"),
