@@ -1,4 +1,4 @@
-"""What crosses a process: small, frozen records with no behaviour of their own."""
+"""What crosses a process: small, frozen records without behaviour."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 CACHE_VARIABLE = "TUNELIGHT_CACHE"
-"""Names the folder in which a node's workers tell each other what they have cached."""
+"""The environment variable for the folder through which a node's workers share their caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """Where one finished checkpoint lies, and what it was worth when it was written.
+    """A finished checkpoint.
 
-    ``path`` is absolute; ``number`` is the report it belongs to (1-based); ``fit`` is the fit of the
-    trial that wrote it (0 is the first: a trial may pretrain, then fine-tune); ``value`` is the
-    sweep's metric at that report, if it was reported.
+    ``path`` is absolute; ``number`` is its report (1-based); ``fit`` is the fit of the trial that wrote it (0 is the
+    first: a trial may pretrain, then fine-tune); ``value`` is the sweep's metric at that report, if it was reported.
     """
 
     path: str
@@ -28,10 +27,10 @@ class CheckpointInfo:
     value: float | None = None
     checksum: str | None = None
     name: str | None = None
-    """What the user calls the file, if anything."""
+    """The user's name for the file, if there is one."""
     size: int = 0
     seconds: float | None = None
-    """How long the trial had trained at that report (see :class:`Report`); None where nobody counted."""
+    """How long the trial had trained at that report (see :class:`Report`); None where unknown."""
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -48,47 +47,47 @@ class Report:
     step: int | None = None
     timestamp: float = field(default_factory=time.time)
     checkpoint: CheckpointInfo | None = None
-    """The checkpoint of this report, if it is finished already; else :class:`Wrote` tells of it later."""
+    """The checkpoint of this report, if it is finished already; else a :class:`Wrote` follows."""
     notes: tuple[str, ...] = ()
-    """Warnings for the person who runs the sweep, each said once."""
+    """Warnings for the person who runs the sweep, each given once."""
     seconds: float = 0.0
-    """How long the trial has trained up to here: rank 0's seconds in the training code, without what it waited for
-    answers. A start from a checkpoint goes on from that one's."""
+    """How long the trial has trained: rank 0's seconds in the training code, without waiting for answers. After a
+    restart they count on from the checkpoint's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The answer to :class:`Save`: a checkpoint, or None where there is none to be had."""
+    """The answer to :class:`Save`: a checkpoint, or None where none could be written."""
 
     checkpoint: CheckpointInfo | None
     answers: int = 0
-    """The serial of the decision that this answers, a :class:`Save` or a :class:`Stop`."""
+    """The serial of the :class:`Save` or :class:`Stop` that this answers."""
     refused: bool = False
-    """True where the training code can write one, and the storage did not take it: it may the next time."""
+    """True where the training code can write one, but the storage failed: the next one may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """What became of a checkpoint that was written in the background: it is finished, or there is none."""
+    """The end of writing in the background: a finished checkpoint, or None."""
 
     checkpoint: CheckpointInfo | None
     note: str | None = None
-    """What the person who runs the sweep should know of it."""
+    """A note on it for the person who runs the sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Go on; reports numbered below ``until`` need no answer (None: none of them does)."""
+    """Train on; reports before number ``until`` need no answer (None: no report does)."""
 
     until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Write a checkpoint at this boundary and wait for the next decision there."""
+    """Write a checkpoint at this boundary, and wait there for the next decision."""
 
     serial: int = 0
-    """Set by the gang that sends it, as on every decision that is answered; the answer carries it."""
+    """Set by the gang on every decision that has an answer, which carries it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,59 +96,59 @@ class Stop:
 
     reason: str = "stopped"
     save: bool = False
-    """Write a checkpoint first, and tell of it by :class:`Saved`; where training cannot, it goes on."""
+    """Write a checkpoint first, and answer with :class:`Saved`; training that cannot write one goes on."""
     serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Go on with at most ``workers`` ranks from the next report on, of those that the gang has or can get."""
+    """Train on with at most ``workers`` ranks from the next report on, as far as the gang has or gets them."""
 
     workers: int
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Give what training is made of at this boundary, for others to adopt, and wait there for the next decision."""
+    """Give the training's state at this boundary for other trials to adopt, and wait for the next decision."""
 
     serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The answer to :class:`Offer`: a reference into Ray's object store, or None where training code has nothing."""
+    """The answer to :class:`Offer`: a reference in Ray's object store, or None where the code has no state to give."""
 
     weights: Any
     why: str | None = None
-    """Why there is no reference although there is a state to give: the store did not take it."""
+    """Why the store did not take the state, if there is one without a reference."""
     answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Take over another trial's weights and optimizer states at this boundary, and go on with ``config``."""
+    """Take over another trial's weights and optimizer states at this boundary, and train on with ``config``."""
 
     weights: Any
-    """What the other trial offered: a reference that leads to another one, which only workers follow."""
+    """The other trial's offer: a reference to a reference to the state, which only workers resolve."""
     config: dict[str, Any]
     parent: str = ""
     """The other trial's id."""
     folder: str | None = None
-    """The other trial's folder, with its checkpoints, for when what it offered is gone or does not fit."""
+    """The other trial's folder with its checkpoints, for an offer that is gone or does not fit."""
     number: int | None = None
-    """The other trial's report that is meant: its last checkpoint up to there is taken, if it is still kept."""
+    """The other trial's report whose state to take; of its checkpoints, the last one up to that report."""
     until: int | None = None
-    """As in :class:`Continue`, once it is done; a training that stays what it was waits for the next decision."""
+    """As in :class:`Continue`, if it succeeds; otherwise training waits for the next decision."""
     serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """The answer to :class:`Adopt`: ``why`` the training goes on as it was; None: it is another now."""
+    """The answer to :class:`Adopt`: ``why`` it failed, or None."""
 
     why: str | None = None
     seconds: float = 0.0
-    """How long it took the ranks, from the boundary on."""
+    """How long it took the ranks."""
     answers: int = 0
 
 
@@ -162,7 +161,7 @@ class WorkerError:
     """Why a trial failed: which rank, where, and its traceback as text.
 
     ``cause`` is ``exception`` (the training code raised), ``died`` (the process is gone), ``preempted`` (its node
-    was taken away) or ``unresponsive`` (it did not answer, or get on, in time and was ended).
+    was taken away) or ``unresponsive`` (it was ended because it did not answer or make progress in time).
     """
 
     rank: int
@@ -172,9 +171,9 @@ class WorkerError:
     traceback: str
     cause: Literal["exception", "died", "preempted", "unresponsive"] = "exception"
     secondary: bool = False
-    """True for a rank that failed because another one had failed before it."""
+    """True for a rank that failed because another one had failed before."""
     exception: bytes | None = field(default=None, repr=False, compare=False)
-    """What was raised, for a driver to raise it as its own (``gang.causes``); in no record."""
+    """The exception, pickled for the driver to raise it (``gang.causes``); not recorded."""
 
     def __str__(self) -> str:
         head = f"rank {self.rank} on {self.node}: {self.type_name}: {self.message}"
@@ -182,14 +181,14 @@ class WorkerError:
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        told = asdict(self)
-        del told["exception"]
-        return told
+        data = asdict(self)
+        del data["exception"]
+        return data
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What the driver's terminal is like, for the progress bars of rank 0."""
+    """The driver's terminal, for the progress bars of rank 0."""
 
     tty: bool = False
     columns: int = 80
@@ -197,7 +196,7 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class OnResize:
-    """What keeps training the same in a gang that has another size than the one that was wanted.
+    """What stays the same in training when a gang has another size than its target.
 
     ``batch``: the global batch, by smaller batches and gradient accumulation; ``linear`` and ``sqrt``: each rank
     keeps its batch, and learning rates are scaled by the size (or its root), over ``warmup_steps`` optimizer steps.
@@ -222,7 +221,7 @@ class DatasetHandle:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank runs within its gang. ``interface`` is the address that the gang meets on."""
+    """A rank's place in its gang. ``interface`` is the address at which the gang meets."""
 
     rank: int
     world_size: int
@@ -231,10 +230,9 @@ class Place:
     node_rank: int
     interface: str
     gpus: tuple[str, ...] = ()
-    """The GPUs that this rank's process sees, which CUDA_VISIBLE_DEVICES holds from its first meeting on: those that
-    the ranks on its node had then."""
+    """The GPUs that this rank's process sees: those of the ranks on its node at its first meeting."""
     gpu: int | None = None
-    """The index in them of this rank's own (the first, if it has several)."""
+    """The index among them of this rank's (first) GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +243,12 @@ class Ended:
     stopped: bool = False
     error: WorkerError | None = None
     left_behind: tuple[str, ...] = ()
-    """What the trial left that could not be cleaned (live threads, say)."""
+    """What the trial left behind that could not be cleaned up, such as threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a rank printed, ready to be written; ``error`` is for standard error."""
+    """Text that a rank printed; ``error`` is for standard error."""
 
     text: str
     error: bool = False
@@ -258,7 +256,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a job hands in on one rank: a value, or a reference to one in Ray's object store."""
+    """The result of a job on one rank: a value, or a reference to one in Ray's object store."""
 
     rank: int
     value: Any
@@ -269,4 +267,4 @@ class Output:
 Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended
 
 RESULT_KEY = "_tunelight"
-"""Under this key a Tune result carries what is tunelight's own (see ``GangTrainable.step``)."""
+"""The key of tunelight's own part of a Tune result (see ``GangTrainable.step``)."""

@@ -1,4 +1,4 @@
-"""Plain deciders: what to do when something went wrong. They decide; the trainable acts."""
+"""Policies for failures and divergence. They decide, without a clock and without acting."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _OUT_OF_MEMORY: Final = (
     "cublas_status_alloc_failed",
 )
 _ASTRAY: Final = ("returned nan values", "detected nan and/or inf")
-"""What torch's anomaly detection and Lightning's checks say of a NaN."""
+"""Parts of the messages of torch's anomaly detection and Lightning's checks for a NaN."""
 EXPLODED: Final = 1e6
-"""How many times worse than at first a metric must get to count as exploded."""
+"""How many times worse than its first value a metric has to be to count as exploded."""
 
 
 def classify(error: WorkerError) -> str:
     """Return the outcome of a trial that failed with an error: a name in ``record.outcomes``.
 
-    OOM: every exception called ...MemoryError (Python's, torch's, NumPy's, and Ray's, whose memory monitor ended the
-    worker), and a RuntimeError or OSError that says so. DIVERGED: FloatingPointError, and what torch's anomaly
+    OOM: every exception called ...MemoryError (Python's, torch's, NumPy's, and that of Ray's memory monitor), and a
+    RuntimeError or OSError with such a message. DIVERGED: FloatingPointError, and what torch's anomaly
     detection and Lightning raise at a NaN.
     """
     name, text = error.type_name, error.message.lower()
@@ -46,10 +46,10 @@ def classify(error: WorkerError) -> str:
 
 @dataclass(slots=True)
 class Divergence:
-    """Tell by the sweep's metric when one trial's training has gone astray.
+    """Detects by the sweep's metric that a trial's training has diverged.
 
-    It has when the metric is NaN or infinite, and when it is worse than the first value by a million times that value
-    (or by a million, for small ones). What is no number, as None where a metric has no data yet, is not judged.
+    It has when the metric is NaN or infinite, or worse than its first value by a million times that value (or by a
+    million, for small values). Values that are no numbers, such as None for a metric without data, are ignored.
     """
 
     metric: str | None
@@ -77,12 +77,12 @@ class Divergence:
 
 
 COOLDOWN_S = 10.0
-"""How long a gang keeps its size at least, before workers that have arrived may join it."""
+"""How long a gang keeps its size at least before workers that have arrived may join."""
 _LONGEST_PAUSE_S = 60.0
 
 
 class FailureDecision(Enum):
-    """What is to become of a trial that failed."""
+    """What to do with a trial that failed."""
 
     RETRY = "retry"
     GIVE_UP = "give up"
@@ -143,8 +143,8 @@ class FailurePolicy:
     def decide(self, error: WorkerError, failures: int) -> FailureDecision:
         """Decide after ``failures`` failures of a trial that count, this one included.
 
-        What would repeat itself is not tried again: a bug (unless that is asked for), and what says something of the
-        configuration (see :func:`classify`).
+        Failures that would occur again are not retried: exceptions (unless ``retry_exceptions``), and those that the
+        configuration causes (see :func:`classify`).
         """
         if classify(error) != "ERROR" or (error.cause == "exception" and not self.retry_exceptions):
             return FailureDecision.GIVE_UP
@@ -174,27 +174,27 @@ class FailureTally:
 
 
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-"""What two messages of the same error may differ by: addresses and numbers."""
+"""What may differ in two messages of the same error: addresses and numbers."""
 _FRAME: Final = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 
 
 def signature(error: WorkerError) -> tuple[str, str, tuple[str, ...]]:
-    """Return what two occurrences of the same error have in common: type, message without numbers, and last frame."""
+    """Return what two occurrences of an error have in common: type, message without numbers, and last frame."""
     frames = _FRAME.findall(error.traceback)
     return error.type_name, _VARYING.sub("#", error.message), tuple(frames[-1]) if frames else ()
 
 
 _SURE: Final = 3
-"""How many times as many trials, in any order, show as much as the first ones do."""
+"""How many times ``limit`` trials in any order are as conclusive as the first ``limit`` ones."""
 
 
 class FirstTrials:
-    """Tell by the first trials of a sweep that its training code cannot work, whatever the configuration.
+    """Detects by the first trials of a sweep that its training code fails with any configuration.
 
-    It cannot if the first ``limit`` trials, in the order in which they began, all failed with the same error of the
-    code before any trial reported. Lost workers, memory that ran out, and what the scheduler ends do not count: the
-    next trial stands in for that one. One of the first that still runs is waited for, unless ``_SURE`` times as many
-    others have failed alike meanwhile: its gang may take long to start. 0 as the limit: never.
+    It does if the first ``limit`` trials, in the order in which they began, all failed with the same error of the code
+    before any trial reported. A trial that lost workers, ran out of memory or was ended by the scheduler does not
+    count, and the next one takes its place. Trials that still run are waited for, unless ``_SURE`` times as many
+    others have failed with that error meanwhile. 0 as the limit: never.
     """
 
     def __init__(self, limit: int) -> None:
@@ -218,18 +218,18 @@ class FirstTrials:
             self.leave_out(trial)
 
     def leave_out(self, trial: str) -> None:
-        """Note that a trial ended in a way that says nothing of the code."""
+        """Note that a trial ended in a way that does not count."""
         if self._ends.get(trial) is None:
             self._ends.pop(trial, None)
 
     @property
     def failures(self) -> int:
-        """How many trials have failed so far, of those that count."""
+        """How many trials that count have failed so far."""
         return sum(error is not None for error in self._ends.values())
 
     @property
     def verdict(self) -> WorkerError | None:
-        """The error that all of the first trials failed with; None where they did not, or it is too early to say."""
+        """The error with which all of the first trials failed; None where they did not, or not all have ended."""
         first = [error for error in list(self._ends.values())[: self._limit] if error is not None]
         failed = [error for error in self._ends.values() if error is not None]
         if self._works or not self._limit:

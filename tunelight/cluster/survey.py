@@ -150,10 +150,10 @@ class _Rounds:
         yield Finding("nodes", "ok", f"{len(self._left)} of {len(self._found.nodes)} answer")
 
     def _versions(self) -> Iterator[Finding]:
-        told = differences({node.name: node.here.versions for node in self._left if node.here is not None})
-        for sentence in told:
+        conflicts = differences({node.name: node.here.versions for node in self._left if node.here is not None})
+        for sentence in conflicts:
             yield Finding("versions", "wrong", sentence, ADVICE)
-        if not told:
+        if not conflicts:
             yield Finding("versions", "ok", "the same Python, torch, Ray, Lightning and tunelight everywhere")
 
     def _clocks(self) -> Iterator[Finding]:
@@ -197,14 +197,14 @@ class _Rounds:
         except RayError as error:
             yield Finding("all-reduce", "wrong", f"{first.name} cannot open a store: {error}", "Look at torch there.")
             return
-        told = dict(
+        seconds = dict(
             self._ask(
                 "all_reduce", REDUCE_LIMIT_S, "Gloo cannot connect all nodes: look at their interfaces and firewalls.",
                 host=[first.address] * size, port=[port] * size, rank=list(range(size)), size=[size] * size,
                 mebibytes=[mebibytes] * size,
             )
         )  # fmt: skip
-        if len(told) == size:
-            slowest = self._found.all_reduce_s = max(told.values())
+        if len(seconds) == size:
+            slowest = self._found.all_reduce_s = max(seconds.values())
             speed = f"{slowest * 1000:.0f} ms, {mebibytes / slowest:.0f} MiB/s"
             yield Finding("all-reduce", "ok", f"{mebibytes} MiB over {size} nodes by gloo: {speed}")

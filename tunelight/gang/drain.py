@@ -5,19 +5,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import ray
 from ray.exceptions import RayActorError
 
 from tunelight.compat.ray import draining_nodes
-from tunelight.gang.protocol import LocatedGang
+from tunelight.gang.placement import Location
 from tunelight.messages import WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
 LOOK_S: Final = 2.0
 """How often a head asks for drain notices: a preemptible node has at least half a minute from its notice on."""
+
+
+class LocatedGang(Protocol):
+    """A gang that knows where its ranks run."""
+
+    @property
+    def locations(self) -> list[Location]:
+        """Where the ranks run, in rank order."""
 
 
 class DrainWatch:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tunelight.gang.protocol import LocatedGang
+from tunelight.gang.gang import Gang
 
 
 class GangLog:
@@ -21,7 +21,7 @@ class GangLog:
         """Note that a trial is about to start on the gang, or to start again."""
         self._began, self._described = self._clock(), ()
 
-    def news(self, gang: LocatedGang | None) -> dict[str, Any] | None:
+    def news(self, gang: Gang | None) -> dict[str, Any] | None:
         """Return a description of the gang, or None where it is the one returned last.
 
         Keys: ``gang`` (its id), ``nodes`` (host and node of each worker, by rank), ``warm`` (whether none of its

@@ -13,9 +13,9 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DRIVER = "libcuda.so.1"
 
 
-def visible_gpus(held: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+def visible_gpus(by_rank: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the GPUs of a node's ranks, each once: numbers in PCI order, then names (UUIDs, MIG) sorted."""
-    each = dict.fromkeys(gpu for gpus in held for gpu in gpus)
+    each = dict.fromkeys(gpu for gpus in by_rank for gpu in gpus)
     return tuple(sorted(each, key=lambda gpu: (not gpu.isdecimal(), int(gpu) if gpu.isdecimal() else 0, gpu)))
 
 
@@ -37,7 +37,7 @@ def fixed_gpus(own: tuple[str, ...], load: Callable[[str], Any] = ctypes.CDLL) -
     listed = os.environ.get(VISIBLE)
     if listed is None:
         return ()
-    shown = seen_by(own, tuple(one.strip() for one in listed.split(",") if one.strip()))
+    shown = seen_by(own, tuple(gpu.strip() for gpu in listed.split(",") if gpu.strip()))
     if own[0] not in shown:
         raise GangError(
             f"Ray gave this worker the GPU {own[0]}, but CUDA was first used in its process while {VISIBLE} was "

@@ -41,12 +41,14 @@ class Held:
     """Closes it once it has idled long enough."""
     lease: int = 0
     """How often it was taken; its last taker knows this number."""
-    closed: bool = False
-    """True once its workers are ended."""
+
+    @property
+    def closed(self) -> bool:
+        """True once its workers are ended."""
+        return self.gang.closed
 
     def close(self) -> None:
         """End the workers and release the reservation. It may be called more than once."""
-        self.closed = True
         if self.timer is not None:
             self.timer.cancel()
         self.gang.close()
@@ -176,7 +178,7 @@ def assigned() -> dict[str, float]:
     return dict(ray.get_runtime_context().get_assigned_resources())
 
 
-def _alike(one: GangSpec, other: GangSpec) -> bool:
+def _alike(first: GangSpec, second: GangSpec) -> bool:
     """Tell whether two specs ask for the same workers; folder, import paths and retries belong to each job."""
 
     def of_workers(spec: GangSpec) -> GangSpec:
@@ -185,7 +187,7 @@ def _alike(one: GangSpec, other: GangSpec) -> bool:
         )
         return replace(spec, cwd="", sys_path=(), failures=limits)
 
-    return of_workers(one) == of_workers(other)
+    return of_workers(first) == of_workers(second)
 
 
 def _free() -> str:

@@ -4,34 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import Answer, Decision, Event, WorkerError
 from tunelight.session.task import Task
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
-
-
-class LocatedGang(Protocol):
-    """A gang as far as it is known where and since when its workers run."""
-
-    name: str
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-
-    @property
-    def locations(self) -> list[Location]:
-        """Where the ranks run, in rank order."""
-
-    @property
-    def warm(self) -> bool:
-        """True where no rank's process was new at the last start."""
-
-    @property
-    def met_at(self) -> float:
-        """When its ranks last met, in seconds since the epoch; 0 before."""
 
 
 class TrainingGang(Protocol):

@@ -1,4 +1,4 @@
-"""One trial, or one job, as every rank of a gang gets it."""
+"""What every rank of a gang gets to train: a trial or a job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tunelight.messages import CheckpointInfo, DatasetHandle, OnResize, Terminal
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One trial, as it is handed to every rank of a gang.
+    """One start of a trial or a job.
 
-    ``train`` is the cloudpickled train function, or a reference to those bytes in Ray's object store;
-    the head passes it on unopened. ``number`` is the last report before this start (0: a new trial).
+    ``train`` is the cloudpickled train function, or a reference to it in Ray's object store. ``number`` is the last
+    report before this start (0: a new trial), ``until`` the first one that waits for an answer (None: none).
     """
 
     trial_id: str
@@ -22,10 +22,10 @@ class Task:
     config: dict[str, Any]
     train: Any
     seed: int | None
-    """Set on every rank before the train function starts (None: it sets its own)."""
+    """Set on every rank before the train function starts (None: not set)."""
     cwd: str
     serial: int = 0
-    """Counts what this gang has started, so that no word of one trial is heard in another."""
+    """The number of this start on its gang, which keeps messages of different starts apart."""
     sys_path: tuple[str, ...] = ()
     metric: str | None = None
     number: int = 0
@@ -34,17 +34,17 @@ class Task:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     verbose: int = 0
     terminal: Terminal | None = None
-    """Where the ranks' output goes as it happens; None sends it to the trial's log."""
+    """The driver's terminal, to which the ranks' output is sent (None: it goes to the trial's log)."""
     job: bool = False
-    """True for a job that stands alone: it hands in a result of its own and need not report."""
+    """True for a driver's job, which returns a result and need not report."""
     heard: bool = True
-    """False where nobody wants the reports of a job."""
+    """False where the reports of a job are not used."""
     backend: str = "ddp"
-    """How the gang meets: ``ddp``, ``sharded`` or ``horovod``."""
+    """``ddp``, ``sharded`` or ``horovod``."""
     wanted: int | None = None
-    """The size that the gang is meant to have; None: the size that it has."""
+    """The gang's target size (None: its size now)."""
     on_resize: OnResize = field(default_factory=OnResize)
     datasets: DatasetHandle | None = None
     """The sweep's datasets."""
     lead: Any = None
-    """Rank 0's worker, for the others to fetch from what it made for all."""
+    """Rank 0's worker, from which others fetch what it has made for all."""

@@ -24,7 +24,7 @@ class Gang:
 
     def __init__(self) -> None:
         self.unfit: str | None = None
-        self.dead = False
+        self.dead = self.closed = False
 
     @classmethod
     def form(cls, spec: GangSpec, group: Any) -> Gang:
@@ -39,7 +39,7 @@ class Gang:
         pass
 
     def close(self) -> None:
-        self.unfit = "it was closed"
+        self.unfit, self.closed = "it was closed", True
 
 
 @pytest.fixture

@@ -55,11 +55,11 @@ class HorovodGroup:
         # Horovod ends the process of a rank that waits 30 s for one that still imports.
         peers = gather(dist.PrefixStore("gather", store), place)
         alone = len({peer.address for peer in peers}) == 1
-        found, why = named(socket.gethostname(), alone=alone)
+        address, why = named(socket.gethostname(), alone=alone)
         if why is not None:
             raise GangError(f"{why} on {os.uname().nodename} ({place.interface}). {_NAME_IT}", "exception")
         if not alone:
-            try_pairs(dist.PrefixStore("pairs", store), place, len(meeting.layout), found)
+            try_pairs(dist.PrefixStore("pairs", store), place, len(meeting.layout), address)
         hvd.init()
         self._joined = True
 
@@ -104,21 +104,21 @@ def named(host: str, *, alone: bool) -> tuple[str, str | None]:
     address.
     """
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         return "", f"The host name {host!r} has no address ({error})"
-    for kind, _, _, _, place in found:
+    for kind, _, _, _, place in entries:
         address = str(place[0])
         try:
-            with socket.socket(kind, socket.SOCK_STREAM) as one:
-                one.bind(place)
+            with socket.socket(kind, socket.SOCK_STREAM) as probe:
+                probe.bind(place)
         except OSError:
             continue
         if alone or not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
             return address, None
         return address, f"The host name {host!r} has the address {address}, which other nodes cannot reach"
-    held = ", ".join(sorted({str(one[4][0]) for one in found}))
-    return "", f"The host name {host!r} has no address of this node ({held})"
+    others = ", ".join(sorted({str(entry[4][0]) for entry in entries}))
+    return "", f"The host name {host!r} has no address of this node ({others})"
 
 
 def host_of_node(node: int) -> str:
@@ -132,7 +132,7 @@ def environment(meeting: Meeting, place: Place) -> dict[str, str]:
     Across nodes, ranks of one local rank are numbered by node; the last nodes may have fewer ranks.
     """
     crossing = [node for node, ranks in enumerate(meeting.layout) if ranks > place.local_rank]
-    found = {
+    variables = {
         "RANK": place.rank,
         "SIZE": place.world_size,
         "LOCAL_RANK": place.local_rank,
@@ -145,4 +145,4 @@ def environment(meeting: Meeting, place: Place) -> dict[str, str]:
         "CONTROLLER": "gloo",
         "CPU_OPERATIONS": "gloo",
     }
-    return {f"HOROVOD_{name}": str(value) for name, value in found.items()}
+    return {f"HOROVOD_{name}": str(value) for name, value in variables.items()}
