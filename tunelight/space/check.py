@@ -1,4 +1,4 @@
-"""Settings held against each other and against a search space, before a sweep starts."""
+"""Checks of a sweep's settings against each other and against its search space."""
 
 from __future__ import annotations
 
