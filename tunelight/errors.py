@@ -1,4 +1,4 @@
-"""Everything that can go wrong for a user, each saying what was wanted, what came and what to do."""
+"""Errors that users see. Messages say what was expected, what was given and what to do."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tunelight.messages import WorkerError
 
 
 class TunelightError(Exception):
-    """Base of all errors that tunelight raises on purpose."""
+    """Base class of tunelight's errors."""
 
 
 class SpaceError(TunelightError, ValueError):
-    """A search space is empty, or holds something that is no domain."""
+    """A search space is invalid."""
 
 
 class SettingsError(TunelightError, ValueError):
-    """A setting of a sweep has a wrong name or value, or contradicts another."""
+    """A setting of a sweep is unknown or invalid, or contradicts another."""
 
 
 class ArgumentError(SettingsError, TypeError):
-    """A function or class was called with an argument that it does not take, or without one that it needs."""
+    """A function or class was called with an unknown argument, or without a required one."""
 
 
 class TrainFunctionError(TunelightError, TypeError):
@@ -30,18 +30,18 @@ class TrainFunctionError(TunelightError, TypeError):
 
 
 class ImportPathError(TunelightError, ImportError):
-    """An import path in a YAML file does not import."""
+    """An import path, such as one in a YAML file, cannot be imported."""
 
 
 class MetricError(TunelightError, KeyError):
-    """A metric was asked for that was never logged or reported."""
+    """A metric was never logged or reported."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class StrategyError(TunelightError, RuntimeError):
-    """A Trainer does not train on the gang that it runs in."""
+    """A Trainer cannot train on its gang."""
 
 
 class ResourceError(TunelightError, RuntimeError):
@@ -49,19 +49,19 @@ class ResourceError(TunelightError, RuntimeError):
 
 
 class HeadLostError(TunelightError, ConnectionError):
-    """The head of the Ray cluster is gone, and the sweep with it; what was recorded is not."""
+    """The head of the Ray cluster was lost, which ended the sweep; its record remains."""
 
 
 class StorageError(TunelightError, OSError):
-    """A sweep's folder cannot be written, exists already, or does not hold a sweep."""
+    """A sweep's folder cannot be read or written, exists already, or is not that of a sweep."""
 
 
 class ContextError(TunelightError, RuntimeError):
-    """Something that only works inside a trial was used outside of one."""
+    """A function that works only inside a trial was called outside of one."""
 
 
 class DataError(TunelightError, RuntimeError):
-    """A dataset cannot be read, or cannot be dealt to the ranks of a gang."""
+    """A dataset cannot be read, or cannot be split among the ranks of a gang."""
 
 
 class CheckpointError(TunelightError, RuntimeError):
@@ -69,15 +69,15 @@ class CheckpointError(TunelightError, RuntimeError):
 
 
 class ReportError(TunelightError, RuntimeError):
-    """A figure cannot be drawn here: something that it needs is missing."""
+    """A figure cannot be drawn because a dependency is missing."""
 
 
 class NoResultError(TunelightError, RuntimeError):
-    """A result was asked for that the sweep does not have (no trial reported, say)."""
+    """The sweep does not have the result that was asked for (if no trial reported, for example)."""
 
 
 class WorkerFailedError(TunelightError, RuntimeError):
-    """Training failed on a worker; ``error`` says on which rank and node, and holds the traceback."""
+    """Training failed on a worker; ``error`` has the rank, the node and the traceback."""
 
     def __init__(self, error: WorkerError) -> None:
         super().__init__(error)
@@ -92,7 +92,7 @@ class TrialError(WorkerFailedError):
 
 
 class SweepFailedError(WorkerFailedError):
-    """A sweep ended early because its first trials all failed with the same ``error``; ``folder`` holds what ran."""
+    """A sweep ended early because its first trials all failed with the same ``error``; ``folder`` is its folder."""
 
     def __init__(self, error: WorkerError, message: str, folder: str) -> None:
         super().__init__(error)
@@ -105,10 +105,10 @@ class SweepFailedError(WorkerFailedError):
 
 
 class GangError(TunelightError, RuntimeError):
-    """A gang's workers could not be started, did not meet, or did not answer in time.
+    """A gang's workers could not be started or connected, or did not answer in time.
 
-    ``cause`` is "exception" where the user's own code kept them from it (an init_hook, a runtime environment), so that
-    trying again is of no use.
+    ``cause`` is "exception" if the user's own code caused it (an init_hook, a runtime environment), so that trying
+    again is of no use.
     """
 
     def __init__(self, message: str, cause: Literal["exception", "unresponsive"] = "unresponsive") -> None:
@@ -120,9 +120,9 @@ class GangError(TunelightError, RuntimeError):
 
 
 class TrialStopped(BaseException):
-    """Raised by ``report`` on every rank when the trial was told to stop at this boundary.
+    """Raised by ``report`` on every rank when the trial is to stop.
 
-    It is a BaseException so that ``except Exception`` in training code does not swallow it.
+    It is a BaseException so that ``except Exception`` in training code does not catch it.
     """
 
 

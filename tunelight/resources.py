@@ -1,4 +1,4 @@
-"""From workers to one reservation: a head bundle and a bundle for each worker, all or nothing."""
+"""The resources of a trial: one placement group with a bundle for the head and one for each worker."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _WORDS = ("cpu", "gpu", "extra_cpu", "extra_gpu", "custom_resources", "extra_cus
 
 @dataclass(frozen=True)
 class Reservation:
-    """What one trial holds: a head, and ``workers`` equal workers (CPUs and GPUs may be fractions).
+    """The resources of one trial: a head, and ``workers`` equal workers (CPUs and GPUs may be fractions).
 
-    An elastic one can do with ``least`` workers; ``most`` is what it is meant to have, where that is more than it
-    reserves at its start.
+    An elastic gang can train with ``least`` workers. ``most``: its wanted size, if it starts with fewer.
     """
 
     workers: int = 1
@@ -40,7 +39,7 @@ class Reservation:
 
     @property
     def head(self) -> dict[str, float]:
-        """The head's bundle; empty when it holds nothing of its own."""
+        """The head's bundle; empty if it reserves nothing."""
         return _bundle(self.head_cpus, self.head_gpus, self.head_resources)
 
     @property
@@ -50,7 +49,7 @@ class Reservation:
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """All bundles that hold something, the head's first."""
+        """All bundles that are not empty, the head's first."""
         return [bundle for bundle in (self.head, *[self.worker] * self.workers) if bundle]
 
     @property
@@ -60,15 +59,15 @@ class Reservation:
 
     @cached_property
     def factory(self) -> PlacementGroupFactory:
-        """The reservation as Ray Tune takes it, one object for all trials. An empty head sits on worker 0's bundle."""
+        """The reservation for Ray Tune, one object for all trials. An empty head is placed on worker 0's bundle."""
         from ray.tune import PlacementGroupFactory  # an import of a second
 
         return PlacementGroupFactory([self.head, *[self.worker] * self.workers], strategy="PACK")
 
     def starting(self, size: int) -> Reservation:
-        """Return what is reserved where a scheduler resizes gangs: ``size`` workers at first, the rest if it says so.
+        """Return the reservation of an elastic gang that starts with ``size`` workers, for a scheduler that resizes it.
 
-        Raises: SettingsError unless the gang is elastic, and ``size`` one that it can have.
+        Raises: SettingsError unless the gang is elastic and can have that size.
         """
         most = max(self.workers, self.most or 0)
         if self.least is None or not self.least <= size <= most:
@@ -98,11 +97,15 @@ def reserve(
     resources_per_trial: Mapping[str, Any] | None = None,
     resources_per_worker: Mapping[str, float] | None = None,
 ) -> Reservation:
-    """Make one reservation of the two spellings: workers, or the old words ``cpu`` and ``extra_cpu``.
+    """Return the reservation for workers given directly, or in Ray Tune's older terms ``cpu`` and ``extra_cpu``.
 
-    ``resources_per_trial`` is {"cpu": head, "extra_cpu": all workers together, "gpu", "extra_gpu", ...}.
-    ``workers=None`` is derived from it; ``(least, wanted)`` is an elastic gang. Raises: SettingsError where the two
-    contradict each other, a remainder is left, or a word is unknown.
+    Args:
+        workers: their number, (least, wanted) for an elastic gang, or None: derived from ``resources_per_trial``.
+        cpus_per_worker, gpus_per_worker: resources of each worker.
+        resources_per_trial: {"cpu": head, "extra_cpu": all workers together, "gpu", "extra_gpu", ...}.
+        resources_per_worker: custom resources of each worker.
+
+    Raises: SettingsError if the two contradict each other, do not divide evenly, or a word is unknown.
     """
     least = None
     if workers is not None:
@@ -149,7 +152,7 @@ def reserve(
 
 
 def _amount(word: str, value: Any) -> Any:
-    """Return what one word of ``resources_per_trial`` holds: a number, or numbers by name. Raises: SettingsError."""
+    """Return one value of ``resources_per_trial``: a number, or numbers by name. Raises: SettingsError."""
     if word.endswith("custom_resources"):
         if not isinstance(value, Mapping):
             raise SettingsError(f"resources_per_trial: {word} must be a dict of names and numbers, not {value!r}.")
@@ -184,10 +187,10 @@ def get_tune_resources(
     num_cpus_head: float = 0,
     resources_per_worker: Mapping[str, float] | None = None,
 ) -> PlacementGroupFactory:
-    """Return what one trial of ``num_workers`` workers reserves, for ``resources_per_trial`` of plain Ray Tune.
+    """Return the reservation of a trial with ``num_workers`` workers, for ``resources_per_trial`` of plain Ray Tune.
 
-    ``use_gpu`` gives each worker one GPU; ``resources_per_worker`` may hold "CPU", "GPU" (also fractions)
-    and custom resources, and wins. Raises: SettingsError.
+    ``use_gpu`` gives each worker one GPU; ``resources_per_worker`` may hold "CPU", "GPU" (also fractions) and custom
+    resources, and takes precedence. Raises: SettingsError.
     """
     if isinstance(num_workers, bool) or not isinstance(num_workers, Integral) or num_workers < 1:
         raise SettingsError(f"num_workers must be a whole number, 1 or more, not {num_workers!r}.")
@@ -205,10 +208,14 @@ def check_fits(
     spread: bool = False,
     data_cpus: float = 0,
 ) -> None:
-    """Raise ResourceError unless a cluster of ``nodes`` (resources by name, each) could ever hold the gang.
+    """Raise ResourceError unless a cluster with these nodes could ever hold the gang.
 
-    ``who`` needs it, for the message; ``spread`` wants each bundle on a node of its own; ``data_cpus`` CPUs are to be
-    left for the preprocessing of datasets.
+    Args:
+        reservation: the gang's.
+        nodes: resources by name, for each node.
+        who: what needs the gang, for the message.
+        spread: place each bundle on a node of its own.
+        data_cpus: CPUs to leave free for preprocessing datasets.
     """
     misfit = _misfit(reservation, nodes, who, "a node for each worker, " if spread else "")
     if any(amount > _held(name, nodes) + _CLOSE for name, amount in _wanted(reservation).items()):
@@ -229,7 +236,7 @@ def check_fits(
 def trials_at_once(
     reservation: Reservation, nodes: Sequence[Mapping[str, float]], data_cpus: float, most: int = 1000
 ) -> int:
-    """Return how many trials, up to ``most``, may run at once with ``data_cpus`` whole CPUs left beside them."""
+    """Return how many trials, up to ``most``, can run at once with ``data_cpus`` whole CPUs left free."""
     free = [dict(node) for node in nodes]
     for count in range(most):
         if not _take(reservation, free) or not _leaves(free, data_cpus):
@@ -238,12 +245,12 @@ def trials_at_once(
 
 
 def _leaves(free: Sequence[Mapping[str, float]], data_cpus: float) -> bool:
-    """Tell whether so many CPUs are free, counted by whole ones on a node: Ray Data's tasks take one each."""
+    """Tell whether ``data_cpus`` CPUs are free, counted in whole CPUs of a node: Ray Data's tasks take one each."""
     return not data_cpus or sum((node.get("CPU", 0) + 1e-9) // 1 for node in free) + 1e-9 >= data_cpus
 
 
 def _take(reservation: Reservation, free: list[dict[str, float]], spread: bool = False) -> bool:
-    """Take a gang's bundles from what nodes have free, each from the fullest that has it; False where one misses."""
+    """Take a gang's bundles from the nodes' free resources, each from the fullest node; False if one does not fit."""
     for bundle in sorted(reservation.bundles, key=lambda bundle: -sum(bundle.values())):
         for node in sorted(free, key=lambda node: sum(node.get(name, 0) for name in bundle)):
             if all(node.get(name, 0) + _CLOSE >= amount for name, amount in bundle.items()):
@@ -265,10 +272,10 @@ def fitted(
     spread: bool = False,
     data_cpus: float = 0,
 ) -> Reservation:
-    """Return the reservation as large as a cluster of ``nodes`` can hold it; smaller only if it is elastic.
+    """Return the largest reservation that a cluster with these nodes can hold; smaller only for an elastic gang.
 
-    With ``data_cpus`` a smaller one does not grow later: it would take what preprocessing needs. Raises: ResourceError
-    where not even its least size fits.
+    With ``data_cpus`` a smaller gang does not grow later: it would take what preprocessing needs. Arguments as in
+    :func:`check_fits`. Raises: ResourceError if not even its least size fits.
     """
     wanted = reservation.workers
 
@@ -290,7 +297,7 @@ def fitted(
 
 
 def _wanted(reservation: Reservation) -> dict[str, float]:
-    """Return what a gang holds together, head and workers."""
+    """Return the total resources of a gang, head and workers."""
     wanted = dict(reservation.head)
     for name, amount in reservation.worker.items():
         wanted[name] = wanted.get(name, 0) + amount * reservation.workers

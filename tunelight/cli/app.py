@@ -81,7 +81,7 @@ class Commands(TyperGroup):
 
 
 class TakesSettings(TyperCommand):
-    """A command with ``--set``, whose help ends in a list of the settings."""
+    """A command whose ``--set`` takes every setting; its help lists them."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the list before the example."""
@@ -140,7 +140,7 @@ def command(example: str, *, runs_code: bool = False, takes_settings: bool = Fal
     Args:
         example: its help ends with it.
         runs_code: it imports a user's code, also from the working directory.
-        takes_settings: it has ``--set``, and its help lists the settings.
+        takes_settings: ``--set`` takes every setting, and its help lists them.
     """
 
     def register(function: F) -> F:

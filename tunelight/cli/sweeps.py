@@ -148,7 +148,7 @@ def run(
     _finish(start(space, **settings), quiet=quiet, json=json)
 
 
-@command("resume last", runs_code=True, takes_settings=True)
+@command("resume last", runs_code=True)
 def resume(
     sweep: Sweep,
     sets: Sets = [],
@@ -161,7 +161,7 @@ def resume(
     _go_on(sweep, storage, {**settings_of(read_sets(sets)), **given(address=address)}, quiet=quiet, json=json)
 
 
-@command("extend last --num-samples 100", runs_code=True, takes_settings=True)
+@command("extend last --num-samples 100", runs_code=True)
 def extend(
     sweep: Sweep,
     num_samples: Samples = None,

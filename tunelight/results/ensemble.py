@@ -1,4 +1,4 @@
-"""Ensemble: several trained models that answer as one, with the mean of their outputs."""
+"""Ensemble: the mean of several trained models' outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunelight.errors import TrainFunctionError
 
 
 class Ensemble(nn.Module):
-    """Return the mean of what ``models`` return for the same arguments, without gradients.
+    """Returns the mean of the outputs of ``models`` for the same arguments, without gradients.
 
     Outputs may be tensors of floating-point numbers, or tuples, lists and mappings of such; the mean is taken value by
     value, in the outputs' own dtype. The models are put into evaluation mode.

@@ -1,4 +1,4 @@
-"""One trial as a file that something else reads: its configuration, a LightningCLI's or Hydra's, or a program."""
+"""Exports of a trial: its configuration as YAML or JSON, for LightningCLI or Hydra, or as a Python program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS: Final = {
     "hydra": _YAML,
     "python": (".py",),
 }
-"""What a trial can be exported as, and the suffixes of such a file."""
+"""Formats of exports, and the suffixes of their files."""
 _BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python"}
 
 
@@ -51,7 +51,7 @@ def format_of(path: Path, asked: str | None) -> str:
     if asked is None:
         if suffix not in _BY_SUFFIX:
             raise StorageError(
-                f"What to write is told by the file's suffix, but {str(path)!r} has {suffix or 'none'!r}. Use one of "
+                f"The format follows from the file's suffix, but {str(path)!r} has {suffix or 'none'!r}. Use one of "
                 f"{', '.join(_BY_SUFFIX)}, or say format=: {', '.join(FORMATS)}."
             )
         return _BY_SUFFIX[suffix]
@@ -86,7 +86,7 @@ def copy_checkpoint(source: Path, path: Path) -> Path:
 
 
 def _write_weights(source: Path, target: Path) -> None:
-    """Write the tensors of a checkpoint's ``state_dict``, each on its own where several share memory."""
+    """Write the tensors of a checkpoint's ``state_dict`` as safetensors; shared memory is copied."""
     import torch  # whoever only reads results need not wait for torch
     from safetensors.torch import save_file
 

@@ -1,4 +1,4 @@
-"""Trials that no other beats in every metric: what a sweep with several metrics finds."""
+"""The Pareto front: trials that no other beats in every metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HasReport(Protocol):
 
     @property
     def failed(self) -> bool:
-        """Tell whether it failed: such a trial is left out."""
+        """Whether it failed; failed trials are left out."""
 
     @property
     def metrics(self) -> Mapping[str, Any]:

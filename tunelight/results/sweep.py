@@ -1,7 +1,7 @@
-"""What a sweep found: its best trial, all trials as objects and as a table, and exports.
+"""Results of a sweep: its best trial, all trials as objects and as a table, and exports.
 
-Everything here is read from the sweep's folder (the record and ``sweep.yaml``), so a sweep that was
-interrupted, that still runs, or that ran elsewhere reads the same.
+They are read from the sweep's folder (the record and ``sweep.yaml``) alone, also while the sweep runs, or after it was
+interrupted.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _MOST_IDS: Final = 12
 
 
 class SweepResults:
-    """All that a sweep found; get it from ``tunelight.run`` or :meth:`load`. Iterates over its trials.
+    """The results of a sweep, from ``tunelight.run`` or :meth:`load`. Iterates over its trials.
 
-    The best trial is the one with the best report of all (not the best last report). NaN is never best, and
-    of equal trials the one that was created first is. Trials that failed (ERROR, OOM, DIVERGED) are left out:
-    :attr:`ahead` is the one that had reported better. STOPPED and INTERRUPTED ones count with what they reported.
+    The best trial is the one with the best of all reports (not the best last report). NaN is never best; of equal
+    trials, the one created first is. Failed trials (ERROR, OOM, DIVERGED) do not count: :attr:`ahead` is the one that
+    had reported better. STOPPED and INTERRUPTED trials count with their reports.
     """
 
     def __init__(self, folder: str | os.PathLike[str], state: SweepState, settings: Mapping[str, Any]) -> None:
         self.folder = Path(folder).absolute()
         self._settings = {**state.sweep, **settings}
         self._state = self.record = state
-        """What was recorded: also who was trained where and when, and what was said on the way."""
+        """The recorded state: also where and when each trial was trained, and notes."""
         now = state.updated or 0.0
         self.trials = [
             TrialResult(trial, self._settings, self.folder, now, [state.runs[number] for number in trial.runs])
@@ -66,7 +66,7 @@ class SweepResults:
 
     @property
     def metric(self) -> str | None:
-        """What trials are judged by: the first, where there are several."""
+        """The metric that trials are judged by: the first, if there are several."""
         return next((metric for metric, _ in self.objectives), None)
 
     @property
@@ -76,14 +76,14 @@ class SweepResults:
 
     @property
     def ended(self) -> str | None:
-        """Why it ended: "finished", "time budget" or "interrupted"; None while it runs, or if its driver died."""
+        """How it ended: "finished", "time budget" or "interrupted"; None while it runs, or if its driver died."""
         return self._state.ended
 
     @property
     def best(self) -> TrialResult:
         """The trial with the best report of all that did not fail.
 
-        Raises: NoResultError when nothing comparable was reported, or only by trials that failed.
+        Raises: NoResultError if no trial reported a comparable value, or only failed ones did.
         """
         if self._state.best is None:
             raise NoResultError(self._nothing())
@@ -91,7 +91,7 @@ class SweepResults:
 
     @property
     def ahead(self) -> TrialResult | None:
-        """The failed trial that had reported better than :attr:`best`, or anything where that has none; else None."""
+        """The failed trial that had reported better than :attr:`best`, or anything if there is no best; else None."""
         found = self._state.ahead
         return None if found is None else next(trial for trial in self.trials if trial.id == found.trial)
 
@@ -110,7 +110,7 @@ class SweepResults:
     def trial(self, key: str | int) -> TrialResult:
         """Return a trial by its id, by the number that the id ends with (5, "5", "trial_00005"), or as "best".
 
-        Raises: NoResultError for one that there is not.
+        Raises: NoResultError for an unknown trial.
         """
         if key == "best":
             return self.best
@@ -253,7 +253,7 @@ class SweepResults:
         *,
         checkpoint: bool = False,
     ) -> Path:
-        """Write the best configuration to a file that something else reads; return its path.
+        """Write the best configuration to a file, as YAML, JSON, Python or for LightningCLI or Hydra; return its path.
 
         Args:
             path: where to; folders are made.
@@ -276,7 +276,7 @@ class SweepResults:
         return self.best.export(path, format, checkpoint=checkpoint)
 
     def summary(self) -> str:
-        """Return a few lines to print: trials by state, and the best."""
+        """Return a few lines for printing: trials by state, and the best one."""
         lines = [f"Sweep {self.name}: {self._states()}"]
         if self._state.best is None:
             lines.append("No comparable result was reported by a trial that did not fail.")
@@ -296,11 +296,11 @@ class SweepResults:
         return "\n".join(lines)
 
     def further(self, trial: TrialResult) -> dict[str, float | None]:
-        """Return the sweep's metrics beside the first one, in the trial's best report by that."""
+        """Return the sweep's other metrics than the first, from the trial's best report."""
         return {metric: storage.metric_value(trial.metrics, metric) for metric, _ in self.objectives[1:]}
 
     def _front(self) -> Iterator[str]:
-        """Say who is on the Pareto front, where there are several metrics."""
+        """Describe the Pareto front, if there are several metrics."""
         if len(self.objectives) > 1:
             ids = [trial.id for trial in self.pareto()]
             names = " and ".join(f"{metric} ({mode})" for metric, mode in self.objectives)

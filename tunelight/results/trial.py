@@ -1,4 +1,4 @@
-"""One trial of a sweep: what it reported, its checkpoints, its model, and files with which others train it."""
+"""One trial of a sweep: its reports, checkpoints and model, and exports of its configuration."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class TrialResult:
 
     @property
     def has_parts(self) -> bool:
-        """Tell whether its sweep was given ``model=``, so that keys say whose arguments they are."""
+        """Whether its sweep was run with ``model=``, so that its keys are arguments of model, data and Trainer."""
         return self._settings.get("model") is not None
 
     @property
     def failed(self) -> bool:
-        """Tell whether it ended in an error, ran out of memory or diverged; such a trial is never the best."""
+        """Whether it ended in an error, ran out of memory or diverged; such a trial is never the best."""
         return self.state in storage.FAILED
 
     @property
@@ -107,17 +107,17 @@ class TrialResult:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The best checkpoint that is still there, else the last one that is; None if there is none.
+        """The best checkpoint that still exists, else the last one; None if there is none.
 
-        Best is by the sweep's metric at the report that it belongs to; of equals, the earlier. Of a sweep in a store,
-        it is fetched. Raises: CheckpointError where that fails.
+        Best is by the sweep's metric in the checkpoint's report; of equal ones, the earlier. From a store it is
+        fetched. Raises: CheckpointError if that fails.
         """
         found = self._where
         return None if found is None else checkpoints.fetch_local(found)
 
     @property
     def address(self) -> str | None:
-        """Where :attr:`checkpoint` lies, as text: a path, or a URL in a store, from where nothing is fetched."""
+        """The path of :attr:`checkpoint`, or its URL in a store; nothing is fetched."""
         found = self._where
         return None if found is None else stores.shown(found)
 
@@ -218,7 +218,7 @@ class TrialResult:
         return found
 
     def _facts(self, checkpoint: Path | str | None) -> dict[str, Any]:
-        """Return the configuration, and where it came from."""
+        """Return the configuration and its provenance."""
         report = dict(self.metrics)
         epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
         return {
@@ -238,7 +238,7 @@ class TrialResult:
         }
 
     def _others(self, path: Path) -> str:
-        """Return which checkpoints the trial has beside ``path``, as text."""
+        """Return the trial's other checkpoints than ``path``, as text."""
         whole = [info for info in checkpoints.find(self.path) if info.path != str(path) and checkpoints.is_valid(info)]
         found = (info.path if info.value is None else f"{info.path} (value {info.value:.6g})" for info in whole)
         return ", ".join(found) or "the trial has no other"

@@ -1,4 +1,4 @@
-"""What a sweep is told: its settings, each checked, and checks of the code that it trains."""
+"""Settings of a sweep and their checks, and checks of the code that it trains."""
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object

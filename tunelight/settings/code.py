@@ -1,6 +1,6 @@
-"""The code that a sweep trains: import paths, and what can be known of a function or class before it runs.
+"""The code that a sweep trains: import paths, and checks of a function or class before it runs.
 
-Neither torch nor Lightning is imported here: their classes are known by the names of their modules.
+Neither torch nor Lightning is imported here: their classes are recognised by module and name.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tunelight.settings.pickling import captured, find_unpicklable, operands, pa
 
 
 def import_path(value: Any) -> str:
-    """Return where a function or class is found again, "module:Name"; of another object, its class."""
+    """Return the import path of a function or class, "module:Name"; of another object, that of its class."""
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}:{named.__qualname__}"
 
 
 def load_object(path: str) -> Any:
-    """Return what "package.module:Name" or "package.module.Name" names.
+    """Import and return the object at "package.module:Name" or "package.module.Name".
 
-    Raises: ImportPathError, which says which part of the path failed.
+    Raises: ImportPathError, which names the part of the path that failed.
     """
     module_name, colon, names = path.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
         module = module_name.rpartition("/")[2].removesuffix(".py")
         raise ImportPathError(
-            f"{path!r} names a file, and an import path is wanted: package.module:Name, for the file {module}.py "
+            f"{path!r} is a file, not an import path. Write package.module:Name, for the file {module}.py "
             f"'{module}:{names or 'train'}'."
         )
     if not colon:
@@ -58,7 +58,7 @@ def load_object(path: str) -> Any:
 
 
 def _load_module(name: str, path: str) -> Any:
-    importlib.invalidate_caches()  # a file that was written a moment ago counts
+    importlib.invalidate_caches()  # finds a file that was written a moment ago
     module: Any = None
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
@@ -82,9 +82,9 @@ def _load_module(name: str, path: str) -> Any:
 
 
 def fingerprint(value: Any) -> str | None:
-    """Return a short hash of the source of a function or class; None where its source is not to be had.
+    """Return a short hash of the source of a function or class; None if the source is not available.
 
-    What it calls or derives from does not count, nor what a partial binds.
+    Functions that it calls, base classes and arguments of a partial are not included.
     """
     while isinstance(value, functools.partial):
         value = value.func
@@ -100,7 +100,7 @@ def fingerprint(value: Any) -> str | None:
 
 
 def check_train(train: Any) -> None:
-    """Raise TrainFunctionError unless ``train(config)`` can be called and means the Lightning that we do."""
+    """Raise TrainFunctionError unless ``train(config)`` can be called, and uses pytorch_lightning."""
     if isinstance(train, type):
         hint = f" Did you mean model={train.__name__}?" if _is_lightning(train, "LightningModule") else ""
         raise TrainFunctionError(
@@ -112,7 +112,7 @@ def check_train(train: Any) -> None:
     try:
         signature: inspect.Signature | None = inspect.signature(train)
     except (TypeError, ValueError):
-        signature = None  # some built-ins tell nobody what they take
+        signature = None  # some built-ins have none
     if signature is not None:
         try:
             signature.bind({})
@@ -130,20 +130,20 @@ def check_train(train: Any) -> None:
 
 
 def check_model(model: Any, data: Any = None) -> None:
-    """Raise TrainFunctionError unless both can be built on each worker: classes, or functions that build."""
-    for what, value, wanted in (("model", model, "LightningModule"), ("data", data, "LightningDataModule")):
+    """Raise TrainFunctionError unless model and data are classes, or functions that build them on a worker."""
+    for what, value, base in (("model", model, "LightningModule"), ("data", data, "LightningDataModule")):
         if value is None:
             continue
         _refuse_other_lightning(value, what)
-        if not callable(value) or _is_lightning(type(value), wanted):
+        if not callable(value) or _is_lightning(type(value), base):
             raise TrainFunctionError(
-                f"{what}= must be a {wanted} class, for each trial builds its own, not an object "
+                f"{what}= must be a {base} class, for each trial builds its own, not an object "
                 f"({type(value).__name__}). Give the class; its arguments come from the search space's "
                 f"{what}.* keys."
             )
-        if isinstance(value, type) and not _is_lightning(value, wanted):
+        if isinstance(value, type) and not _is_lightning(value, base):
             raise TrainFunctionError(
-                f"{what}={value.__name__} is no {wanted}. Derive it from pytorch_lightning.{wanted}, or "
+                f"{what}={value.__name__} is no {base}. Derive it from pytorch_lightning.{base}, or "
                 "train it in a train function of your own."
             )
 
@@ -164,9 +164,9 @@ def _refuse_other_lightning(value: Any, what: str) -> None:
 
 
 def _other_lightning(value: Any, seen: set[int], home: str | None = None) -> str | None:
-    """Return what of the `lightning` package some code names, in itself, its globals and its closure.
+    """Return the first name from the `lightning` package that code uses: itself, in its globals or its closure.
 
-    Functions that it calls are looked into where they are of the same module, ``home``.
+    Functions that it calls are searched if they are of the same module, ``home``.
     """
     if id(value) in seen:
         return None
@@ -204,7 +204,7 @@ def _is_other(module: Any) -> bool:
 
 
 def check_picklable(value: Any, what: str) -> bytes:
-    """Return ``value`` pickled for the workers. Raises: TrainFunctionError, naming what cannot be."""
+    """Return ``value`` pickled for the workers. Raises: TrainFunctionError, which names the part that cannot be."""
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as error:
@@ -220,7 +220,7 @@ def check_picklable(value: Any, what: str) -> bytes:
 
 
 def tune_callback(value: Any) -> Any:
-    """Return a Ray Tune callback, made of its class where that was given. Raises: SettingsError for another's."""
+    """Return a Ray Tune callback, also from its class. Raises: SettingsError for any other object."""
     kind = value if isinstance(value, type) else type(value)
     if any(base.__name__ == "Callback" and base.__module__.startswith("ray.tune") for base in kind.__mro__):
         return value() if isinstance(value, type) else value

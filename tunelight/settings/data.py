@@ -1,4 +1,4 @@
-"""What a sweep is told of its datasets: their names, where they come from, and the room that they need."""
+"""The ``datasets`` setting: datasets of Ray Data, or where to read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tunelight.errors import HOW_TO_GET_DATA, SettingsError, unknown
 
 SOURCES = ("parquet",)
-"""What a dataset can be read from by its path alone."""
+"""Formats that can be given as {format: path}."""
 
 
 def check_datasets(name: str, value: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def check_datasets(name: str, value: Any) -> dict[str, Any]:
 
 
 def is_dataset(value: Any) -> bool:
-    """Tell whether an object is one of Ray Data's datasets, without importing Ray."""
+    """Tell whether an object is a Ray Data dataset, without importing Ray."""
     return any(base.__name__ == "Dataset" and base.__module__.startswith("ray.data") for base in type(value).__mro__)
 
 

@@ -1,4 +1,4 @@
-"""What a sweep searches for: one metric with its mode, or several."""
+"""The objectives of a sweep: one metric with its mode, or several."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NEAR = {
 
 
 def paired(metric: str | Sequence[str] | None, mode: Mode | Sequence[Mode] | None) -> tuple[tuple[str, Mode], ...]:
-    """Return (metric, mode) of each objective, the first of which trials are judged by; empty without a metric.
+    """Return (metric, mode) of each objective; trials are judged by the first. Empty without a metric.
 
-    One mode (None: "min") is that of all metrics. ``metric`` and ``mode`` are as ``tunelight.run`` takes them, or as
-    sweep.yaml holds them.
+    A single mode (None: "min") applies to all metrics. ``metric`` and ``mode`` are as in ``tunelight.run`` or
+    sweep.yaml.
     """
     metrics = (metric,) if isinstance(metric, str) else tuple(metric or ())
     modes: Sequence[Mode] = (mode or "min",) * len(metrics) if mode is None or isinstance(mode, str) else mode
@@ -55,7 +55,7 @@ def check_mode(name: str, value: Any) -> str | list[str]:
 
 
 def check_paired(metric: Any, mode: Any) -> None:
-    """Raise SettingsError where a list of modes does not say one for each metric."""
+    """Raise SettingsError for a list of modes that has not one for each metric."""
     if not isinstance(mode, str) and (isinstance(metric, str) or len(metric or ()) != len(mode)):
         raise SettingsError(
             f"mode={mode!r} has to hold 'min' or 'max' for each metric, and metric={metric!r}. Give as many modes as "

@@ -1,4 +1,4 @@
-"""What a sweep was told, as plain data for sweep.yaml."""
+"""Settings as plain data for sweep.yaml."""
 
 from __future__ import annotations
 

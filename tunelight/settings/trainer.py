@@ -1,4 +1,4 @@
-"""Arguments of Lightning's Trainer that a sweep answers itself: who trains, on how many devices, on which kind."""
+"""Arguments of Lightning's Trainer that a sweep sets itself: strategy, accelerator and devices."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ def check_trainer_argument(
     gpus_per_worker: float,
     resources_per_trial: Mapping[str, Any] | None,
 ) -> None:
-    """Refuse a Trainer argument that contradicts what a sweep's workers are, before any of them starts.
-
-    Raises: SettingsError, which says what to write instead.
-    """
+    """Raise SettingsError for a Trainer argument that contradicts the sweep's workers."""
     words = resources_per_trial or {}
     gpus = bool(gpus_per_worker or words.get("extra_gpu"))
     alone = workers in (None, 1) and not (words.get("extra_cpu") or words.get("extra_gpu"))

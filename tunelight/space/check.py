@@ -1,4 +1,4 @@
-"""Settings held against each other and against a search space, before a sweep starts."""
+"""Checks of a sweep's settings against each other and against its search space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tunelight.space.space import SearchSpace
 
 
 def check_settings(space: SearchSpace, settings: Settings) -> None:
-    """Raise SettingsError or SpaceError where settings contradict each other or ``space``."""
+    """Raise SettingsError or SpaceError where settings contradict each other or the search space."""
     if settings.train is None and settings.model is None:
         raise SettingsError(
             "There is nothing to train. Give a train function, tl.run(space, train), or model= and data=."

@@ -1,4 +1,4 @@
-"""Conditions: ``when: {model.optimizer: sgd}``, what has to have been drawn before for a key to count."""
+"""Conditions: ``when: {model.optimizer: sgd}``, values that other keys must have for a key to be drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunelight.space.plain import to_plain_config
 
 _CLOSE = 1e-9
 When = Mapping[str, Sequence[Any]]
-"""The values that other keys may have, each by its dotted key: all of them must have one of theirs."""
+"""Allowed values of other keys, by dotted key; each of these keys must have one of its values."""
 
 
 def read_when(given: Any) -> dict[str, list[Any]]:
@@ -27,12 +27,12 @@ def read_when(given: Any) -> dict[str, list[Any]]:
 
 
 def holds(when: When, values: Mapping[str, Any]) -> bool:
-    """Tell whether a condition holds; a key that was left out itself has none of the values."""
+    """Tell whether a condition holds; it does not if a key that it names was left out."""
     return all(key in values and any(same(values[key], wanted) for wanted in when[key]) for key in when)
 
 
 def same(value: Any, wanted: Any) -> bool:
-    """Tell whether two values are equal, and true is not 1; what YAML has no word for is named by its import path."""
+    """Tell whether two values are equal (true differs from 1); objects may be given by their import path."""
     if isinstance(value, bool) != isinstance(wanted, bool):
         return False
     return bool(to_plain_config(value) == to_plain_config(wanted))
@@ -75,7 +75,7 @@ def _fixed(domain: Any) -> bool:
 
 
 def values_of(domain: Any) -> list[Any] | None:
-    """Return what a domain chooses from; None where it is no list of values."""
+    """Return the values that a domain chooses from; None if it is not a list of values."""
     return list(domain["grid_search"]) if isinstance(domain, Mapping) else getattr(domain, "categories", None)
 
 
@@ -89,7 +89,7 @@ def _possible(domain: Any, value: Any) -> bool:
 
 
 def _on_grid(domain: Any, value: float) -> bool:
-    """Tell whether a number is a step of its domain: a whole number below the upper bound, or a multiple of q."""
+    """Tell whether a domain can return a number: a whole number below the upper bound, or a multiple of q."""
     step = getattr(domain.get_sampler(), "q", None)
     if type(domain).__name__ == "Integer" and step in (None, 1):
         return value == int(value) and value < domain.upper

@@ -103,7 +103,7 @@ def read_constraint(text: Any, domains: Mapping[str, Any]) -> Constraint:
 
 
 def name_of(node: ast.expr) -> str | None:
-    """Return the dotted name that an expression is; None if it is something else."""
+    """Return the dotted name if an expression is a name, else None."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (head := name_of(node.value)) is not None:
@@ -116,7 +116,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
 def constant_of(node: ast.expr) -> tuple[Any] | None:
-    """Return the value that an expression spells out, in a tuple; None if it is something else."""
+    """Return the value of a constant expression, in a tuple; None for any other expression."""
     if isinstance(node, ast.Constant):
         return (node.value,)
     if isinstance(node, ast.Name) and node.id in _WORDS:
@@ -128,7 +128,7 @@ def constant_of(node: ast.expr) -> tuple[Any] | None:
 
 
 def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    """Return what a tree that was read is for these values."""
+    """Evaluate a parsed expression for these values."""
     if (name := name_of(node)) is not None and name in values:
         return values[name]
     if (constant := constant_of(node)) is not None:
@@ -152,7 +152,7 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
 
 
 class _Reader:
-    """Walks a tree: collects the keys that it names, and refuses what is not of the language or cannot be right."""
+    """Walks a parsed expression: collects the keys that it names, and rejects what is not allowed or never true."""
 
     def __init__(self, text: str, domains: Mapping[str, Any]) -> None:
         self._text = text

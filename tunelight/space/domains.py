@@ -38,10 +38,10 @@ ARGUMENTS: dict[str, Path] = {
     "grid": _VALUES,
     "fixed": ("value",),
 }
-"""The domains by name, and what each takes: Ray Tune's own, ``ordinal`` and ``fixed``."""
+"""Arguments of each domain, by name: Ray Tune's, ``ordinal`` and ``fixed``."""
 
 MODIFIERS = ("when", "around")
-"""What may stand beside a domain's name: a condition, and the value that a prior lies around."""
+"""Keys that may accompany a domain's name: a condition, and the center of a prior."""
 
 _ELSEWHERE = {
     name: f" Did you mean {ours!r}?"
@@ -227,7 +227,7 @@ class DomainReader:
         return self._tried(path, domain)
 
     def _tried(self, path: Path, domain: Any) -> Any:
-        """Return a domain that a value could be drawn from; what functions need is known in a sweep."""
+        """Return a domain, after a test draw; functions (``sample_from``) are not called."""
         import numpy as np
 
         if not domain.is_function():
@@ -272,7 +272,7 @@ class DomainReader:
 
 
 def wrong_argument(name: str, arguments: Mapping[str, Any]) -> str | None:
-    """Say what is wrong with the arguments of a domain, by their kinds, order and signs; None where nothing is."""
+    """Describe what is wrong with a domain's arguments (types, order, signs); None if nothing is."""
     if ARGUMENTS[name] == _VALUES:
         values = arguments["values"]
         if not isinstance(values, list | tuple) or not values:
@@ -326,7 +326,7 @@ def _is_domain(value: Any) -> bool:
 
 
 def _is_group(value: Any) -> bool:
-    """Tell whether a value is a nested part of a space, and no description of one domain."""
+    """Tell whether a value is a nested part of a space, not the description of a domain."""
     if not isinstance(value, Mapping) or not value:
         return False
     names = [key for key in value if key in ARGUMENTS]
@@ -339,7 +339,7 @@ def _is_group(value: Any) -> bool:
 
 
 def whole_bounds(lower: int, upper: int, step: int = 1) -> tuple[int, int]:
-    """Return the least and the largest whole number that Ray Tune draws: multiples of ``step``, from 2 on with the end.
+    """Return the bounds of the whole numbers that Ray Tune draws: multiples of ``step``, from 2 on with the end.
 
     Without steps, and in steps of 1, the upper bound is left out.
     """
@@ -378,7 +378,7 @@ def spell(domain: Any) -> tuple[str, list[Any]]:
 
 
 def describe(domain: Any, when: When | None = None) -> Any:
-    """Return a domain as plain data: {"loguniform": [1e-4, 1e-1]}; a fixed value as itself where it can be."""
+    """Return a domain as plain data: {"loguniform": [1e-4, 1e-1]}; a fixed value as itself if possible."""
     from tunelight.space.more_domains import prior  # see DomainReader._build
 
     name, arguments = spell(domain)

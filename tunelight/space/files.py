@@ -45,7 +45,7 @@ Loader.add_constructor(f"{_TAG}int", _whole)
 
 
 def read_value(text: str) -> Any:
-    """Return what a text is as YAML. Raises: ValueError where it is none."""
+    """Parse text as YAML. Raises: ValueError."""
     try:
         return yaml.load(text, Loader)  # noqa: S506 - it derives from PyYAML's safe loader
     except (yaml.YAMLError, RecursionError, *_UNREADABLE) as error:
@@ -53,7 +53,7 @@ def read_value(text: str) -> Any:
 
 
 class YamlFile:
-    """A YAML file's ``data``, and where each of its keys stands.
+    """A YAML file's ``data``, and the position of each of its keys.
 
     Raises: SpaceError, if it cannot be read, is no valid YAML, or holds a key twice.
     """
@@ -91,7 +91,7 @@ class YamlFile:
         return f"{self.path}:{self._places.get(keys, '1:1')}: "
 
     def _note(self, node: yaml.Node, path: tuple[str, ...], seen: set[int], above: frozenset[int]) -> None:
-        """Note the place of every key and item below ``node``; what an alias repeats is noted where it is written."""
+        """Store the position of every key and item below ``node``; that of an alias is where its anchor is."""
         if id(node) in above:
             raise SpaceError(f"{self.path}:{_place(node.start_mark)}: an alias in here repeats what it stands in.")
         if id(node) in seen:

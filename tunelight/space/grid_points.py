@@ -1,4 +1,4 @@
-"""The points of a space's grid axes: all combinations, less what conditions and constraints leave out."""
+"""The points of a search space's grid: all combinations of its axes that conditions and constraints allow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from tunelight.errors import SpaceError
 
 _MOST: Final = 100_000
-"""Combinations that are gone through one by one, where some of them may be left out."""
+"""The largest number of combinations that are checked one by one."""
 
 Point = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Ray Tune's functions that make domains, with errors that say what is wrong with an argument."""
+"""Ray Tune's domain functions, with checks of their arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunelight.space.domains import ARGUMENTS, wrong_argument
 
 @functools.cache
 def maker(name: str) -> Callable[..., Any]:
-    """Return Ray Tune's function that makes a domain, ``uniform``; what it returns is Ray Tune's own.
+    """Return Ray Tune's function for a domain (``uniform``), with checked arguments; it returns Ray Tune's domain.
 
     It raises SpaceError for a value that no domain can be made of, and ArgumentError for wrong arguments.
     """

@@ -66,7 +66,7 @@ class _Near:
 
 
 def _cut(rng: Any, mean: float, lower: float, upper: float) -> float:
-    """Return a draw from a normal distribution that lies within the bounds; half of all do at worst."""
+    """Draw from a normal distribution until the value is within the bounds; at least half of the draws are."""
     while True:
         value = float(rng.normal(mean, WIDTH * (upper - lower)))
         if lower <= value <= upper:
@@ -94,7 +94,7 @@ def near(domain: Any, around: Any) -> Any:
 
 
 def prior(domain: Any) -> Any:
-    """Return the value that a domain's prior lies around; None without one."""
+    """Return the center of a domain's prior; None without a prior."""
     if not isinstance(domain, sample.Domain):
         return None
     sampler: Any = domain.get_sampler()

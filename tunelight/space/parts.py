@@ -24,7 +24,7 @@ def split_config(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def check_part(key: str, where: str, model: Any, data: Any) -> None:
-    """Raise SpaceError unless a key is an argument of the model, data or Trainer; ``where`` says where it stands."""
+    """Raise SpaceError unless a key is an argument of the model, data or Trainer; ``where`` begins the message."""
     part, _, name = key.partition(".")
     if part not in PARTS or not name:
         near = guess(part, PARTS) if name else f" Did you mean 'model.{key}'?"
@@ -47,7 +47,7 @@ def check_part(key: str, where: str, model: Any, data: Any) -> None:
 
 
 def check_trainer_value(name: str, value: Any, where: str, settings: Settings) -> None:
-    """Raise SettingsError where a value of the Trainer's contradicts what the sweep's workers are."""
+    """Raise SettingsError for a Trainer argument that contradicts the sweep's workers."""
     try:
         check_trainer_argument(
             name,
@@ -61,7 +61,7 @@ def check_trainer_value(name: str, value: Any, where: str, settings: Settings) -
 
 
 def _parameters(code: Any) -> list[str] | None:
-    """Return what a class or function takes by name; None where it takes any name, or nobody can tell."""
+    """Return the keyword arguments of a class or function; None if it takes any, or has no signature."""
     if code is None:
         return None
     try:

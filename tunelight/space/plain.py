@@ -1,4 +1,4 @@
-"""Values as JSON and YAML hold them."""
+"""Configurations as plain data, for JSON and YAML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunelight.settings import import_path
 
 
 def to_plain_config(value: Any) -> Any:
-    """Return a value as JSON and YAML hold it; functions and classes as import paths, objects as text."""
+    """Return a value in JSON's and YAML's types; functions and classes as import paths, other objects as text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""SearchSpace: what is searched, and the settings that go with it."""
+"""SearchSpace: domains, conditions, constraints, and settings of a sweep."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 _MISSING: Any = object()
 _CHECKED, _TRIES = 2_000, 100_000
-"""How many configurations are drawn until one meets the constraints: when a space is checked, and in a sweep, which is
-not to die of a rare one."""
+"""The largest number of draws until one meets the constraints: in a check, and in a sweep."""
 
 
 class SearchSpace:
@@ -81,11 +80,11 @@ class SearchSpace:
         self._grid = self._make_grid()
 
     def _at(self, *keys: str) -> str:
-        """Return "file:line:column: " of what stands in the file, by the keys that lead to it; "" without a file."""
+        """Return "file:line:column: " of the value at these keys; "" without a file."""
         return "" if self._file is None else self._file.where(keys)
 
     def _read_constraints(self, require: Any) -> list[Constraint]:
-        """Read constraints; a list in a file is told by its items."""
+        """Parse constraints; errors have the position of the item in a list."""
         listed = isinstance(require, list | tuple)
         found = []
         for index, text in enumerate(require if listed else [require]):
@@ -132,7 +131,7 @@ class SearchSpace:
 
     @classmethod
     def of(cls, given: SearchSpace | Mapping[str, Any] | str | os.PathLike[str]) -> SearchSpace:
-        """Return a space as it is, of a dict of domains, of a YAML file, or by the name of one that comes along."""
+        """Return a search space from a SearchSpace, a dict of domains, a YAML file, or the name of a shipped one."""
         if isinstance(given, SearchSpace):
             return given
         if isinstance(given, Mapping):
@@ -187,16 +186,16 @@ class SearchSpace:
 
     @property
     def when(self) -> dict[str, When]:
-        """The conditions by dotted key: for each key that one names, the values that it may have."""
+        """Conditions by dotted key: the allowed values of the other keys that they name."""
         return dict(self._when)
 
     @property
     def grid_size(self) -> int:
-        """How many points the grid axes make together, less those that conditions and constraints leave out; or 1."""
+        """The number of grid points that conditions and constraints allow; 1 without a grid."""
         return self._grid.size
 
     def sample(self, rng: np.random.RandomState, grid_index: int = 0) -> dict[str, Any]:
-        """Draw one configuration, as the space is written; of the grid, point ``grid_index``.
+        """Draw a configuration, nested as the space is written, for the grid's point ``grid_index``.
 
         It depends on ``rng`` and ``grid_index`` alone; the grid's last axis moves first. Functions given to
         ``sample_from`` are called last, with what was drawn so far, and answer for their own randomness.
@@ -215,7 +214,7 @@ class SearchSpace:
         raise self._nothing_left(tally, grid_index, tries)
 
     def draw(self, choose: Callable[[str, Any], Any], grid_index: int = 0) -> dict[str, Any]:
-        """Return one value for each dotted key that is not left out by its condition; constraints do not count here.
+        """Draw a value for each dotted key whose condition holds; constraints are not checked.
 
         ``choose`` is asked, with a key and its domain, in the order of the space and so after what the key's condition
         names; not for fixed values, points of the grid, and functions, which are called last.
@@ -236,18 +235,18 @@ class SearchSpace:
         return {key: values[key] for key in self.domains if key in values}
 
     def broken(self, values: Mapping[str, Any]) -> str | None:
-        """Return the first constraint that values by dotted key break, as text; None if they break none."""
-        return next((one.text for one in self._constraints if not one.met(values)), None)
+        """Return the first constraint that values by dotted key violate, as text; None if they meet all."""
+        return next((constraint.text for constraint in self._constraints if not constraint.met(values)), None)
 
     def check_constraints(self) -> None:
-        """Raise SpaceError if the constraints leave nothing of the space, or of a point of its grid."""
+        """Raise SpaceError if no draw meets the constraints, at any point of the grid."""
         import numpy as np
 
         for index in range(self.grid_size if self._constraints else 0):
             self._sample(np.random.RandomState(0), index, _CHECKED)
 
     def _nothing_left(self, tally: Sequence[int], grid_index: int, tries: int) -> SpaceError:
-        """Say which constraint no draw met, or that together they leave nothing."""
+        """Return the error for constraints that no draw met, one of them or all together."""
         never = next((index for index, met in enumerate(tally) if not met), None)
         point = f" (with {self._grid.point(grid_index)})" if self._grid.point(grid_index) else ""
         if never is not None:
@@ -293,7 +292,7 @@ class SearchSpace:
 
     @contextlib.contextmanager
     def placing(self, settings: Settings, name: str) -> Iterator[None]:
-        """Add to errors where in the file the setting stands that they are about, if it is the file's."""
+        """Prefix errors about a setting with its position in the file, if the value is the file's."""
         try:
             yield
         except (DataError, SettingsError, SpaceError, TrainFunctionError) as error:
@@ -309,9 +308,9 @@ class SearchSpace:
             check_part(f"trainer.{name}", self._at_argument(name, trainer_args), model, data)
 
     def check_trainer(self, settings: Settings) -> None:
-        """Raise SettingsError where the Trainer of a ``model=`` sweep is told what its workers are, and they are not.
+        """Raise SettingsError for Trainer arguments of a ``model=`` sweep that contradict its workers.
 
-        Looked at are ``trainer_args`` and what ``trainer.*`` keys may be.
+        Checked are ``trainer_args`` and the choices of ``trainer.*`` keys.
         """
         for key in self.domains:
             part, _, name = key.partition(".")
@@ -344,7 +343,7 @@ class SearchSpace:
                 raise SettingsError(f"{start}baselines[{index}] {wrong}")
 
     def _wrong(self, values: Mapping[str, Any]) -> str | None:
-        """Say what keeps values by dotted key from being a configuration; not whether its domains hold them."""
+        """Describe why values by dotted key are not a configuration (domains' bounds are not checked); else None."""
         counts = {key: holds(self._when.get(key, {}), values) for key in self.domains}
         if missing := [key for key in self.domains if counts[key] and key not in values]:
             return f"says nothing of {', '.join(missing)}: a baseline is a whole configuration."
@@ -368,7 +367,7 @@ class SearchSpace:
         return self.written(values) if lacking else dict(config)
 
     def _leaves(self, config: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        """Yield the paths of a configuration's values; a mapping is one if the space has no key below."""
+        """Yield the paths of a configuration's values; a mapping is a value if the space has no key below it."""
         for key, value in config.items():
             here = (*path, str(key))
             below = any(len(keys) > len(here) and keys[: len(here)] == here for keys in self._paths.values())
@@ -389,7 +388,7 @@ class SearchSpace:
         return config
 
     def choices(self, key: str) -> list[Any]:
-        """Return what a key is chosen from; nothing where its domain is no list of values."""
+        """Return the values that a key is chosen from; empty if its domain is not a list of values."""
         domain = self.domains[key]
         return list(domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", ()))
 

@@ -1,4 +1,4 @@
-"""What a search space file may hold: the models that check its outline, and give editors their JSON Schema.
+"""Models of a search space file: they check its outline, and give editors a JSON Schema.
 
 A model's types are for the schema. What is right is decided where it is for Python too: a setting by
 ``settings.check_setting``, which each field calls, and domains by the reader of domains.
@@ -76,7 +76,7 @@ def _arguments(name: str) -> Any:
 
 
 def _domain(name: str) -> type[BaseModel]:
-    """Return the model of a domain's description: its name with its arguments, and what may stand beside it."""
+    """Return the model of a domain's description: its name with its arguments, ``when`` and ``around``."""
     fields: dict[str, Any] = {
         name: (_arguments(name), Field(description=_HELP[name])),
         "when": (
@@ -105,7 +105,7 @@ Group.model_rebuild()
 
 
 class _RefusedError(ValueError):
-    """Carries an error of tunelight's through pydantic."""
+    """Carries one of tunelight's errors through pydantic."""
 
     def __init__(self, error: TunelightError) -> None:
         super().__init__(str(error))
@@ -113,7 +113,7 @@ class _RefusedError(ValueError):
 
 
 def _checked(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Return a setting as a sweep uses it; the field's own type is for the schema."""
+    """Check a setting; the field's own type is for the schema only."""
     try:
         return check_setting(str(info.field_name), value)
     except TunelightError as error:
@@ -175,7 +175,7 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
 
 
 def _refuse_another_s(file: YamlFile) -> None:
-    """Refuse a search space that was written for another program, by what only those hold. Raises: SpaceError."""
+    """Raise SpaceError for a search space in the format of another program."""
     if "space" in file.data:
         return
     if isinstance(file.data.get("parameters"), Mapping):
@@ -191,7 +191,7 @@ def _refuse_another_s(file: YamlFile) -> None:
 
 
 def _told(file: YamlFile, kind: str, keys: tuple[int | str, ...], cause: Any) -> TunelightError:
-    """Return the error of one mistake, as tunelight says it."""
+    """Return tunelight's error for one of pydantic's."""
     name = str(keys[0]) if keys else ""
     where = file.where((name,))
     if isinstance(cause, _RefusedError):

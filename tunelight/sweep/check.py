@@ -1,4 +1,4 @@
-"""Look at a sweep before it runs: whether all of it is right, its gang fits, and one batch goes through."""
+"""Check a sweep before it runs: its settings, whether its gang fits the cluster, and one batch of training."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tunelight.space.check import check_settings
 from tunelight.sweep.run import run
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
-_NOT_REHEARSED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")
-"""Settings of many trials that say nothing of one batch."""
+_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")
+"""Settings that do not apply to one batch of one trial."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A sweep in which nothing is wrong but, perhaps, its size.
+    """A sweep whose settings are valid.
 
-    ``nodes``: what the nodes hold that it was looked up for, ``cluster`` which they are; ``misfit``: why its gang can
-    never start there, or None.
+    ``cluster`` and ``nodes``: a name for the cluster that was checked, and the resources of its nodes; ``misfit``: why
+    the gang can never start there, or None.
     """
 
     space: SearchSpace
@@ -41,10 +41,10 @@ class Checked:
 
 
 def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) -> Checked:
-    """Check all of a sweep that can be without training, and draw some configurations of it.
+    """Check everything of a sweep that can be checked without training, and draw some configurations.
 
-    ``told`` are settings beside the space's own. Raises: subclasses of TunelightError. Runs on: driver; connects to a
-    Ray cluster only where an address, or RAY_ADDRESS, names one.
+    ``overrides``: settings that override the space's. Raises: subclasses of TunelightError. Runs on: driver; connects
+    to a Ray cluster only if an address or RAY_ADDRESS names one.
     """
     settings = Settings(**{**space.settings, **overrides})
     check_settings(space, settings)
@@ -83,14 +83,14 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
 
 
 def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:
-    """Return configurations of the space; of a grid, its first points."""
+    """Draw configurations of the space; of a grid, its first points."""
     rng = np.random.RandomState(seed)
     return [space.sample(rng, grid_index=index % space.grid_size) for index in range(count)]
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What one batch came to: what was reported, or ``error``, the trial's."""
+    """The result of training one batch: the reported metrics, or the trial's ``error``."""
 
     config: Mapping[str, Any]
     metrics: Mapping[str, Any]
@@ -98,15 +98,15 @@ class DryRun:
 
 
 def dry_run(checked: Checked) -> DryRun:
-    """Train a batch of the first sample on a gang of the wanted size, in a sweep that leaves nothing behind.
+    """Train one batch with the first sample on the sweep's gang, in a temporary sweep folder.
 
-    A ``model=`` sweep trains and validates one batch (Lightning's ``fast_dev_run``), a train function runs until its
-    first report. No checkpoint is written. Runs on: driver; starts Ray, or uses the one that there is.
+    A ``model=`` sweep trains and validates one batch (Lightning's ``fast_dev_run``); a train function runs until its
+    first report. No checkpoint is written. Runs on: driver; starts Ray or uses a running one.
     """
     from tunelight.schedulers.until import Until  # imports Ray Tune
 
     settings, config = checked.settings, checked.samples[0]
-    overrides = {name: getattr(settings, name) for name in NAMES if name not in _NOT_REHEARSED}
+    overrides = {name: getattr(settings, name) for name in NAMES if name not in _NOT_TRIED}
     if settings.model is not None:
         overrides["trainer_args"] = {**(settings.trainer_args or {}), "fast_dev_run": True}
     with tempfile.TemporaryDirectory(prefix="tunelight-check-") as folder:

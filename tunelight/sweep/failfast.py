@@ -1,4 +1,4 @@
-"""End a sweep whose first trials show that it cannot succeed: they all fail alike, or none reports a metric."""
+"""End a sweep early if its first trials all fail with the same error, or none reports the metric."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ _METRIC_IS_PART = (
 
 
 class FailFast(Callback):  # type: ignore[misc,unused-ignore]
-    """Ends Tune's loop when the first trials of this run have failed with the same error. Runs on: driver.
+    """Ends Tune's loop if the first trials of this run failed with the same error, or finished without a metric.
 
-    So do the first trials that came to their end by themselves, where none of them reported one of ``metrics``. It
-    has to come after ``record`` among the callbacks.
+    It must come after ``record`` in the list of callbacks. Runs on: driver.
 
     Args:
-        limit: how many trials are needed (0: the loop is never ended).
-        metrics: what the sweep is judged by.
-        total: how many trials there are to be.
-        record: what keeps the sweep's record, and is told how it ends.
+        limit: the number of first trials (0: never end the loop).
+        metrics: the metrics that the sweep is judged by.
+        total: the number of trials in all.
+        record: the callback that writes the record.
     """
 
     def __init__(self, limit: int, metrics: Sequence[str], total: int, record: RecordCallback) -> None:
         self._first: FirstTrials | None = FirstTrials(limit)
         self._limit = limit
-        seen = [report for trial in record.state.trials.values() for report in trial.history]  # a sweep that goes on
+        seen = [report for trial in record.state.trials.values() for report in trial.history]  # of a resumed sweep
         self._unseen = [name for name in metrics if not any(_holds(report, name) for report in seen)]
         self._reported: list[str] = []
         self._ended: set[str] = set()
@@ -53,7 +52,7 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Take a report, or how the trial failed."""
+        """Take a report or a trial's error."""
         own = result.get(RESULT_KEY) or {}
         error = own.get("error")
         if self._first is None:
@@ -67,12 +66,12 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
             self._first.fail(trial.trial_id, WorkerError(**known, cause=error.get("cause", "exception")))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Leave out a trial whose head failed."""
+        """Do not count a trial whose head failed."""
         if self._first is not None:
             self._first.leave_out(trial.trial_id)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Leave out a trial that was ended without a report, and count one that ended by itself."""
+        """Count a trial that finished, but not one that was stopped without a report."""
         if self._first is None or self._record is None:
             return
         self._first.leave_out(trial.trial_id)
@@ -81,7 +80,7 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
             self._ended.add(trial.trial_id)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Raise SweepFailedError where the first trials have shown enough."""
+        """Raise SweepFailedError once the first trials have failed."""
         if self._first is None or self._record is None:
             return
         if (error := self._first.verdict) is not None:
@@ -103,7 +102,7 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
         )
 
     def _next(self, record: RecordCallback, how: str) -> str:
-        """Say what is left, and how to go on."""
+        """Say how many trials are left, and how to go on."""
         begun, folder = len(record.state.trials), record.folder
         left = f", with {self._total - begun} of {self._total} trials not tried" if begun < self._total else ""
         return (
@@ -112,7 +111,7 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_first": None, "_record": None}  # Tune pickles its callbacks, and this one has nothing to restore
+        return {"_first": None, "_record": None}  # Tune pickles its callbacks; this one has nothing to restore
 
 
 def _why(error: WorkerError, failures: int) -> str:
@@ -122,7 +121,7 @@ def _why(error: WorkerError, failures: int) -> str:
 
 
 def _holds(metrics: Mapping[str, Any], name: str) -> bool:
-    """Tell whether a report holds a metric, also a nested one, ``outer/inner``."""
+    """Tell whether a report holds a metric; "outer/inner" is a nested one."""
     found: Any = metrics
     if name in metrics:
         return True

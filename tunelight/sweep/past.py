@@ -1,4 +1,4 @@
-"""A sweep's past: what its folder says when a sweep is to go on, and whether it is still the same sweep."""
+"""A saved sweep that is to be resumed: what its folder holds, and whether it is still the same sweep."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from tunelight.space import SearchSpace
 FORCE: Final = "force"
 _CODE: Final = ("train", "model", "data")
 _SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets")
-"""What may not change while a sweep goes on, beside the search space: results would not compare."""
+"""Settings that must not change when a sweep is resumed, or its results would not be comparable."""
 
 
 @dataclass(frozen=True)
 class SavedSweep:
-    """What a sweep's folder says: what it was told (``sweep.yaml``), and what happened."""
+    """What a sweep's folder holds: ``sweep.yaml``, and the record as lines and as state."""
 
     folder: Path
     sweep_file: Mapping[str, Any]
@@ -50,23 +50,23 @@ class SavedSweep:
 
     @property
     def seed(self) -> int | None:
-        """The seed that its configurations and trials follow from."""
+        """The sweep's seed."""
         return self.sweep_file.get("seed")
 
     def baselines(self, space: SearchSpace) -> list[dict[str, Any]]:
-        """Return the baselines that it was told so far, as trials are recorded with them."""
+        """Return its baselines as configurations of recorded trials."""
         return [to_json_types(space.filled(config)) for config in self.sweep_file.get("baselines") or ()]
 
     def with_new(self, baselines: Sequence[Any]) -> list[Any]:
-        """Return the baselines that it was told so far, and those of ``baselines`` (plain data) that are new."""
+        """Return its baselines, and those of ``baselines`` (plain data) that are new."""
         known = [to_json_types(config) for config in self.sweep_file.get("baselines") or ()]
         return [*known, *(config for config in baselines if to_json_types(config) not in known)]
 
     def again(self, max_epochs: int | None) -> list[TrialState]:
-        """Return the trials that are to go on, in order of creation.
+        """Return the trials to resume, in order of creation.
 
-        Those are what was cut off, and where ``max_epochs`` has grown, what had come to its end by itself. Where the
-        last run gave up, those of its trials that failed are among them.
+        These are the trials that were cut off; if ``max_epochs`` has grown, also finished ones; if the last run gave
+        up, also the trials that failed in it.
         """
         gave_up, last = self.state.ended == GAVE_UP, len(self.state.runs) - 1
         known = self.state.sweep.get("max_epochs")
@@ -80,7 +80,7 @@ class SavedSweep:
         ]
 
     def settle(self) -> None:
-        """End the record of a sweep whose driver died after its last trial had ended."""
+        """Close the record of a sweep whose driver died after its last trial had ended."""
         from tunelight.record import RecordCallback  # imports Ray Tune
 
         if self.state.ended is None:
@@ -88,9 +88,9 @@ class SavedSweep:
             RecordCallback(self.folder, **sweep_file).close()
 
     def check(self, space: SearchSpace, settings: Settings, sweep_file: Mapping[str, Any]) -> None:
-        """Refuse to go on with another sweep than this one; under ``resume="force"``, only warn.
+        """Check that the sweep is still the same; with ``resume="force"``, warn where it is not.
 
-        ``told`` is what sweep.yaml would now hold. Raises: SettingsError, which says what differs.
+        ``sweep_file``: the content of sweep.yaml as of now. Raises: SettingsError, which says what differs.
         """
         known = self.state.sweep.get("max_epochs")
         if known is not None and settings.max_epochs is not None and settings.max_epochs < known:
@@ -130,17 +130,17 @@ class SavedSweep:
 
 
 def code_of(settings: Settings) -> dict[str, str | None]:
-    """Return a fingerprint of the code that is trained, for sweep.yaml; None where its source is not to be had."""
+    """Return fingerprints of the training code, for sweep.yaml; None where the source is not available."""
     return {name: fingerprint(code) for name in _CODE if (code := getattr(settings, name)) is not None}
 
 
 def objects_in(space: SearchSpace) -> list[str]:
-    """Return the keys of a space whose choices are objects, for sweep.yaml: it holds those as text only."""
+    """Return the keys whose choices are objects, which sweep.yaml holds as text only."""
     return [key for key in space.domains if any(to_json_types(choice) != choice for choice in space.choices(key))]
 
 
 def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[str]:
-    """Say which keys of a search space differ, and how."""
+    """Describe how two search spaces differ, key by key."""
     if before is None or before == now:
         if isinstance(before, Mapping) and list(before) != list(now):
             return [f"the keys of the search space stood in the order {', '.join(map(str, before))}"]
@@ -159,10 +159,10 @@ def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[s
 
 @contextlib.contextmanager
 def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
-    """Hold the sweep that ``settings`` name while it goes on, and return its past; None where there is none yet.
+    """Open and lock the saved sweep that ``settings`` name; None if there is none yet.
 
-    With ``resume="force"`` a damaged record is repaired first. Raises: StorageError where another driver runs it,
-    where its folder is no sweep or cannot be read; SettingsError. Runs on: driver.
+    With ``resume="force"`` a damaged record is repaired first. Raises: StorageError if another driver runs the sweep,
+    or if its folder is not a sweep or cannot be read; SettingsError. Runs on: driver.
     """
     folder = sweep_folder(settings.storage, settings.name or "")
     with reaching(folder):

@@ -1,12 +1,12 @@
 """Rebuild a sweep's scheduler and searcher from its record, before anything runs. Runs on: driver.
 
-Both are objects that only learn by being told. So they are told again, in the recorded order and by Tune's own
-calls, what they were told in the sweep's last runs; nothing is sent to any actor, for there is none.
+The record's events are replayed to both in the recorded order, through the calls that Tune makes; there are no actors,
+and nothing is sent.
 
-A Follower, as the one over Optuna, takes every trial as it was. Another searcher is asked for its suggestions again,
-which also brings its generator to where it was. Where it suggests what the trial was run with, as tunelight's own and
-seeded ones do, it hears what it heard then. Where not, one that takes whole trials (``add_evaluated_point``, as Ray's
-OptunaSearch) is told those, and another does not know that trial.
+A Follower (Optuna's searcher) takes every recorded trial. Any other searcher is asked for its suggestions again, which
+also restores the state of its random generator. If it suggests the recorded configuration, as tunelight's own and
+seeded ones do, it gets the trial's reports; else it gets the trial by ``add_evaluated_point`` if it has that method
+(Ray's OptunaSearch), or not at all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PAUSING: Final = (
 
 
 class _NoController:
-    """Stands in for Tune's controller, which schedulers are handed: in a replay there is nothing to control."""
+    """Stands in for Tune's controller in calls of the scheduler."""
 
     def __init__(self, trials: Mapping[str, Trial]) -> None:
         self._trials = trials
@@ -66,11 +66,11 @@ class _NoController:
 
 
 def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: TrialScheduler) -> frozenset[str]:
-    """Tell ``scheduler`` what the record says of trials, reports and ends; return the trials that it paused last.
+    """Replay recorded trials, reports and ends to ``scheduler``; return the trials that are paused at the end.
 
-    Its decisions are not carried out: they were. A scheduler whose state follows from the order of reports, also
-    where it pauses and resizes, may say so by ``replayable = True``; False says the opposite.
-    Raises: SettingsError for one that cannot be told so.
+    Its decisions are ignored. ``replayable = True`` on a scheduler that pauses or resizes trials says that its state
+    follows from the order of reports alone; False that it does not.
+    Raises: SettingsError for a scheduler that cannot be replayed.
     """
     name = type(scheduler).__name__
     if not getattr(scheduler, "replayable", not isinstance(scheduler, _PAUSING)):
@@ -121,37 +121,37 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
                 continue
             scheduler.on_trial_complete(controller, trial, trial.last_result)
     for trial in trials.values():
-        changes.after(trial)  # the report was lost
+        changes.after(trial)  # of changes whose report was lost
     return frozenset(paused)
 
 
 class _Changes:
-    """Recorded changes of configurations: each is written just before the report at which it was decided."""
+    """Recorded changes of configurations; each is recorded just before the report at which it was decided."""
 
     def __init__(self) -> None:
         self._configs: dict[str, dict[str, Any]] = {}
         self._undone: set[str] = set()
 
     def take(self, line: Mapping[str, Any]) -> None:
-        """Take a line of the record; without a parent it says that the change before could not be made."""
+        """Take a "config" line; without a parent, it says that the previous change failed."""
         self._configs[line["trial"]] = dict(line["config"])
         if line["parent"] is None:
             self._undone.add(line["trial"])
 
     def before(self, trial: Trial, result: dict[str, Any]) -> None:
-        """Let a report say again that a change could not be made, as it did then."""
+        """Mark a report as before, if the change before it failed."""
         if trial.trial_id in self._undone:
             self._undone.discard(trial.trial_id)
             result[f"{RESULT_KEY}/adopted"] = "none"
 
     def after(self, trial: Trial) -> None:
-        """Give a trial the configuration that it had from its report on."""
+        """Set the configuration that a trial has after its report."""
         if trial.trial_id in self._configs:
             trial.set_config(self._configs.pop(trial.trial_id))
 
 
 def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded report as Tune hands it to schedulers and searchers: flat, with its own keys."""
+    """Return a recorded report as Tune passes it to schedulers and searchers: flat, with Tune's keys."""
     trial = state.trials[line["trial"]]
     own = {
         "trial_id": trial.id,
@@ -176,12 +176,11 @@ def replay_searcher(
 
     Args:
         lines: the record.
-        foreign: whether it suggests by dotted key, as a Searcher of the user's.
-        baselines: configurations that came first, which it did not suggest; for records that do not say of each trial
-            whether it did.
-        again: ids of trials that are to go on; it hears of their ends when they come.
+        foreign: whether it suggests dotted keys, as a user's Searcher does.
+        baselines: the first configurations, which it did not suggest; for old records, which do not mark baselines.
+        again: ids of trials that are resumed; their ends come later.
 
-    Raises: SettingsError for a searcher that cannot be told so.
+    Raises: SettingsError for a searcher that cannot be replayed.
     """
     teller = _Teller(searcher, space, foreign=foreign, baselines=baselines)
     ends = {line["trial"]: number for number, line in enumerate(lines) if _is_end(line)}
@@ -195,7 +194,7 @@ def replay_searcher(
                 teller.report(line, _result(state, line))
             elif ends.get(line.get("trial", "")) == number and line["trial"] not in again:
                 teller.end(line)
-        for trial in state.trials.values():  # the driver died between the scheduler's word and the trial's end
+        for trial in state.trials.values():  # the driver died between the scheduler's STOP and the trial's end
             if trial.id not in again and trial.id not in ends and trial.decision == "STOP":
                 teller.end({"trial": trial.id, "state": STOPPED})
     except Exception as error:
@@ -213,7 +212,7 @@ def _is_end(line: Mapping[str, Any]) -> bool:
 
 
 class _Teller:
-    """Tells a searcher of recorded trials: as its own where it suggests them again, else as whole trials."""
+    """Passes recorded trials to a searcher: as its own where it suggests them again, else as evaluated points."""
 
     def __init__(
         self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: Sequence[Mapping[str, Any]]
@@ -229,7 +228,7 @@ class _Teller:
         self.points: dict[str, dict[str, Any]] = {}
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take a recorded trial; trials whose own lines are lost were suggested all the same."""
+        """Take a recorded trial; trials whose lines are lost were suggested, too."""
         missing_from, self.created = self.created, max(self.created, line["index"] + 1)
         if isinstance(self._searcher, TrackingSearcher):
             config = revived(self._space, line["config"])
@@ -246,7 +245,7 @@ class _Teller:
             self.points[line["trial"]] = values
 
     def _is_baseline(self, line: Mapping[str, Any]) -> bool:
-        """Tell whether nobody suggested a trial. Records of before that was written down had baselines first."""
+        """Tell whether a trial was a baseline; in old records, which do not say so, baselines come first."""
         told = line.get("baseline")
         if told is not None:
             return bool(told)
@@ -254,7 +253,7 @@ class _Teller:
         return bool(index < len(self._baselines) and self._baselines[index] == line["config"])
 
     def _suggest(self, trial_id: str, config: Mapping[str, Any] | None) -> bool:
-        """Ask for a suggestion again; return whether it is that of the record, else tell that nobody runs it."""
+        """Ask for a suggestion; return whether it is the recorded one, else report it to the searcher as failed."""
         suggested = self._searcher.suggest(trial_id)
         if not isinstance(suggested, Mapping):
             return False
@@ -286,7 +285,7 @@ class _Teller:
 
 
 def revived(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration with the space's own objects, where JSON had no word for a choice."""
+    """Return a recorded configuration, with the space's objects for choices that JSON cannot hold."""
     recorded = space.dotted(config)
     values = dict(recorded)
     for key, value in recorded.items():

@@ -1,4 +1,4 @@
-"""reproduce(): run one trial of a sweep again, alone, and say whether it reports the same."""
+"""reproduce(): run one trial of a sweep again, and compare its reports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tunelight.sweep.resume import resume
 _CODE: Final = ("train", "model", "data")
 _WHEN: Final = ("training_iteration", "timestamp")
 _NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start")
-"""What sweep.yaml says of the sweep that is not so of one trial's second run."""
+"""Keys of sweep.yaml that do not apply to one trial's second run."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric that came out otherwise: at which report (from 1), what it was, and what it is now."""
+    """A metric that differs: at which report (from 1), its old and its new value."""
 
     report: int
     metric: str
@@ -36,10 +36,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came of running a trial again.
+    """The result of running a trial again.
 
-    ``same``: every metric of every report is the same, bit by bit. ``differences``: those that are not, in the order of
-    reports. ``folder``: the sweep that it was run as. ``notes``: what else is not as it was (versions, code).
+    ``same``: every metric of every report is the same, bit by bit. ``differences``: the metrics that are not, in order
+    of reports. ``folder``: that of the second run. ``notes``: what else has changed (versions, code).
     """
 
     sweep: str
@@ -76,19 +76,19 @@ def reproduce(
 ) -> Reproduction:
     """Run a trial again with its seed, configuration and workers, and compare the metrics of every report.
 
-    It runs as a sweep of its own beside the first, ``<sweep>-trial-<id>-<time>``, until it has made as many reports as
-    were recorded. On CPUs they are the same bit by bit, also where the trial first ran on a gang that others had used,
-    was stopped, or was paused and resumed. Where its gang had another size for a while, they are to rounding.
+    It runs as a new sweep beside the first, ``<sweep>-trial-<id>-<time>``, until it has made as many reports as were
+    recorded. On CPUs the metrics are the same bit by bit, also if the trial first ran on a gang that others had used,
+    was stopped, or was paused and resumed; if its gang was resized, they are the same up to rounding.
 
     Args:
         sweep: its folder, or its results.
         trial: id or number of the trial, or "best".
-        ignore: metrics that are not compared: times, say.
-        overrides: settings of ``run`` that sweep.yaml could not hold (``train=``, of a script), or that are of today
+        ignore: metrics not to compare, such as times.
+        overrides: settings of ``run`` that sweep.yaml could not hold (``train=`` of a script), or that differ today
             (``address=``, ``progress=``).
 
-    Raises: NoResultError for a trial that there is not, or that reported nothing; SettingsError for one that took over
-        weights (population-based training), which cannot be had alone; what ``resume`` raises. Runs on: driver.
+    Raises: NoResultError for an unknown trial or one without reports; SettingsError for one that took over weights
+        from another (population-based training); what ``resume`` raises. Runs on: driver.
     """
     first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
     chosen = first.trial(trial)
@@ -96,7 +96,7 @@ def reproduce(
     _check(first, chosen, ignore)
     sweep_file = read_sweep_file(first.folder)
     _check_code(chosen, {name: sweep_file.get(name) for name in _CODE if name not in overrides})
-    # What is given anew is not held against what was told.
+    # Settings that are overridden are left out, so that they are not compared with the old ones.
     folder = _prepare(first, chosen, {key: value for key, value in sweep_file.items() if key not in overrides})
     from tunelight.schedulers.until import Until  # imports Ray Tune
 
@@ -106,7 +106,7 @@ def reproduce(
         again = resume(folder, **given)
     except BaseException:
         if not SweepResults.load(folder).trials[0].history:
-            shutil.rmtree(folder, ignore_errors=True)  # nothing came of it
+            shutil.rmtree(folder, ignore_errors=True)  # no result
         raise
     return compare(first, chosen, again, ignore)
 
@@ -139,7 +139,7 @@ def compare(first: SweepResults, trial: TrialResult, again: SweepResults, ignore
 
 
 def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> None:
-    """Refuse a trial that cannot be run again by itself."""
+    """Raise SettingsError or NoResultError for a trial that cannot be run again alone."""
     if trial.changes:
         change = trial.changes[0]
         raise SettingsError(
@@ -163,7 +163,7 @@ def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> No
 
 
 def _check_code(trial: TrialResult, code: Mapping[str, Any]) -> None:
-    """Refuse what only a script can define, which has to be given again."""
+    """Raise ImportPathError for code that only a script can define."""
     for name, path in code.items():
         if str(path).startswith("__main__:"):
             raise ImportPathError(
@@ -174,7 +174,7 @@ def _check_code(trial: TrialResult, code: Mapping[str, Any]) -> None:
 
 
 def _prepare(sweep: SweepResults, trial: TrialResult, sweep_file: Mapping[str, Any]) -> Path:
-    """Make the folder of a sweep whose only trial was cut off before its first report, for it to go on."""
+    """Create a sweep folder whose only trial was cut off before its first report, to be resumed."""
     folder = create_sweep_folder(sweep.folder.parent, default=f"{sweep.name}-trial-{trial.id}")
     again = {key: value for key, value in sweep_file.items() if key not in _NOT_COPIED}
     again |= {"storage": str(folder.parent), "name": folder.name, "num_samples": 1, "searcher": "random"}
@@ -192,7 +192,7 @@ def _prepare(sweep: SweepResults, trial: TrialResult, sweep_file: Mapping[str, A
 
 
 def _same(was: Any, now: Any) -> bool:
-    """Tell whether two values are the same; NaN is the same as NaN, 0.0 not the same as -0.0."""
+    """Tell whether two values are identical: NaN equals NaN, and 0.0 differs from -0.0."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         return was.keys() == now.keys() and all(_same(was[key], now[key]) for key in was)
     if isinstance(was, list) and isinstance(now, list):
@@ -205,7 +205,7 @@ def _same(was: Any, now: Any) -> bool:
 
 
 def _notes(was: Mapping[str, Any], now: Mapping[str, Any], trial: TrialResult) -> list[str]:
-    """Return what else is not as it was when the trial was trained."""
+    """Describe what has changed since the trial was trained."""
     ran = trial.runs[-1] if trial.runs else {}
     notes: list[str] = []
     versions, code = now.get("versions") or {}, now.get("code") or {}

@@ -1,4 +1,4 @@
-"""resume(): run a sweep again by its folder alone, as sweep.yaml says that it was run."""
+"""resume(): resume a sweep from its folder alone, with the settings in sweep.yaml."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _log = logging.getLogger("tunelight")
 
 _CODE: Final = ("train", "model", "data")
 _LEFT: Final = ("storage", "name", "address", "resume", "seed")
-"""Settings that are not read back: the folder says the first two and the seed; the cluster is today's."""
+"""Settings that are not read back: storage, name and seed follow from the folder, address is that of today."""
 
 
 @known_arguments("sweep")
 def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
-    """Go on with the sweep in ``path``, as it was told: ``run(..., resume=True)`` with all it was given then.
+    """Resume the sweep in ``path``: ``run(..., resume=True)`` with the settings that it was run with.
 
     Args:
         path: the sweep's folder, storage/name, or its URL.
-        overrides: settings of ``run`` that are new: ``num_samples=40`` adds trials up to 40, ``address=`` is the
-            cluster (not that of the last run: None is an initialised Ray, RAY_ADDRESS, or a local one). What
-            sweep.yaml could not hold, as objects, has to be given again.
+        overrides: settings of ``run`` to change: ``num_samples=40`` adds trials up to 40. ``address=`` is not kept
+            from the last run (None: an initialised Ray, RAY_ADDRESS, or a local one). Objects, which sweep.yaml
+            cannot hold, have to be given again.
 
-    Returns: what happened; at once where nothing is left to do.
-    Raises: StorageError where ``path`` is no sweep; SettingsError, ImportPathError, SpaceError where a part of it
-        cannot be read back: the script then calls ``run(..., resume=True)``. Runs on: driver.
+    Returns: the results; at once if nothing is left to do.
+    Raises: StorageError if ``path`` is not a sweep; SettingsError, ImportPathError, SpaceError if a part of it cannot
+        be read back; then call ``run(..., resume=True)`` from the sweep's script. Runs on: driver.
     """
     check_keywords("tl.resume()", overrides, [name for name in NAMES if name not in ("storage", "name")], "sweep")
     folder = stores.working(path).absolute()
@@ -63,13 +63,13 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
 
 
 def beside(sweep_file: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Let modules beside the file that a sweep's space came from be imported, as when it was started."""
+    """Make modules beside the sweep's space file importable, as when it was started."""
     file = (sweep_file.get("run") or {}).get("file")
     return importable(Path(file).parent) if file else contextlib.nullcontext()
 
 
 def _read_back(folder: Path, sweep_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of sweep.yaml that are not given anew."""
+    """Return the settings of sweep.yaml that are not overridden."""
     left = {*_LEFT, *overrides, *(("workers",) if sweep_file.get("resources_per_trial") else ())}
     settings = {name: sweep_file[name] for name in NAMES if name in sweep_file and name not in left}
     if settings.get("runtime_env"):
@@ -93,9 +93,9 @@ def _read_back(folder: Path, sweep_file: Mapping[str, Any], overrides: Mapping[s
 
 
 def _with_variables(folder: Path, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded runtime environment with its variables' values, which this process's environment has.
+    """Return a recorded runtime environment, with the values of its variables from this process's environment.
 
-    Raises: SettingsError where one is not there.
+    Raises: SettingsError if a variable is not set.
     """
     names = [name for name, value in (runtime_env.get("env_vars") or {}).items() if value == MASK]
     missing = [name for name in names if name not in os.environ]
@@ -121,7 +121,7 @@ def _check_importable(folder: Path, name: str, path: Any) -> None:
 
 
 def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield what sweep.yaml has no words for, with its place and kind."""
+    """Yield place and kind of each object that sweep.yaml could not hold."""
     if isinstance(value, Mapping):
         if value.keys() == {"object"}:
             yield where, str(value["object"])

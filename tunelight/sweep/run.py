@@ -1,4 +1,4 @@
-"""run(): wires space, searcher, scheduler, gangs, storage and reporting into one Ray Tune run."""
+"""run(): connects search space, searcher, scheduler, gangs, record and reporting in one Ray Tune run."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from tunelight.searchers import ResumeState, SweepSearch
 
 _INLINE_BYTES = 100_000
-"""A pickled train function up to this size travels with the trial; a larger one lies in the object store."""
+"""A pickled train function up to this size is sent with each trial; a larger one is in the object store."""
 
 
 class _Unset:
-    """Marks an argument that was not given, so that the space's own setting or the default holds."""
+    """The default of arguments: the search space's setting, else the setting's default, applies."""
 
     def __repr__(self) -> str:
         return "<default>"
@@ -108,60 +108,62 @@ def run(
 ) -> SweepResults:
     """Search ``search_space`` with trials that each train on a gang of workers; return the results.
 
-    What is not given here is taken from the search space, else from the default named below.
+    A setting that is not given is taken from the search space, else it has the default in parentheses.
 
     Args:
-        search_space: a SearchSpace, a dict of domains, a YAML file's path, or the name of a space that comes along.
-        train: the train function; runs on every worker of a trial with its configuration.
-        model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's
-            classes and further Trainer arguments; keys of the space are then ``model.lr``, ``data.batch_size``,
+        search_space: a SearchSpace, a dict of domains, a YAML file, or the name of a space that comes with tunelight.
+        train: the train function, train(config), which runs on every worker of a trial.
+        model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's classes, and
+            further Trainer arguments. Keys of the space are then ``model.lr``, ``data.batch_size``,
             ``trainer.gradient_clip_val``.
-        datasets: data of Ray Data by name, or where to read it: {"train": ds, "val": {"parquet": path}} (none). Trials
-            read it by RayDataModule or get_dataset_shard.
-        data_cpus: CPUs that trials leave free for preprocessing it (None: 1 where there are datasets).
-        cache: read datasets, and do what they say is to be done, once for all trials; the result is kept in Ray's
-            object store (False).
-        metric, mode: what is judged, and whether "min" (default) or "max" is better. Lists of them: the scheduler and
-            ``results.best`` go by the first, the searcher by all, and ``results.pareto()`` has the front.
-        num_samples: trials in all, baselines included (10); a grid is walked through that many times.
+        datasets: Ray Data's datasets by name, or where to read them: {"train": ds, "val": {"parquet": path}} (none).
+            Training code reads them by RayDataModule or get_dataset_shard.
+        data_cpus: CPUs that trials leave free for preprocessing datasets (None: 1 if there are datasets).
+        cache: read and preprocess datasets once for all trials, and keep the result in Ray's object store (False).
+        metric, mode: the metric that trials are judged by, and whether to minimize ("min", default) or maximize
+            ("max") it. With lists, the scheduler and ``results.best`` use the first metric, the searcher uses all, and
+            ``results.pareto()`` returns the front.
+        num_samples: number of trials, including baselines (10); for a grid, how often it is searched.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
-        scheduler: "asha" (default), "fifo" (None is the same), a name of Ray's, {"name": "asha", "grace_period": 2,
-            ...} or any Ray Tune TrialScheduler.
-        searcher: "random", "grid" (each configuration once), or of Optuna's: "tpe", "gp", "cmaes", "sobol", "qmc",
+        scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
+            or a Ray Tune TrialScheduler.
+        searcher: "random", "grid" (each configuration once), or one of Optuna's: "tpe", "gp", "cmaes", "sobol", "qmc",
             "nsgaii", "nsgaiii"; {"name": "tpe", "n_startup_trials": 20, ...}, an OptunaSearcher, an Optuna sampler, or
-            any Ray Tune Searcher (None: "random"; with several metrics "nsgaii").
-        workers: workers of a trial (None: from ``resources_per_trial``, else 1). (1, 4) is an elastic gang: 4, and no
-            fewer than 1 while nodes are lost.
-        cpus_per_worker, gpus_per_worker: what each worker holds (1, 0); fractions are allowed.
-        resources_per_trial: the same in Tune's old words: {"cpu": head, "extra_cpu": all workers together}.
-        backend: how workers meet: "ddp", "horovod" or "sharded"; train's strategy has to be of that kind ("ddp").
+            a Ray Tune Searcher (None: "random"; with several metrics "nsgaii").
+        workers: workers of a trial (None: from ``resources_per_trial``, else 1). (1, 4) is an elastic gang: 4 workers,
+            and at least 1 while nodes are lost.
+        cpus_per_worker, gpus_per_worker: resources of each worker (1, 0); fractions are allowed.
+        resources_per_trial: the same as Ray Tune used to write it: {"cpu": head, "extra_cpu": all workers together}.
+        backend: how workers train together: "ddp", "horovod" or "sharded" ("ddp"). The strategy in ``train`` has to
+            match.
         reuse_gangs: keep workers warm from trial to trial (True).
-        checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep beside the
-            last two, and when to write one; None: write none in a ``model=`` sweep.
-        max_concurrent: trials at once (None: as many as fit the cluster).
-        time_budget: seconds, timedelta or "2h" after which the sweep ends (None); counted anew when it is resumed.
-        storage, name: the sweep is in storage/name ("tunelight_runs", a name made of the time), also "s3://bucket/x".
-        resume: go on with the sweep of that ``name``, or start it where there is none yet (False). Finished trials
-            stay as they are, cut-off ones go on from their last checkpoint, more are added up to ``num_samples``,
-            and where ``max_epochs`` has grown, those that came to its end train on. What is searched and trained
-            has to be the same; "force" goes on all the same, and leaves out damaged lines of the record.
-        seed: of the sweep: configurations and every trial's own seed follow from it (None: drawn, and recorded; a
-            sweep that is resumed keeps its own).
+        checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep in addition to
+            the last two, and when to write one. None: a ``model=`` sweep writes none.
+        max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
+        time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
+        storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
+            may be a URL, "s3://bucket/x".
+        resume: resume the sweep of that ``name``, or start it if there is none (False). Finished trials stay, cut-off
+            ones continue from their last checkpoint, trials are added up to ``num_samples``, and if ``max_epochs`` has
+            grown, trials that had reached it train on. What is searched and trained must be unchanged; "force" resumes
+            even so, and skips damaged lines of the record.
+        seed: of the sweep; configurations and the trials' seeds follow from it (None: drawn and recorded; a resumed
+            sweep keeps its own).
         baselines: configurations to try first.
-        warm_start: folders of earlier sweeps, whose trials an Optuna searcher is to know, also of other spaces where
-            they overlap (none).
+        warm_start: folders of earlier sweeps for an Optuna searcher to learn from, also with other search spaces as
+            far as they overlap (none).
         callbacks: Ray Tune Callbacks, on the driver.
-        failures: FailurePolicy(max_failures=3, ...), or just a number: what a trial survives (lost workers and nodes,
-            hangs), going on from its last checkpoint.
+        failures: FailurePolicy(max_failures=3, ...), or only a number: how many failures (lost workers and nodes,
+            hangs) a trial survives, each time continuing from its last checkpoint.
         on_resize: what an elastic gang keeps when its size changes: "keep_global_batch", or "scale_lr" (also
             {"scale_lr": "sqrt", "warmup_steps": 100}).
-        address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a local one of its own).
-        runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. Where the cluster is
-            another machine, the driver's folder goes along as working_dir (None).
+        address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
+        runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. On a remote cluster,
+            the driver's working directory is sent as working_dir (None).
         progress: show the live table (True).
-        verbose: 0: tunelight only; 1: also what trials print and Lightning says; 2: also Ray (0).
+        verbose: 0: only tunelight's output; 1: also that of trials and Lightning; 2: also Ray's (0).
 
-    Returns: what happened, also after Ctrl-C or at the end of the time budget.
+    Returns: the results, also after Ctrl-C or at the end of the time budget.
 
     Raises: subclasses of TunelightError, before Ray starts where that is possible. Runs on: driver.
     """
@@ -185,19 +187,19 @@ def run(
         signals = StopSignals()
         with (
             connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, signals) as (reservation, watch),
-            signals,  # only now: Ray installs a handler of SIGTERM when it starts
+            signals,  # after Ray, which installs a handler of SIGTERM when it starts
             served(settings, reservation.least or reservation.workers) as handle,
         ):
             try:
                 _tune(replace(sweep, reservation=reservation), watch, handle, signals)
             except SweepFailedError as error:
-                raise error.with_traceback(None) from None  # it came through Tune's loop, which says nothing of it
+                raise error.with_traceback(None) from None  # the traceback of Tune's loop is of no use
         return SweepResults.load(sweep.folder)
 
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A sweep that is ready to run: all that can be decided, and refused, before Ray starts."""
+    """A sweep that is ready to run: everything that can be built and checked before Ray starts."""
 
     space: SearchSpace
     settings: Settings
@@ -209,25 +211,25 @@ class _Sweep:
     folder: Path
     sweep_file: Mapping[str, Any]
     baselines: Sequence[Mapping[str, Any]]
-    """Those that are still to be tried."""
+    """Those not tried yet."""
 
     @property
     def total(self) -> int:
-        """How many trials there are to be in all."""
+        """The number of trials in all."""
         return self.settings.num_samples * self.space.grid_size
 
     @property
     def to_do(self) -> bool:
-        """Tell whether a trial is to run."""
+        """Whether any trial is left to run."""
         return bool(self.start.resumed) or self.start.created < self.total
 
 
 @contextlib.contextmanager
 def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
-    """Give a new sweep its folder; one that goes on has its own.
+    """Create the folder of a new sweep; a resumed one has its own.
 
-    The folder is deleted again, with those above it that were made for it, where the sweep ends before anything
-    happened: its name is free then.
+    If the sweep fails before anything was recorded, the folder and those that were created above it are deleted, so
+    that the name is free again.
     """
     settings = sweep.settings
     if past is not None:
@@ -249,7 +251,7 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
 
 
 def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) -> _Sweep:
-    """Check what a sweep was told, build its parts, and bring them to where the past left them."""
+    """Check a sweep's settings, build its parts, and for a resumed one restore their state."""
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
@@ -262,7 +264,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     from tunelight.searchers import ResumeState
     from tunelight.searchers.choose import build_searcher
 
-    # Wrong ones are refused here, before Ray starts.
+    # Built before Ray starts, so that errors come early.
     with space.placing(settings, "scheduler"):
         scheduler = build_scheduler(settings, space.domains)
         check_company(scheduler, settings)
@@ -281,13 +283,13 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
         baselines = _untried(past, space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
     else:
-        folder = Path()  # a new one is claimed when all is right
+        folder = Path()  # created when all checks have passed
         baselines = [space.filled(config) for config in settings.baselines]
     return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, sweep_file, baselines)
 
 
 def _untried(past: SavedSweep, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
-    """Return the baselines that no trial was made of yet. Raises: SettingsError where new ones are one too many."""
+    """Return the baselines without a trial. Raises: SettingsError if new ones exceed the number of trials."""
     tried = [line["config"] for line in past.lines if line["kind"] == "trial"]
     made, known = len(tried), past.baselines(space)
     found, new = [], 0
@@ -308,7 +310,7 @@ def _untried(past: SavedSweep, space: SearchSpace, settings: Settings) -> list[d
 
 
 def _settle(past: SavedSweep, sweep: _Sweep) -> None:
-    """Bring record and study of a sweep to their end whose driver died after its last trial had ended."""
+    """Close the record and the study of a sweep whose driver died after its last trial had ended."""
     from tunelight.searchers import TrackingSearcher
 
     past.settle()
@@ -320,7 +322,7 @@ def _settle(past: SavedSweep, sweep: _Sweep) -> None:
 def _start_from(
     past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
 ) -> ResumeState:
-    """Tell scheduler and searcher of the past; return where the search goes on."""
+    """Replay the record to scheduler and searcher; return the state that the search resumes from."""
     from tunelight.searchers import ResumedTrial
     from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
 
@@ -339,7 +341,7 @@ def _start_from(
             trial.id in paused,
             trial.trained,
         )
-        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # all are known before one is chosen
+        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # the scheduler has to know paused ones first
     ]
     return replace(start, resumed=tuple(taken_up_again))
 
@@ -351,7 +353,7 @@ def _default_name(settings: Settings) -> str:
 def _sweep_file(
     space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation
 ) -> dict[str, Any]:
-    """Return all that ``run`` was told, as plain data for sweep.yaml: without secrets."""
+    """Return the content of sweep.yaml: space, settings and provenance as plain data, with secrets masked."""
     sweep_file: dict[str, Any] = {"space": space.describe(), "require": space.require}
     for entry in fields(settings):
         sweep_file[entry.name] = plain_setting(getattr(settings, entry.name))
@@ -365,7 +367,7 @@ def _sweep_file(
 
 
 def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals) -> None:
-    """Run the sweep on Ray Tune; everything worth knowing is in the sweep's folder afterwards."""
+    """Run the sweep on Ray Tune, which records it in the sweep's folder."""
     import ray
     from ray import tune
 
@@ -377,7 +379,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     from tunelight.trial.trainable import make_trainable
 
     if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
-        warm.pool.close()  # what idles after this process's own fits holds what trials need
+        warm.pool.close()  # idle gangs of this process's own fits hold resources
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
     spec = TrialSpec(
@@ -405,7 +407,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         sweep.baselines,
         at_once(sweep.reservation, settings),
         reservation=sweep.reservation.factory,
-        written=space.written if searcher is settings.searcher else dict,  # one of Ray's has dotted keys
+        written=space.written if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
         start=sweep.start,
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
@@ -426,14 +428,14 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
             callbacks=[*callbacks, SettlingCallback(search.is_finished, lambda: signals.received is not None)],
             verbose=2 if settings.verbose > 1 else 0,
         )
-    sweep_seats()  # the heads have ended, but for those that were killed
+    sweep_seats()  # of heads that were killed
 
 
 @contextlib.contextmanager
 def _callbacks(
     sweep: _Sweep, search: SweepSearch, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals
 ) -> Iterator[list[Any]]:
-    """Return Tune's callbacks, the record first; each is closed whatever becomes of the run."""
+    """Return Tune's callbacks, the record's first, and close them at the end."""
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.record import RecordCallback
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
@@ -456,7 +458,7 @@ def _callbacks(
         budget_s=settings.budget_s,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
-    write_sweep_file(folder, sweep.sweep_file)  # of a sweep that goes on: it has another num_samples, say
+    write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress)
     if settings.progress:

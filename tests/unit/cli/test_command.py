@@ -364,3 +364,11 @@ def test_report_goes_into_the_sweep_s_folder_unless_told(runs, monkeypatch):
     call("report", "last")
     assert (runs / "report.html").read_text() == "digits"
     assert json.loads(call("report", "last", "-o", "here.html", "--json").stdout) == {"report": "here.html"}
+
+
+@pytest.mark.parametrize(("name", "listed"), [("run", True), ("check", True), ("extend", False), ("show", False)])
+def test_the_help_of_set_lists_every_setting(name, listed):
+    from tunelight.settings import NAMES
+
+    text = call(name, "--help").output
+    assert [f"\n  {setting} " in text for setting in NAMES] == [listed] * len(NAMES)

@@ -60,7 +60,7 @@ def train(config: dict[str, Any]) -> None:
         ({"mode": "minimize"}, SettingsError, "Did you mean 'min'"),
         ({"runtime_env": {"env_var": {}}}, SettingsError, "Did you mean 'env_vars'"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, SettingsError, "must be text, not int. Quote it"),
-        ({"train": "train.py"}, ImportPathError, "names a file.* 'train:train'"),
+        ({"train": "train.py"}, ImportPathError, "is a file, not an import path.* 'train:train'"),
         ({"train": None, "model": nn.Linear}, TrainFunctionError, "model=Linear is no LightningModule"),
         ({"address": "127.0.0.1:1"}, ResourceError, "does not answer"),
     ],

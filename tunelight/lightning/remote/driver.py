@@ -248,7 +248,9 @@ class DriverLauncher(_Launcher):
             pool.close(held)
             held, task = self._take(), replace(task, resume=steady.resume)
 
-    def _finished(self, steady: ResilientRun, held: Held, reporter: TrialReporter | None, folder: Path) -> dict[int, Any]:
+    def _finished(
+        self, steady: ResilientRun, held: Held, reporter: TrialReporter | None, folder: Path
+    ) -> dict[int, Any]:
         """Run a job to its end; return the ranks' results. Gives the gang back or closes it, unless it must move."""
         gang = held.gang
         try:

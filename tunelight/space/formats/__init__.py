@@ -1,4 +1,4 @@
-"""Search spaces of other programs: read, and written."""
+"""Search spaces in the formats of other programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WRITE: dict[str, Callable[[Described], dict[str, Any]]] = {
 
 
 def read_format(given: Any, name: str) -> Read:
-    """Return domains, and what goes with them, of a space in the format ``name``. Raises: SpaceError."""
+    """Read a search space in the format ``name``: domains, and keywords of SearchSpace. Raises: SpaceError."""
     read = _known(_READ, name)
     if isinstance(given, str | os.PathLike):
         given = _load(Path(given))
@@ -50,7 +50,7 @@ def read_format(given: Any, name: str) -> Read:
 
 
 def write_format(space: Described, name: str) -> dict[str, Any]:
-    """Return a space in the format ``name``. Raises: SpaceError."""
+    """Write a search space in the format ``name``. Raises: SpaceError."""
     written: dict[str, Any] = _known(_WRITE, name)(space)
     return written
 

@@ -1,4 +1,4 @@
-"""What the formats share: a domain taken apart, and the errors for what one of them has no word for."""
+"""Shared by the formats: the description of a search space, and errors for what a format does not support."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Entry:
     domain: Any = None
 
     def bounds(self) -> tuple[Any, Any, Any]:
-        """Return the least and the largest value of a domain with bounds, and its step (None without one)."""
+        """Return the smallest and the largest value of a domain with bounds, and its step or None."""
         lower, upper, *step = self.arguments
         if "int" in self.name:
             lower, upper = whole_bounds(lower, upper, *step)
@@ -46,7 +46,7 @@ class Described:
 
 
 def described_entry(key: str, domain: Any) -> Entry:
-    """Return one key of a space with its domain taken apart."""
+    """Return the entry of a key and its domain."""
     described = describe(domain)
     if not isinstance(described, Mapping):
         described = {"fixed": described}
@@ -56,12 +56,12 @@ def described_entry(key: str, domain: Any) -> Entry:
 
 
 def refuse(program: str, key: str, what: str, instead: str = "") -> SpaceError:
-    """Return the error for a key with something that a program has no word for."""
+    """Return the error for something that another program does not support."""
     return SpaceError(f"{key}: {program} has no word for {what}.{f' {instead}' if instead else ''}")
 
 
 def unreadable(program: str, key: str, what: str, valid: str) -> SpaceError:
-    """Return the error for something of a program that tunelight has no word for."""
+    """Return the error for something of another program that tunelight does not support."""
     return SpaceError(f"{key}: tunelight has no word for {program}'s {what}. It reads: {valid}.")
 
 

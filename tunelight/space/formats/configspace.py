@@ -75,7 +75,7 @@ def _domain(key: str, clause: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _conditions(clause: Mapping[str, Any], domains: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
-    """Yield the child, the parent, and the values that it must have, of all that one condition says."""
+    """Yield child, parent, and the parent's allowed values, for each part of a condition."""
     kind, child = clause.get("type"), str(clause.get("child"))
     if kind == "AND":
         for part in clause["conditions"]:
@@ -95,7 +95,7 @@ _SIGNS = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=="}
 
 
 def _text(clause: Mapping[str, Any]) -> str:
-    """Return what a forbidden clause forbids, in the language of constraints."""
+    """Return a forbidden clause as a constraint's expression."""
     kind = str(clause.get("type"))
     if kind in ("AND", "OR"):
         return f" {kind.lower()} ".join(f"({_text(part)})" for part in clause["clauses"])
@@ -121,7 +121,7 @@ def _named(key: str) -> str:
 
 
 def write(space: Described) -> dict[str, Any]:
-    """Return a space as a serialized one, by dotted keys. Raises: SpaceError for what ConfigSpace has no word for."""
+    """Return a space in ConfigSpace's serialized form, by dotted keys. Raises: SpaceError."""
     forbidden = _Forbidden(space)
     return {
         "name": None,
@@ -178,7 +178,7 @@ _WORDS: dict[type, str] = {ast.Lt: "LT", ast.LtE: "LE", ast.Gt: "GT", ast.GtE: "
 
 
 class _Forbidden:
-    """Turns constraints into what they forbid: comparisons of a key with a value or another key, with and, or, not."""
+    """Turns constraints into forbidden clauses: comparisons of a key with a value or a key, with and, or, not."""
 
     def __init__(self, space: Described) -> None:
         self._domains = {key: entry.domain for key, entry in space.entries.items()}
@@ -189,7 +189,7 @@ class _Forbidden:
         return [] if _never(clause) else clause["clauses"] if clause["type"] == "OR" else [clause]
 
     def _clause(self, node: ast.expr, held: bool) -> dict[str, Any]:
-        """Return the clause for an expression that holds, or for one that does not."""
+        """Return the clause for an expression, or for its negation."""
         match node:
             case ast.BoolOp(op, parts):
                 return _joined(isinstance(op, ast.And) is held, [self._clause(part, held) for part in parts])
@@ -228,12 +228,12 @@ class _Forbidden:
 
 
 def _never(clause: Mapping[str, Any]) -> bool:
-    """Tell whether a clause holds of nothing: that a key is one of no values."""
+    """Tell whether a clause is never true: a key in an empty list of values."""
     return clause["type"] == "IN" and not clause["values"]
 
 
 def _joined(every: bool, clauses: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return clauses that hold all, or of which one holds; those of the same kind are put into one."""
+    """Join clauses with AND or OR; nested clauses of the same kind are flattened."""
     never = [clause for clause in clauses if _never(clause)]
     if never and (every or len(never) == len(clauses)):
         return never[0]

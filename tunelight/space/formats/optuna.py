@@ -67,7 +67,7 @@ def _divides(step: float, *bounds: float) -> bool:
 
 
 def write(space: Described) -> dict[str, Any]:
-    """Return a space as distributions by dotted key. Raises: SpaceError for what Optuna has no word for."""
+    """Return a space as Optuna's distributions by dotted key. Raises: SpaceError."""
     refuse_constraints(_OPTUNA, space)
     return {key: _write(entry) for key, entry in space.entries.items()}
 

@@ -135,7 +135,7 @@ def _domain(kind: str, written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_grid(key: str, kind: str, written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a grid search goes through."""
+    """Return the values of a grid search."""
     if kind == "categorical":
         return {"grid_search": written["values"]}
     if kind == "int_uniform":
@@ -147,7 +147,7 @@ def _as_grid(key: str, kind: str, written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(space: Described) -> dict[str, Any]:
-    """Return a space as a sweep configuration, with its metric. Raises: SpaceError for what W&B has no word for."""
+    """Return a space as a W&B sweep configuration, with its metric. Raises: SpaceError."""
     refuse_constraints(_WANDB, space)
     found = space.entries
     grids = [key for key, entry in found.items() if entry.name == "grid_search"]
