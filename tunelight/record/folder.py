@@ -70,7 +70,7 @@ def _spell_out(value: Any, depth: int) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` in JSON's own types: arrays as numbers and lists, paths and classes as text."""
+    """Return ``value`` in JSON's types: arrays as numbers and lists, paths and classes as text."""
     return json.loads(encode(value))
 
 

@@ -140,17 +140,17 @@ class Column:
 
     key: str
     raw: tuple[Any, ...]
-    """MISSING where a configuration lacks it."""
+    """MISSING if a configuration lacks the key."""
     numeric: bool
 
     @property
     def there(self) -> Values:
-        """Return for which trials it is set."""
+        """For which trials it is set, as booleans."""
         return np.array([value is not MISSING for value in self.raw], dtype=bool)
 
     @property
     def numbers(self) -> Values:
-        """Return numbers, NaN where it is not set; of what is no number, its place among ``labels``."""
+        """The values as numbers, NaN if not set; other values by their index in ``labels``."""
         if self.numeric:
             return np.array([math.nan if value is MISSING else float(value) for value in self.raw], dtype=float)
         place = {label: index for index, label in enumerate(self.labels)}
@@ -158,13 +158,13 @@ class Column:
 
     @property
     def labels(self) -> list[str]:
-        """Return the different values of what is no number, as text: numbers among them by size, then the rest."""
+        """The different values as text: numbers among them by size, then the others."""
         found = {_label(value): value for value in self.raw if value is not MISSING}
         return sorted(found, key=lambda label: _order(found[label], label))
 
 
 def columns(trials: Iterable[TrialResult]) -> list[Column]:
-    """Return the keys that differ between trials, in the order in which configurations name them."""
+    """Return the keys that differ between trials, in the order of the configurations."""
     configs = [dict(flat(trial.config)) for trial in trials]
     keys = dict.fromkeys(key for config in configs for key in config)
     made = [_column(key, tuple(config.get(key, MISSING) for config in configs)) for key in keys]

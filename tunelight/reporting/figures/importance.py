@@ -1,4 +1,4 @@
-"""How important each key was, by Optuna's evaluators, on a study that is built in memory from what was recorded."""
+"""The importance of hyperparameters, by Optuna's evaluators on a study that is built from the record."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tunelight.reporting.figures.style import Values, is_wide
 Evaluator = Literal["fanova", "pedanova"]
 EVALUATORS: Final[tuple[Evaluator, ...]] = ("fanova", "pedanova")
 ROUGH: Final = 100
-"""Trials below which importances can be far off, whoever judges (docs/decisions/0009)."""
+"""Trials below which importances can be far off with any evaluator (docs/decisions/0009)."""
 MOST: Final = 1000
-"""Trials that importances are judged by; of more, these are drawn at random: they say the same, in seconds."""
+"""The most trials that are evaluated; of more, a random sample gives the same result, in seconds."""
 _TREES: Final = 64
 _DEPTH: Final = 5
-"""Of fANOVA's forest. Trees of any depth, Optuna's default, learn noise by heart, and take minutes for 1,000 trials."""
+"""Of fANOVA's trees. Unlimited depth, Optuna's default, fits noise, and takes minutes for 1,000 trials."""
 _FEW: Final = 8
 _LEAST: Final = 4
-"""Trials below which nothing is said of importance."""
+"""Trials below which there are no importances."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """Of one key, judged by so many trials; ``partial``: only some configurations have it, and were judged."""
+    """The importance of a key, by ``trials`` trials; ``partial``: only those whose configuration has the key."""
 
     key: str
     value: float
@@ -40,17 +40,17 @@ class Importance:
 
 
 def is_there(evaluator: Evaluator) -> bool:
-    """Tell whether what an evaluator needs is installed: fANOVA's forest is scikit-learn's."""
+    """Tell whether an evaluator's requirements are installed: fANOVA needs scikit-learn."""
     return evaluator != "fanova" or importlib.util.find_spec("sklearn") is not None
 
 
 def importances_of(
     columns: Sequence[Column], values: Values, mode: str, evaluator: str
 ) -> tuple[list[Importance], str]:
-    """Return each key's importance, and why there is none.
+    """Return each key's importance, and why there are none.
 
-    Keys that every configuration has are judged together. One that is missing in some (a conditional one) is judged
-    with them among those trials that have it. Raises: SettingsError for another evaluator.
+    Keys that every configuration has are evaluated together. A conditional key is evaluated with them on the trials
+    that have it. Raises: SettingsError for an unknown evaluator.
     """
     if evaluator not in EVALUATORS:
         near = guess(evaluator, EVALUATORS)
@@ -59,14 +59,14 @@ def importances_of(
         return [], f"Importances need {_LEAST} trials with a value; there are {len(values)}."
     if float(np.ptp(values)) == 0:
         return [], "All trials have the same value: no key explains a difference."
-    whole = [column for column in columns if column.there.all()]
-    found = [Importance(key, value, len(values)) for key, value in evaluate(whole, values, mode, evaluator).items()]
+    shared = [column for column in columns if column.there.all()]
+    found = [Importance(key, value, len(values)) for key, value in evaluate(shared, values, mode, evaluator).items()]
     for column in columns:
         there = column.there
         few = there.sum() < _LEAST or len(set(map(repr, np.array(column.numbers)[there]))) < 2
         if there.all() or few or float(np.ptp(values[there])) == 0:
             continue
-        part = [*(_where(one, there) for one in whole), _where(column, there)]
+        part = [*(_where(one, there) for one in shared), _where(column, there)]
         part = [one for one in part if len(set(one.numbers.tolist())) > 1]
         value = evaluate(part, values[there], mode, evaluator).get(column.key)
         if value is not None:
@@ -79,7 +79,7 @@ def _where(column: Column, there: Values) -> Column:
 
 
 def evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: str) -> dict[str, float]:
-    """Return each key's importance, by an evaluator of Optuna's."""
+    """Return each key's importance, by one of Optuna's evaluators."""
     if not columns:
         return {}
     import optuna  # a second that only this figure needs
@@ -89,7 +89,7 @@ def evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: st
         get_param_importances,
     )
 
-    columns = sorted(columns, key=lambda column: column.key)  # Optuna's own order, which it takes `params` to be in
+    columns = sorted(columns, key=lambda column: column.key)  # Optuna expects `params` in this order
     seen = [_suggested(column) for column in columns]
     spaces = {
         column.key: _distribution(optuna.distributions, column, values)
@@ -118,10 +118,9 @@ def evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: st
 
 
 def _suggested(column: Column) -> list[Any]:
-    """Return a column's values as evaluators are to see them.
+    """Return a column's values for evaluators, which assume them to be uniform in their range.
 
-    Evaluators take values as drawn evenly from their range: numbers that are far apart count by their logarithm, and a
-    few different ones by their order.
+    Numbers that are far apart are replaced by their logarithm, and a few different ones by their rank.
     """
     if not column.numeric:
         return [column.labels[int(place)] for place in column.numbers]
@@ -133,7 +132,7 @@ def _suggested(column: Column) -> list[Any]:
 
 
 def _distribution(distributions: Any, column: Column, values: Sequence[Any]) -> Any:
-    """Return a distribution that the values may have come from."""
+    """Return a distribution that covers the values."""
     if not column.numeric:
         return distributions.CategoricalDistribution(tuple(column.labels))
     return distributions.FloatDistribution(min(values), max(values))

@@ -1,4 +1,4 @@
-"""Figures of what the configurations have to do with what came of them."""
+"""Figures of how results depend on hyperparameters."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class _Judged:
     values: Values
     columns: list[Column]
     epoch: int = 0
-    """At which they were compared; 0: each by its best report of all."""
+    """The epoch at which they are compared; 0: each by its best report."""
 
     def some(self, at: Values) -> _Judged:
-        """Return some of the trials, by their places."""
+        """Return some of the trials, by their positions."""
         few = [replace(column, raw=tuple(column.raw[place] for place in at)) for column in self.columns]
         return replace(self, index=self.index[at], values=self.values[at], columns=few)
 
     @property
     def missing(self) -> str:
-        """Return why there is nothing to compare; an empty string where there is."""
+        """The reason why there is nothing to compare; empty if there is something."""
         if len(self.values) == 0:
             return f"No trial has reported a number as {text(self.metric)} yet."
         if len(self.values) == 1:
@@ -111,7 +111,7 @@ def _column_axis(column: Column) -> dict[str, Any]:
 
 
 def _axis(label: str, numbers: Values, known: Values) -> dict[str, Any]:
-    """Return an axis of numbers, logarithmic where they are far apart; NaN is put below them."""
+    """Return an axis of numbers, logarithmic if they are far apart, with NaN below them."""
     log = is_wide(known)
     shown, found = (np.log10(numbers), np.log10(known)) if log else (numbers, known)
     low, high = float(found.min()), float(found.max())
@@ -227,7 +227,7 @@ def importances(results: SweepResults, metric: str | None = None, evaluator: Eva
 
 
 def _rests_on(judged: _Judged, whole: int, partial: bool) -> str:
-    """Return how many trials importances rest on, and at which epoch they were compared."""
+    """Return how many trials the importances are computed from, and at which epoch these were compared."""
     count = len(judged.values)
     note = f"{count} of {whole} trials, by their best {text(judged.metric, 24)} up to epoch {judged.epoch}"
     if count < ROUGH:
