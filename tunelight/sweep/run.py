@@ -341,7 +341,7 @@ def _start_from(
             trial.id in paused,
             trial.trained,
         )
-        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # the scheduler has to know paused ones first
+        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]
     return replace(start, resumed=tuple(taken_up_again))
 
