@@ -1,6 +1,6 @@
-"""Models and data for demo, tests and benchmarks: scikit-learn's digits.
+"""Small real training code for the demo, the tests and the benchmarks: scikit-learn's digits.
 
-1,797 grey images of 8 x 8 pixels in ten classes, which scikit-learn brings along: nothing is downloaded.
+1,797 grey images of 8 x 8 pixels and ten classes, bundled with scikit-learn: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tunelight.errors import TunelightError
 
 SIZES = (1077, 360, 360)
-"""Images in train, validation and test; 360 is divisible by most world sizes."""
+"""Images in train, validation and test. 360 divides by most world sizes, so no shard is padded."""
 
 Batch = tuple[Tensor, Tensor]
 
@@ -27,7 +27,7 @@ class DigitsMissingError(TunelightError, ImportError):
 
 @functools.lru_cache(maxsize=4)
 def load_digits(seed: int = 0) -> tuple[TensorDataset, TensorDataset, TensorDataset]:
-    """Return train, validation and test sets, split by ``seed``; cached for later calls in this process.
+    """Return train, validation and test sets, split by ``seed``; kept for later calls in this process.
 
     Images are float32 of shape [N, 1, 8, 8] in 0..1, labels int64 of shape [N].
     Raises: DigitsMissingError without scikit-learn.
@@ -49,7 +49,7 @@ def load_digits(seed: int = 0) -> tuple[TensorDataset, TensorDataset, TensorData
 
 
 class Parts(pl.LightningDataModule):
-    """Serve ``train``, ``val`` and ``test``, which ``setup`` sets, in batches of ``batch_size`` on each rank."""
+    """Serve ``train``, ``val`` and ``test``, which ``setup`` sets, in batches of ``batch_size`` a rank."""
 
     train: TensorDataset
     val: TensorDataset
@@ -73,7 +73,7 @@ class Parts(pl.LightningDataModule):
         return self._loader(self.test)
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """Return the test images, to predict."""
+        """Return the test images once more, to predict."""
         return self._loader(self.test)
 
     def _loader(self, part: TensorDataset, shuffle: bool = False) -> DataLoader[Any]:
@@ -89,7 +89,7 @@ class Parts(pl.LightningDataModule):
 class DigitsData(Parts):
     """Serve scikit-learn's digits, split once by ``seed`` into 1,077 / 360 / 360 images.
 
-    ``batch_size`` is that of one rank; ``num_workers`` is the DataLoader's.
+    ``batch_size`` counts images a rank; ``num_workers`` is the DataLoader's.
     Raises: DigitsMissingError in ``setup`` without scikit-learn.
     """
 
@@ -98,7 +98,7 @@ class DigitsData(Parts):
         self.seed = seed
 
     def setup(self, stage: str | None = None) -> None:
-        """Load the images, or take those that this process has cached."""
+        """Load the images, or take those that this process has already."""
         self.train, self.val, self.test = load_digits(self.seed)
 
 
@@ -128,7 +128,7 @@ class Classifier(pl.LightningModule):
         self._evaluate(batch, "test")
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the predicted class of each image in a batch, shape [B]."""
+        """Return the class that the model sees in each image of a batch, shape [B]."""
         logits: Tensor = self(batch[0])
         return logits.argmax(dim=-1)
 
@@ -158,7 +158,7 @@ class DigitsClassifier(Classifier):
 
 
 class DigitsCNN(Classifier):
-    """Classify the digits with two 3 x 3 convolutions, of ``channels`` and 2 * ``channels`` channels."""
+    """Classify the digits with two 3 x 3 convolutions of ``channels`` and twice as many channels."""
 
     def __init__(self, lr: float = 1e-3, channels: int = 16, dropout: float = 0.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Fine-tuning: a network trained on five digits learns all ten."""
+"""Fine-tuning: a network that knows five digits learns all ten."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _STEPS = 40
 
 
 class DigitsFineTuner(Classifier):
-    """Fine-tune a DigitsCNN on all ten digits: its body trains at ``lr``, a new last layer at ``head_lr``.
+    """Fine-tune a DigitsCNN on all ten digits: its body goes on at ``lr``, a new last layer learns at ``head_lr``.
 
     Args:
-        lr: learning rate of the body.
-        head_lr: learning rate of the last layer.
-        frozen: do not train the body; ``lr`` then has no effect.
-        channels: channels of the DigitsCNN.
-        checkpoint: a Lightning checkpoint of a DigitsCNN with this number of channels; without one, a DigitsCNN is
-            first trained on the digits 0 to 4, in 40 steps that are the same in every process.
+        lr: of the body.
+        head_lr: of the last layer.
+        frozen: leave the body as it is; ``lr`` is then without effect.
+        channels: of the DigitsCNN.
+        checkpoint: a Lightning checkpoint of a DigitsCNN with as many channels; without one, a DigitsCNN learns the
+            digits 0 to 4 first, in 40 steps and always the same ones.
 
-    Raises: CheckpointError for a checkpoint that is missing or does not fit.
+    Raises: CheckpointError for one that is not there or does not fit.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class DigitsFineTuner(Classifier):
             body.load_state_dict(weights)
         except (OSError, RuntimeError, KeyError) as error:
             raise CheckpointError(
-                f"checkpoint={checkpoint!r} is no checkpoint of a DigitsCNN with {channels} channels: {error}. "
-                "Name one that is."
+                f"checkpoint={checkpoint!r} gives no DigitsCNN of {channels} channels: {error}. Name a checkpoint of "
+                "one."
             ) from error
         self.body = nn.Sequential(*list(body.net.children())[:-1]).requires_grad_(not frozen)
         self.head = nn.Linear(2 * channels * 4, 10)
@@ -57,7 +57,7 @@ class DigitsFineTuner(Classifier):
         return logits
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with separate learning rates for body and head."""
+        """Return Adam with a learning rate for body and head each."""
         groups = [{"params": self.head.parameters(), "lr": self.hparams["head_lr"]}]
         if not self.hparams["frozen"]:
             groups.append({"params": self.body.parameters(), "lr": self.hparams["lr"]})
@@ -72,7 +72,7 @@ def _read(checkpoint: str) -> dict[str, Tensor]:
 
 @functools.lru_cache(maxsize=4)
 def _learned(channels: int) -> dict[str, Tensor]:
-    """Return the weights of a DigitsCNN trained on the digits 0 to 4; they are the same in every process."""
+    """Return the weights of a DigitsCNN that has learned the digits 0 to 4; the same in every process."""
     images, labels = load_digits()[0].tensors
     known = labels < _KNOWN
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.device("cpu"):

@@ -1,4 +1,4 @@
-"""A GAN that draws digits, evaluated by the discrepancy between its images and real ones."""
+"""A GAN that draws digits, judged by how far what it draws lies from real images."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tunelight.digits import Batch
 
 _PIXELS = 64
 _WIDTHS = (1.0, 2.0, 4.0)
-"""Widths of the kernels; the distance between two digits is about 4."""
+"""Of the kernels that distances are judged by; two digits lie about 4 apart."""
 
 
 class DigitsGAN(pl.LightningModule):
-    """Draw digits of 8 x 8 pixels from noise, against a discriminator that is trained at the same time.
+    """Draw digits of 8 x 8 pixels from noise, against a discriminator that learns at the same time.
 
-    Generator and discriminator have separate learning rates, and are trained in the same step: the loss is the sum of
-    both losses, each detached from the other network. So one backward pass gives every parameter its gradient, as DDP
-    requires. ``val_loss`` is the squared maximum mean discrepancy of drawn and real images (Gretton et al., "A Kernel
-    Two-Sample Test", JMLR 13, 2012): 0 for equal distributions.
+    Generator and discriminator have a learning rate each, and take their steps together: one loss holds both, in which
+    neither sees the other's gradient. So one backward pass gives every parameter its gradient, as DDP wants.
+    ``val_loss`` is the squared maximum mean discrepancy between drawn and real images (Gretton et al., "A Kernel
+    Two-Sample Test", JMLR 13, 2012): 0 where they cannot be told apart.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class DigitsGAN(pl.LightningModule):
         self.discriminator = nn.Sequential(nn.Linear(_PIXELS, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1))
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Return images of shape [B, 64], drawn from noise of shape [B, latent]."""
+        """Return the images that noise of shape [B, latent] becomes, shape [B, 64]."""
         images: Tensor = self.generator(noise)
         return images
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the sum of both losses; log ``generator_loss`` and ``discriminator_loss`` once an epoch."""
+        """Return both losses' sum; log ``generator_loss`` and ``discriminator_loss`` once an epoch."""
         real = batch[0].flatten(1)
         drawn = self(torch.randn(len(real), self.hparams["latent"], device=real.device))
         judged = functional_call(
@@ -60,14 +60,14 @@ class DigitsGAN(pl.LightningModule):
         return generator_loss + discriminator_loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Log ``val_loss``, averaged over all ranks; the noise depends on the images only, not on the rank."""
+        """Log ``val_loss``, averaged over all ranks; the noise depends on the images alone, whoever is dealt them."""
         real = batch[0].flatten(1)
         seeded = torch.Generator().manual_seed(int(real.sum().item()))
         noise = torch.randn(len(real), self.hparams["latent"], generator=seeded).to(real.device)
         self.log("val_loss", discrepancy(self(noise), real), sync_dist=True, batch_size=len(real))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return one Adam, with separate learning rates for both networks."""
+        """Return one Adam with a learning rate for each of the two."""
         groups = [
             {"params": self.generator.parameters(), "lr": self.hparams["lr"]},
             {"params": self.discriminator.parameters(), "lr": self.hparams["discriminator_lr"]},
@@ -76,8 +76,8 @@ class DigitsGAN(pl.LightningModule):
 
 
 def _judge(logits: Tensor, real: bool) -> Tensor:
-    target = torch.ones_like(logits) if real else torch.zeros_like(logits)
-    return nn.functional.binary_cross_entropy_with_logits(logits, target)
+    wanted = torch.ones_like(logits) if real else torch.zeros_like(logits)
+    return nn.functional.binary_cross_entropy_with_logits(logits, wanted)
 
 
 def discrepancy(one: Tensor, other: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Image data sets read from disk in the formats that their authors publish: MNIST, CIFAR-10. Nothing is downloaded."""
+"""Image data sets that lie on disk, as their authors publish them: MNIST and CIFAR-10. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from tunelight.errors import TunelightError
 from tunelight.zoo.parquet import Images, find_parquet, read_parquet
 
 _VALIDATION = 5000
-"""Images at the end of the training set that are used for validation; of a smaller set a tenth."""
+"""Images at the end of the training set that are kept for validation; a tenth of a smaller set."""
 
 
 class ImagesMissingError(TunelightError, FileNotFoundError):
-    """A data set is not in its folder, or its files are damaged."""
+    """A data set does not lie where it was looked for, or its files are damaged."""
 
 
 class LocalImages(Parts):
-    """Serve a data set from the folder ``root`` (``~`` is expanded); its last 5,000 training images are for validation.
+    """Serve a data set from the folder ``root`` (``~`` is the home folder): the last 5,000 training images validate.
 
-    ``batch_size`` is that of one rank; ``num_workers`` is the DataLoader's. Images are uint8 until they are on the
-    device, and float32 in 0..1 there. A process caches the folders that it has read.
-    Raises: ImagesMissingError, at once if a file is missing, in ``setup`` if one is damaged.
+    ``batch_size`` counts images a rank; ``num_workers`` is the DataLoader's. Images are uint8 until they are on the
+    device, and there float32 in 0..1. A process that has read a folder keeps it.
+    Raises: ImagesMissingError at once where a file is missing; in ``setup`` where one is damaged.
     """
 
     title: ClassVar[str]
@@ -58,15 +58,15 @@ class LocalImages(Parts):
         """Return images of shape [N, C, H, W] and labels of shape [N] from files."""
 
     @classmethod
-    def missing(cls, root: Path, file: str) -> ImagesMissingError:
-        """Return the error for a file that is missing in a folder."""
+    def missing(cls, root: Path, wanted: str) -> ImagesMissingError:
+        """Return the error for a file that is not in a folder."""
         return ImagesMissingError(
-            f"{cls.title} is not in {root}: there is no {file}. Fetch it from {cls.source} and unpack it there, or "
-            "name the folder that has it on every node: data.root."
+            f"{cls.title} is not in {root}: there is no {wanted}. Fetch it from {cls.source} and unpack it there, or "
+            "name the folder that it lies in on every node: data.root."
         )
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the images, or take those that this process has cached."""
+        """Read the images, or take those that this process has already."""
         images, labels = _read(self.read, tuple(self.find(self.root, True)))
         kept = min(_VALIDATION, len(labels) // 10)
         self.train = TensorDataset(images[:-kept], labels[:-kept])
@@ -74,7 +74,7 @@ class LocalImages(Parts):
         self.test = TensorDataset(*_read(self.read, tuple(self.find(self.root, False))))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Convert a batch's images to float32 in 0..1."""
+        """Turn a batch's images into numbers in 0..1."""
         images, labels = batch
         return images.float().div(255), labels
 
@@ -87,13 +87,11 @@ def _read(read: Callable[[Sequence[Path]], Images], files: tuple[Path, ...]) -> 
         raise ImagesMissingError(
             f"The images in {files[0].parent} cannot be read: {error}. Fetch and unpack them again."
         ) from error
-    return torch.from_numpy(np.array(images)), torch.from_numpy(
-        labels
-    )  # a copy, since the array that was read is read-only
+    return torch.from_numpy(np.array(images)), torch.from_numpy(labels)  # a copy: what was read cannot be written to
 
 
 class MnistData(LocalImages):
-    """Serve MNIST, 28 x 28, from its four IDX files, gzipped or not, in ``root`` or in MNIST/raw below it."""
+    """Serve MNIST, 28 x 28, from its four IDX files, packed or not, in ``root`` or in MNIST/raw below it."""
 
     title = "MNIST"
     source = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -102,14 +100,14 @@ class MnistData(LocalImages):
     def find(cls, root: Path, train: bool) -> list[Path]:
         """Return the files with images and labels. Raises: ImagesMissingError."""
         part = "train" if train else "t10k"
-        files = []
+        found = []
         for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
             places = [folder / f"{name}{end}" for folder in (root, root / "MNIST" / "raw") for end in ("", ".gz")]
             path = next((path for path in places if path.is_file()), None)
             if path is None:
                 raise cls.missing(root, f"{name} (or {name}.gz)")
-            files.append(path)
-        return files
+            found.append(path)
+        return found
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Images:
@@ -121,7 +119,7 @@ class MnistData(LocalImages):
 
 
 def _idx(path: Path) -> NDArray[np.uint8]:
-    """Return an IDX file's array; the file is a magic number, the shape (big-endian) and the bytes."""
+    """Return the bytes of an IDX file in their shape: a magic number, the sizes (big-endian), the bytes."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if data[:3] != b"\0\0\x08":
         raise ValueError(f"{path.name} is no IDX file of bytes")
@@ -140,7 +138,7 @@ class Cifar10Data(LocalImages):
 
     @classmethod
     def find(cls, root: Path, train: bool) -> list[Path]:
-        """Return the files with batches. Raises: ImagesMissingError."""
+        """Return the files of batches. Raises: ImagesMissingError."""
         names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
         for folder, end in _cifar_places(root):
             files = [folder / f"{name}{end}" for name in names]
@@ -173,7 +171,7 @@ def _binary(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 class _OnlyArrays(pickle.Unpickler):
-    """Unpickles a batch, a dict with an array and a list, and refuses everything that could run code."""
+    """Unpickles what a batch holds, a dict with an array and a list, and nothing that could run code."""
 
     _allowed = frozenset(
         (f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")

@@ -1,4 +1,4 @@
-"""CIFAR-10's images as Parquet: read the published formats, write one, generate images of the same shape."""
+"""CIFAR-10's images as Parquet: read as others publish them, written, and generated where there are none."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 SHAPE = (3, 32, 32)
 _IMAGE, _LABEL = ("image", "img"), ("label", "labels")
 _ROW_GROUP = 2048
-"""Images in a row group, which is read at once: 6 MB."""
+"""Images in a row group: what a reader takes in one piece, 6 MB."""
 
 
 def find_parquet(root: Path, part: str) -> list[Path]:
     """Return the Parquet files of ``part``, "train" or "test": train*.parquet, or all in a folder of that name.
 
-    Looks in ``root`` (if it is a file, in its folder), and in the subfolders of Hugging Face's copies.
+    Looks in ``root``, beside it where it is a file, and where Hugging Face's copies have them.
     """
     root = root.parent if root.is_file() else root
     for folder in (root, root / "plain_text", root / "data"):
@@ -41,7 +41,7 @@ def read_parquet(files: Sequence[Path]) -> Images:
     [3, 32, 32], as flat lists in CIFAR-10's own order, or as picture files (PNG); a column ``label`` their classes.
     Raises: ValueError for other contents.
     """
-    from pyarrow import parquet  # a third of a second; only for Parquet
+    from pyarrow import parquet  # a third of a second, for those whose images are Parquet
 
     images, labels = [], []
     for path in files:
@@ -60,43 +60,43 @@ def _column(table: Any, names: Sequence[str], path: Path) -> str:
 
 
 def _shape(field: Any) -> tuple[int, ...]:
-    """Return the shape of a column's tensors; () for a column of lists."""
+    """Return the shape of a column's tensors; () for other columns, whose lists say it."""
     if hasattr(field.type, "shape"):
         return tuple(field.type.shape)
     # Ray Data's tensors, in a process that has not imported Ray Data.
-    shape = json.loads((field.metadata or {}).get(b"ARROW:extension:metadata", b"[]"))
-    return tuple(shape) if isinstance(shape, list) else ()
+    told = json.loads((field.metadata or {}).get(b"ARROW:extension:metadata", b"[]"))
+    return tuple(told) if isinstance(told, list) else ()
 
 
 def _images(column: Any, shape: tuple[int, ...], path: Path) -> NDArray[np.uint8]:
     """Return a column's images, shape [N, 3, 32, 32]."""
     import pyarrow as pa
 
-    values = getattr(column, "storage", column)  # of Arrow's or Ray Data's tensor type
+    values = getattr(column, "storage", column)  # of a tensor type, which Arrow or Ray Data has declared
     if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
         values = values.field("bytes")
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return np.stack([_decoded(picture) for picture in values.to_pylist()])
+        return np.stack([_decoded(one) for one in values.to_pylist()])
     shape = shape or np.shape(values[0].as_py())
     while hasattr(values, "flatten") and not pa.types.is_primitive(values.type):
         values = values.flatten()
     pixels = values.to_numpy(zero_copy_only=False)
     if pixels.size != len(column) * np.prod(SHAPE) or pixels.dtype.kind not in "iu" or pixels.max() > 255:
         raise ValueError(f"{path.name} holds {column.type}, and no images of 32 x 32 pixels in bytes of three colours")
-    stacked = pixels.astype(np.uint8).reshape(-1, *(SHAPE if len(shape) == 1 else shape))
-    images: NDArray[np.uint8] = stacked if stacked.shape[1:] == SHAPE else stacked.transpose(0, 3, 1, 2)
+    whole = pixels.astype(np.uint8).reshape(-1, *(SHAPE if len(shape) == 1 else shape))
+    images: NDArray[np.uint8] = whole if whole.shape[1:] == SHAPE else whole.transpose(0, 3, 1, 2)
     return images
 
 
 def _decoded(picture: bytes) -> NDArray[np.uint8]:
     """Return the pixels of a picture file, shape [3, 32, 32]."""
-    from PIL import Image  # only for pictures
+    from PIL import Image  # for those whose images are pictures
 
     return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).transpose(2, 0, 1)
 
 
 def write_parquet(path: str | os.PathLike[str], images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
-    """Write images of shape [N, 3, 32, 32], as tensors of shape [32, 32, 3], with their labels."""
+    """Write images of shape [N, 3, 32, 32] as tensors [32, 32, 3], as picture files have them, with their labels."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -105,10 +105,11 @@ def write_parquet(path: str | os.PathLike[str], images: NDArray[np.uint8], label
 
 
 def generate_cifar10(folder: str | os.PathLike[str], train: int = 50_000, test: int = 10_000, seed: int = 0) -> Path:
-    """Write generated images of CIFAR-10's shape as Parquet, unless the folder exists; return the folder.
+    """Write generated images of CIFAR-10's shape as Parquet, and return the folder; leave one alone that is there.
 
-    Each of ten classes has a tint and a texture of three coloured waves. Images differ in the phases and strength of
-    the waves, in light and in noise. The tint alone tells some classes apart, the texture more of them.
+    Each of ten classes is a tint and a texture, three waves in colours of their own. Each image shows them from another
+    place, in another light and strength, under noise: the tint tells some of the classes at once, and whoever learns
+    the textures tells more.
     """
     folder = Path(folder)
     if folder.is_dir():
@@ -137,7 +138,7 @@ def generate_cifar10(folder: str | os.PathLike[str], train: int = 50_000, test: 
 def _drawn(
     classes: tuple[NDArray[Any], ...], labels: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Return one image for each label, shape [N, 3, 32, 32]."""
+    """Return an image of each label's class, shape [N, 3, 32, 32]."""
     waves, colours, tints = (part[labels].astype(np.float32) for part in classes)
     count, (_, height, width) = len(labels), SHAPE
     places = np.stack(np.meshgrid(np.arange(height) / height, np.arange(width) / width, indexing="ij"))

@@ -1,4 +1,4 @@
-"""Image classifiers for any image size: a multilayer perceptron and a vision transformer."""
+"""Classifiers of images of any size: a plain network and a vision transformer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ImageMLP(Classifier):
 
 
 class _Patches(nn.Module):
-    """Embed the patches of images, and add position embeddings: [B, C, S, S] to [B, patches, hidden]."""
+    """Cut images into patches, and give each an embedding with its place: [B, C, S, S] to [B, patches, hidden]."""
 
     def __init__(self, size: int, channels: int, patch: int, hidden: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Mean(nn.Module):
 
 
 class VisionTransformer(Classifier):
-    """Classify square images by attention between their patches, from the mean of the embeddings.
+    """Classify square images by attention between their patches; the embeddings' mean is classified.
 
     After Dosovitskiy et al., "An Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929). The defaults are for
     CIFAR-10. Raises: ValueError unless ``patch`` divides ``size``, and ``heads`` divides ``hidden``.
