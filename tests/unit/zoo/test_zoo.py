@@ -173,7 +173,7 @@ def test_a_checkpoint_can_be_fine_tuned(tmp_path):
     tuned = DigitsFineTuner(channels=2, checkpoint=str(tmp_path / "model.ckpt"))
     assert torch.equal(tuned.body.state_dict()["0.weight"], model.state_dict()["net.0.weight"])
     for path, channels in (("model.ckpt", 4), ("absent.ckpt", 2)):
-        with pytest.raises(CheckpointError, match=rf"{path}' is no checkpoint of a DigitsCNN with {channels} channels"):
+        with pytest.raises(CheckpointError, match=rf"{path}' gives no DigitsCNN of {channels} channels"):
             DigitsFineTuner(channels=channels, checkpoint=str(tmp_path / path))
 
 
