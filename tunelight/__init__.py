@@ -115,11 +115,12 @@ def __getattr__(name: str) -> Any:
     if name in ("schedulers", "searchers"):
         return import_module(f"tunelight.{name}")
     if name not in _WHERE:
-        from tunelight.settings.backends import BACKENDS
+        if name[:1].isupper():  # not a module of the package, which Python looks for here before it imports it
+            from tunelight.settings.backends import BACKENDS
 
-        for backend in BACKENDS.values():
-            if name == backend.strategy_name:
-                return backend.load_strategy()
+            for backend in BACKENDS.values():
+                if name == backend.strategy_name:
+                    return backend.load_strategy()
         ours = _ELSEWHERE.get(name)
         near = f" Here that is tunelight.{ours}." if ours else errors.guess(name, __all__)
         raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{near}")

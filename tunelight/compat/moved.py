@@ -92,18 +92,3 @@ def public_names(module: str, places: Mapping[str, str]) -> Callable[[str], Any]
         return getattr(import_module(places[name]), name)
 
     return attribute
-
-
-def make_callable(module: str, function: Callable[..., Any]) -> None:
-    """Let a module be called like the function of its name, which was at its path before."""
-
-    class Called(ModuleType):
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            name = function.__name__
-            warnings.warn(f"{module} is a module now, write tunelight.{name}(...); {_END}.", DeprecationWarning, 2)
-            return function(*args, **kwargs)
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            return import_module, (module,)  # cloudpickle knows modules of the plain kind only
-
-    sys.modules[module].__class__ = Called

@@ -56,12 +56,12 @@ class Membership:
 
     def close(self) -> None:
         """End the workers, and release the gang's own reservations."""
+        self.closed = True  # first: another thread may ask meanwhile, and a release may fail
         for seat in self._seats:
             seat.dismiss()  # in parallel
         for seat in self._seats:
             seat.release()
         self.ranks = []
-        self.closed = True
         self.unfit = self.unfit or "it was closed"
 
     @property

@@ -12,7 +12,7 @@ from tunelight.messages import CheckpointInfo
 from tunelight.session.boundary import Boundary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Context:
     """The trial that this worker trains. Runs on: worker. Get it with ``tunelight.get_context()``.
 

@@ -77,7 +77,7 @@ BACKENDS: Final[dict[str, BackendInfo]] = {
 
 def check_backend(name: str, value: Any) -> str:
     """Return a backend's name; ``name`` is the setting's. Raises: SettingsError for an unknown or a missing one."""
-    if value not in BACKENDS:
+    if not isinstance(value, str) or value not in BACKENDS:
         raise SettingsError(unknown(f"There is no {name}", value, BACKENDS))
     backend = BACKENDS[value]
     if backend.requires is not None and find_spec(backend.requires) is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from tunelight.compat.lightning import flavour, flavour_of
+from tunelight.compat.lightning import flavour
 from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError, guess
 from tunelight.settings.pickling import captured, find_unpicklable, operands, parts_of
 
@@ -150,7 +150,7 @@ def check_model(model: Any, data: Any = None) -> None:
 
 def _is_lightning(kind: type, name: str) -> bool:
     """Tell whether a class derives from Lightning's class of that name."""
-    return flavour_of(kind) == flavour() and any(base.__name__ == name for base in kind.__mro__)
+    return any(base.__name__ == name and base.__module__.startswith(f"{flavour()}.") for base in kind.__mro__)
 
 
 def _refuse_other_lightning(value: Any, what: str) -> None:

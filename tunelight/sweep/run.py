@@ -16,7 +16,6 @@ from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, tune_environment
 from tunelight.cluster.runtime_env import for_workers
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.moved import make_callable
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SettingsError, SweepFailedError
 from tunelight.lightning.recipe import payload
@@ -480,6 +479,3 @@ def _callbacks(
             one.close()
         if isinstance(sweep.searcher, TrackingSearcher):
             sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})
-
-
-make_callable(__name__, run)  # `from tunelight.sweep import run` gave the function in version 0.1

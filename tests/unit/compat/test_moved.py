@@ -98,19 +98,6 @@ def test_public_names_of_the_session_are_found_where_they_were(name):
         session.current  # noqa: B018
 
 
-def test_sweep_run_is_a_module_that_can_be_called(monkeypatch):
-    from tunelight.sweep import run
-
-    assert isinstance(run, ModuleType)
-    assert run.run is tl.run
-    assert cloudpickle.loads(cloudpickle.dumps(run)) is run
-    with (
-        pytest.warns(DeprecationWarning, match=r"write tunelight\.run\("),
-        pytest.raises(tl.errors.ArgumentError),
-    ):
-        run(nonsense=1)
-
-
 # --- what it costs ------------------------------------------------------------------------------------------
 
 
@@ -126,4 +113,9 @@ def test_the_package_still_imports_nothing_heavy():
         "import sys, tunelight; sys.exit(bool({'torch', 'pytorch_lightning', 'ray', 'yaml', 'cloudpickle', "
         "'tunelight.settings', 'tunelight.compat.ray'} & sys.modules.keys()))"
     )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_a_module_by_the_front_door_imports_no_more_than_that():
+    code = "import sys; from tunelight import stores; sys.exit('tunelight.settings' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

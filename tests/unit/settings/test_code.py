@@ -164,6 +164,7 @@ def test_our_lightning_is_welcome():
         (lightning_class("LightningModule")(), None, "model= must be a LightningModule class.*not an object"),
         (lightning_class("LightningModule"), 3, "data= must be a LightningDataModule class"),
         (dict, None, "model=dict is no LightningModule"),
+        (type("LightningModule", (lightning_class("Callback"),), {}), None, "is no LightningModule"),
         (lightning_class("LightningModule"), lightning_class("LightningModule"), "no LightningDataModule"),
     ],
 )

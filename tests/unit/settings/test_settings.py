@@ -81,6 +81,8 @@ def test_gang_trainable_has_the_defaults_of_a_sweep():
         ({"gpus_per_worker": -1}, "gpus_per_worker must be 0 or more"),
         ({"backend": "horovid"}, "There is no backend 'horovid'. Did you mean 'horovod'?"),
         ({"backend": "dpp"}, "no backend 'dpp'. Did you mean 'ddp'"),
+        ({"backend": ["ddp"]}, r"There is no backend \['ddp'\]"),
+        ({"backend": {"name": "ddp"}}, "There is no backend {'name': 'ddp'}"),
         ({"resume": "always"}, "resume must be True"),
         ({"reuse_gangs": "no"}, "reuse_gangs must be true or false, not 'no'"),
         ({"trainer_args": ["x"]}, "trainer_args must be a dict"),
