@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tunelight import errors
-from tunelight.compat import moved
+from tunelight.compat import moved as _moved
 
 __version__ = "0.1.0"
 
-moved.install()
+_moved.install()
 
 _WHERE = {
     "ASHA": "tunelight.schedulers",

@@ -24,9 +24,9 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 import tunelight as tl
-from tunelight import headwatch
+from tunelight.cluster import gcs_watch
 
-headwatch.LOST_S, headwatch.GRACE_S = 4.0, 6.0
+gcs_watch.LOST_S, gcs_watch.GRACE_S = 4.0, 6.0
 
 def train(config):
     folder = Path(tl.get_context().trial_dir)

@@ -147,7 +147,7 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     assert "WARNING" not in done.stderr
     built = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
     assert {page.replace("README.md", "index.md").replace(".md", ".html") for page in docs.pages()} - built.keys() <= {
-        "tunelight/starter/index.html"  # a template that `tunelight init` writes
+        "tunelight/cli/starter/index.html"  # a template that `tunelight init` writes
     }
     for page, text in built.items():
         fetched = re.findall(

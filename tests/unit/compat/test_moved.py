@@ -10,7 +10,6 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
 import pytest
 
 import tunelight as tl
