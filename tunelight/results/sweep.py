@@ -244,7 +244,7 @@ class SweepResults:
         row["epochs"] = None if epoch is None else epoch + 1
         row["reports"] = len(trial.history)
         row["seconds"] = trial.seconds
-        return row | flatten(trial.config, "config.")
+        return row | {key: value for key, value in flatten(trial.config, "config.").items() if value != {}}
 
     def export_best(
         self,

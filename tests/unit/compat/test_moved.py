@@ -57,6 +57,12 @@ def test_the_warning_names_both_paths_and_the_line_that_imports():
     assert TuneReportCallback is tl.TuneReportCallback
 
 
+@pytest.mark.filterwarnings("ignore:tunelight.strategies:DeprecationWarning")
+def test_the_base_of_the_strategies_is_found_by_its_old_path():
+    old: Any = importlib.import_module("tunelight.strategies")
+    assert issubclass(tl.RayStrategy, old.GangStrategy)
+
+
 @pytest.mark.parametrize("path", ["tunelight.strategies:RayStrategy", "tunelight.strategies.ddp.RayStrategy"])
 @pytest.mark.filterwarnings("ignore:tunelight.strategies:DeprecationWarning")
 def test_a_path_in_a_yaml_file_leads_to_the_same_class(path):
