@@ -82,7 +82,15 @@ class CleanState:
 
     @staticmethod
     def _loggers() -> list[str]:
-        return ["", "pytorch_lightning", "lightning", "lightning.pytorch", "lightning.fabric", "torch"]
+        return [
+            "",
+            "pytorch_lightning",
+            "lightning_fabric",
+            "lightning",
+            "lightning.pytorch",
+            "lightning.fabric",
+            "torch",
+        ]
 
     def begin(self, seed: int | None, cwd: str, environ: dict[str, str]) -> None:
         """Prepare a trial: remember running threads and processes, seed all generators, set the environment."""

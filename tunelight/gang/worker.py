@@ -21,6 +21,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from tunelight.checkpoints.writer import CheckpointWriter
+from tunelight.compat.lightning import FABRIC, flavour
 from tunelight.compat.ray import session_folder
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
@@ -49,7 +50,6 @@ CONCURRENCY = 6
 WARM_IMPORTS = (
     "torch",
     "torch.distributed",
-    "pytorch_lightning",
     "tunelight.lightning.callbacks",
     "tunelight.lightning.strategies",
 )
@@ -64,7 +64,7 @@ def warm_imports() -> None:
             importlib.import_module(name)
     # Lightning's use of torch's trees warns once a run and rank, and users can do nothing about it.
     warnings.filterwarnings("ignore", message=r".isinstance\(treespec, LeafSpec\)", category=FutureWarning)
-    for name in ("pytorch_lightning", "lightning_fabric", ""):  # a logger's filter would miss its children's records
+    for name in (flavour(), FABRIC[flavour()], "lightning", ""):  # a logger's filter would miss its children's records
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_worth_a_line)
 
