@@ -240,13 +240,13 @@ def switch(chosen: Flavour) -> None:
 
 
 def prefer(name: str | None) -> None:
-    """Work with the flavour that a sweep was recorded with, unless the user or an import has chosen already.
+    """Work with the flavour that a sweep was recorded with, if it is installed and nothing else has decided already.
 
     ``name``: what the sweep recorded; None for one of version 0.1.
     """
     undecided = asked() is None and _process.current is None and not any(known in sys.modules for known in FABRIC)
-    if undecided and name in CHOICES:
-        switch(check_installed(CHOICES[name], "The sweep was run with it"))
+    if undecided and name in CHOICES and find_spec(name.partition(".")[0]) is not None:
+        switch(CHOICES[name])
 
 
 def _take_away(name: str) -> ModuleType:
