@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import inspect
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour_of, flavo
 from tunelight.errors import TrainFunctionError
 from tunelight.settings.pickling import captured, operands, parts_of
 
+_MOST_PARTS = 1000
+"""Items of a list or a mapping that are looked at: data that a function takes along may have millions."""
 _NEUTRAL: Final = frozenset(
     {"builtins", "numpy", "pandas", "ray", "sklearn", "torch", "torchmetrics", "torchvision", "tunelight"}
 )
@@ -127,7 +130,7 @@ class _Search:
 def _parts(value: Any) -> Iterator[Any]:
     """Yield the parts of a value that training code may be in; a class's source is not read."""
     if isinstance(value, functools.partial | MethodType | Mapping | list | tuple | set | frozenset):
-        yield from (part for _, part in parts_of(value))
+        yield from (part for _, part in itertools.islice(parts_of(value), _MOST_PARTS))
     elif not isinstance(value, type):
         call = inspect.getattr_static(type(value), "__call__", None)
         if isinstance(call, FunctionType):
@@ -140,19 +143,16 @@ def _of_package(name: str) -> Flavour | None:
 
     What its imported modules have of Lightning decides, else what it requires to be installed.
     """
-    used: set[Flavour] = set()
+    used: set[Flavour | None] = set()
     for known, module in [*sys.modules.items()]:
         if known == name or known.startswith(f"{name}."):
             for value in [*getattr(module, "__dict__", {}).values()]:
-                flavour = (
-                    flavour_of_module(value.__name__)
-                    if isinstance(value, ModuleType)
-                    else flavour_of(value)
-                    if isinstance(value, type)
-                    else None
-                )
-                if flavour is not None:
-                    used.add(flavour)
+                kind = type(value)  # a proxy may claim any other class, or import something to tell
+                if issubclass(kind, ModuleType):
+                    used.add(flavour_of_module(value.__name__))
+                elif issubclass(kind, type):
+                    used.add(flavour_of(value))
+    used.discard(None)
     if not used:
         used = {found for required in _required(name) if (found := flavour_of_module(required.replace("-", "_")))}
     return used.pop() if len(used) == 1 else None
