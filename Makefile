@@ -55,9 +55,11 @@ demo: setup
 # The tests come last, so that pytest's closing line is the last thing that a green run prints.
 test: setup horovod lint bench-short
 	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
 
 test-full: setup horovod lint bench
 	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --lightning lightning $(TESTS)
 
 unit: setup
 	$(BIN)/python -m pytest tests/unit
