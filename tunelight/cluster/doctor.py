@@ -29,6 +29,11 @@ _FILES: Final = 4096
 """How many open files a Ray with a dozen workers needs."""
 
 Verdict = Literal["ok", "note", "wrong"]
+_NO_SYSTEM: Final[tuple[Verdict, str]] = ("wrong", "tunelight runs on Linux: use a container or a virtual machine.")
+_SYSTEMS: Final[dict[str, tuple[Verdict, str]]] = {
+    "Linux": ("ok", ""),
+    "Darwin": ("note", "Not tested on macOS. Workers train on CPUs; one alone also with accelerator='mps'."),
+}
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,9 @@ def _machine() -> Iterator[Finding]:
     text = f"{os.cpu_count()} CPUs, {memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB memory free"
     few = (os.cpu_count() or 1) < 2
     yield Finding("machine", "note" if few else "ok", text, "One CPU trains gangs of one worker only." if few else "")
-    linux = platform.system() == "Linux"
-    yield Finding(
-        "system", "ok" if linux else "wrong", f"{platform.system()} {platform.release()}",
-        "" if linux else "tunelight runs on Linux: use a container or a virtual machine.",
-    )  # fmt: skip
+    system = platform.system()
+    level, advice = _SYSTEMS.get(system, _NO_SYSTEM)
+    yield Finding("system", level, f"{system} {platform.release()}", advice)
     yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = soft < _FILES
