@@ -29,15 +29,14 @@ help:
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
 
-# pip runs again only when what it was told changed.
-$(STAMP): pyproject.toml constraints.txt
+# Installed again only when what was asked for changed.
+$(STAMP): pyproject.toml constraints.txt scripts/install.py
 	@test -n "$(PYTHON)" || { \
 		echo "tunelight needs Python 3.11 or newer, and found none; name one: make PYTHON=/path/to/python" >&2; \
 		exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@# torch first and by its plain version: pip then takes a CPU build where it is offered one.
-	$(BIN)/python -m pip install --quiet -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,demo]'
+	@# torch by its plain version: a CPU build is then taken where pip is offered one.
+	$(BIN)/python scripts/install.py --quiet -c constraints.txt -e '.[dev,demo]'
 	@touch $@
 
 setup: $(STAMP)

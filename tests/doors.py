@@ -54,12 +54,12 @@ ROOMS: dict[str, Room] = {
     "policies": Room("deciders without clock or act: failure, divergence", names("messages errors compat")),
     "machine": Room("this process and this machine", names("messages errors")),
     "stores": Room("what a path stands for: a file, or an object in a store", names("errors")),
-    "digits": Room("a first model and its data, as a user would write them", names("errors")),
+    "digits": Room("a first model and its data, as a user would write them", names("errors compat")),
     "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors compat stores")),
     "settings": Room(
         "what a sweep can be told, value by value", names("messages errors compat policies stores checkpoints")
     ),
-    "zoo": Room("models and data of the search spaces that come along", names("errors digits")),
+    "zoo": Room("models and data of the search spaces that come along", names("errors compat digits")),
     "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
     "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
     "resources": Room("workers to one reservation", names("errors compat settings")),
@@ -79,7 +79,7 @@ ROOMS: dict[str, Room] = {
     ),
     "results": Room(
         "best, table and export, from the record alone",
-        names("errors stores checkpoints settings space record resources"),
+        names("errors compat stores checkpoints settings space record resources"),
     ),
     "trial": Room(
         "one trial of Tune as one gang",
@@ -105,6 +105,7 @@ ROOMS: dict[str, Room] = {
         "datasets and caches for training code",
         names("messages errors compat settings session lightning"),
     ),
+    "integrations": Room("reports from the training loops of other libraries", names("errors session")),
     "sweep": Room(
         "run, resume, reproduce, check: wires the rooms",
         names(
@@ -135,11 +136,11 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 
 # The longest name that fits a module is its entry: a part of a room may have one of its own.
 LIBRARIES: dict[str, Libraries] = {
-    "compat": Libraries(late=names(TUNE, "ray.data", LIGHTNING), why="what it names is imported when it is asked for"),
+    "compat": Libraries(late=names(TUNE, "ray.data optuna", LIGHTNING), why="each is imported when asked for"),
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
     "stores": Libraries(late=names("fsspec filelock"), why="every process reads paths, and few of them one in a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
-    "settings": Libraries(names("cloudpickle yaml")),
+    "settings": Libraries(names("cloudpickle packaging yaml")),
     "space": Libraries(names("numpy pydantic yaml", TUNE)),
     "resources": Libraries(late=names(TUNE)),
     "digits": Libraries(names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"),
@@ -172,6 +173,9 @@ LIBRARIES: dict[str, Libraries] = {
     "lightning.remote": Libraries(names("numpy cloudpickle ray", LIGHTNING), why="it finds a Ray and forms gangs"),
     "lightning.remote.tune": Libraries(
         names(TUNE), why="the way to Tune for a gang inside a function trainable, in the trial's process"
+    ),
+    "integrations.transformers": Libraries(
+        names("transformers torch"), why="only training code that uses transformers imports it"
     ),
     "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
     "data.module": Libraries(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight import errors
 from tunelight.compat import moved as _moved
+from tunelight.compat.lightning import made_for_one as _made_for_one
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ _WHERE = {
     "resume": "tunelight.sweep.resume",
     "run": "tunelight.sweep.run",
     "simulate": "tunelight.simulation",
+    "use": "tunelight.compat.lightning",
     **dict.fromkeys(
         (
             "choice", "grid", "grid_search", "lograndint", "loguniform", "ordinal", "qlograndint", "qloguniform",
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     )
     from ray.tune import grid_search as grid
 
+    from tunelight.compat.lightning import use
     from tunelight.data.cached import cached
     from tunelight.data.module import RayDataModule
     from tunelight.data.shards import get_dataset_shard
@@ -125,7 +128,8 @@ def __getattr__(name: str) -> Any:
         near = f" Here that is tunelight.{ours}." if ours else errors.guess(name, __all__)
         raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{near}")
     value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
+    if not _made_for_one(_WHERE[name]):  # others are exchanged when the process changes to the other Lightning
+        globals()[name] = value
     return value
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tunelight.compat.lightning import pl
 from tunelight.errors import TunelightError
 
 SIZES = (1077, 360, 360)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from events import THREADS, write_event
 from torch.utils.data import ConcatDataset, DataLoader
 
+from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsData
 
 

@@ -19,7 +19,8 @@ def launch(job: Job | Fits, _: argparse.Namespace) -> None:
 def loop(job: Job, _: argparse.Namespace) -> None:
     """Train every configuration, one after another, on this process's rank."""
     import torch.distributed as dist
-    from pytorch_lightning.strategies import DDPStrategy
+
+    from tunelight.compat.lightning import DDPStrategy
 
     rank = int(os.environ["RANK"])
     for config in job.configs:

@@ -63,10 +63,10 @@ def train_one(  # one trial, in whatever process the peer calls it
 
     ``reporters`` are the peer's own callbacks that report; ``prepare`` is applied to the Trainer.
     """
-    import pytorch_lightning as pl
     import torch
     from lightning_parts import Reported, Timeline, build_data
 
+    from tunelight.compat.lightning import pl  # of the flavour that TUNELIGHT_LIGHTNING names
     from tunelight.digits import DigitsClassifier
 
     trial = config["index"]

@@ -1,9 +1,13 @@
 """The Lightning of this process: its classes and functions, and which of its two packages they come from.
 
 Lightning is published twice, as ``pytorch_lightning`` and inside the package ``lightning``; the classes of one are not
-those of the other. So a process uses one flavour, and all that tunelight derives from Lightning or calls of it is
-imported from here: ``from tunelight.compat.lightning import pl, Callback``. A name is looked up when it is first asked
-for, so that this module costs nothing where Lightning is not needed.
+those of the other. A process uses one of these flavours at a time, and all that tunelight derives from Lightning or
+calls of it is imported from here: ``from tunelight.compat.lightning import pl, Callback``. A name is looked up when it
+is first asked for, so that this module costs nothing where Lightning is not needed.
+
+A sweep's flavour is that of its code (tunelight/settings/code.py finds it), and its workers get it by the environment
+variable ``TUNELIGHT_LIGHTNING``. A driver may have sweeps of both flavours, one after the other: `switch` exchanges the
+modules of tunelight whose classes derive from Lightning's.
 
 The second part of the table are names that Lightning keeps private or does not document, as read in 2.6.6;
 tests/unit/compat/test_lightning.py checks the installed Lightning, in both flavours, for every one of them.
@@ -11,9 +15,14 @@ tests/unit/compat/test_lightning.py checks the installed Lightning, in both flav
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from tunelight.errors import SettingsError, unknown
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -114,18 +123,162 @@ UNDOCUMENTED: Final = {
 """Private names, and those of modules that Lightning does not document."""
 
 
-def flavour() -> Flavour:
-    """Return the flavour that tunelight's classes derive from in this process; it stays the same.
+VARIABLE: Final = "TUNELIGHT_LIGHTNING"
+"""The environment variable that chooses the flavour of a process."""
 
-    The strategies know only ``pytorch_lightning`` yet: a Trainer of the other one is refused, see `flavour_of`.
+CHOICES: Final[dict[str, Flavour]] = {
+    "pytorch_lightning": "pytorch_lightning",
+    "lightning": "lightning.pytorch",
+    "pytorch-lightning": "pytorch_lightning",
+    "lightning.pytorch": "lightning.pytorch",
+}
+"""What the variable and `use` take: the name of the package, or of the module."""
+
+HOW_TO_CHOOSE: Final = 'tunelight.use("lightning") or tunelight.use("pytorch_lightning"), or set ' + VARIABLE
+"""What to do, for error messages."""
+
+_MADE_FOR_ONE: Final = (
+    "tunelight.lightning.",
+    "tunelight.data.module",
+    "tunelight.digits",
+    "tunelight.zoo",
+    # Old import paths, which take their names from the new ones.
+    "tunelight.callbacks",
+    "tunelight.strategies",
+    "tunelight.datasets.module",
+)
+"""Beginnings of the names of modules whose classes derive from Lightning's when they are imported."""
+
+_NEUTRAL: Final = ("tunelight.lightning.guard", "tunelight.lightning.recipe")
+"""Those among them that only import Lightning when they are called."""
+
+
+class _Process:
+    """The flavour of this process, and the modules that were made for the other one."""
+
+    def __init__(self) -> None:
+        self.asked: Flavour | None = None
+        """What `use` was called with."""
+        self.current: Flavour | None = None
+        """The flavour whose names were handed out; None while none was."""
+        self.shelved: dict[Flavour, dict[str, ModuleType]] = {}
+
+
+_process = _Process()
+
+
+def use(name: str) -> None:
+    """Choose the package of Lightning that tunelight works with in this process: "lightning" or "pytorch_lightning".
+
+    Only needed where both are imported and the code of a sweep does not tell. The environment variable
+    ``TUNELIGHT_LIGHTNING`` does the same. Classes of tunelight that were imported before belong to the package that
+    was used until then: import them again, or write ``tunelight.RayStrategy()``.
+
+    Raises: SettingsError for another name, or a package that is not installed.
     """
-    return "pytorch_lightning"
+    chosen = _choice(name, "tunelight.use()")
+    _process.asked = chosen
+    switch(chosen)
+
+
+def asked() -> Flavour | None:
+    """Return the flavour that the user chose, by `use` or the environment; None where it is to be found out."""
+    if _process.asked is not None:
+        return _process.asked
+    name = os.environ.get(VARIABLE)
+    return _choice(name, VARIABLE) if name else None
+
+
+def _choice(name: Any, where: str) -> Flavour:
+    if not isinstance(name, str) or name not in CHOICES:
+        raise SettingsError(unknown(f"{where}: there is no package of Lightning named", name, list(CHOICES)[:2]))
+    return check_installed(CHOICES[name], where)
+
+
+def check_installed(chosen: Flavour, where: str) -> Flavour:
+    """Return a flavour. Raises: SettingsError, which begins with ``where``, if its package is not installed."""
+    package = chosen.partition(".")[0]
+    if package not in sys.modules and find_spec(package) is None:
+        raise SettingsError(
+            f"{where}: the package {package} is not installed. Install it (pip install "
+            f"{package.replace('_', '-')}), or use the other one."
+        )
+    return chosen
+
+
+def flavour() -> Flavour:
+    """Return the flavour of this process: the one in use, else what the user chose, else the one that is imported.
+
+    Where both are imported or neither is, that is ``pytorch_lightning``.
+    """
+    known = _process.current or asked()
+    if known is not None:
+        return known
+    imported = [name for name in FABRIC if name in sys.modules]
+    if len(imported) == 1:
+        return imported[0]
+    only_other = not imported and find_spec("pytorch_lightning") is None and find_spec("lightning") is not None
+    return "lightning.pytorch" if only_other else "pytorch_lightning"
+
+
+def switch(chosen: Flavour) -> None:
+    """Let this process work with a flavour from now on; nothing happens if it does already.
+
+    The modules that were made for the other one are put away, and come back when it is chosen again. Objects of
+    their classes keep working, but cannot be pickled meanwhile.
+    """
+    before = _process.current
+    if chosen == before:
+        return
+    if before is not None:
+        _process.shelved[before] = {name: _take_away(name) for name in [*sys.modules] if made_for_one(name)}
+    for name, module in _process.shelved.pop(chosen, {}).items():
+        _put_back(name, module)
+    for name in ("pl", *DOCUMENTED, *UNDOCUMENTED):
+        globals().pop(name, None)
+    _process.current = chosen
+
+
+def prefer(name: str | None) -> None:
+    """Work with the flavour that a sweep was recorded with, if it is installed and nothing else has decided already.
+
+    ``name``: what the sweep recorded; None for one of version 0.1.
+    """
+    undecided = asked() is None and _process.current is None and not any(known in sys.modules for known in FABRIC)
+    if undecided and name in CHOICES and find_spec(name.partition(".")[0]) is not None:
+        switch(CHOICES[name])
+
+
+def _take_away(name: str) -> ModuleType:
+    """Remove a module from Python's table and from its package."""
+    module = sys.modules.pop(name)
+    package, _, last = name.rpartition(".")
+    if getattr(sys.modules.get(package), last, None) is module:
+        delattr(sys.modules[package], last)
+    return module
+
+
+def _put_back(name: str, module: ModuleType) -> None:
+    sys.modules[name] = module
+    package, _, last = name.rpartition(".")
+    if package in sys.modules:
+        setattr(sys.modules[package], last, module)
+
+
+def made_for_one(module: str) -> bool:
+    """Tell whether a module of tunelight is made for one flavour, and exchanged by `switch`."""
+    return module.startswith(_MADE_FOR_ONE) and module not in _NEUTRAL
 
 
 def flavour_of(kind: type) -> Flavour | None:
     """Return the flavour that a class belongs to, by itself or by a class that it derives from; None for neither."""
-    packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
-    return next((known for known in FABRIC if known.partition(".")[0] in packages), None)
+    return next((known for base in kind.__mro__ if (known := flavour_of_module(base.__module__))), None)
+
+
+def flavour_of_module(name: Any) -> Flavour | None:
+    """Return the flavour that a module of Lightning belongs to, by its name; None for any other module."""
+    package = str(name).partition(".")[0]
+    return {"pytorch_lightning": "pytorch_lightning", "lightning": "lightning.pytorch"}.get(package)  # type: ignore[return-value]
 
 
 def loaded() -> Any:
@@ -148,5 +301,8 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a name of Lightning's when it is first asked for."""
-        value = globals()[name] = lookup(name, flavour())
+        chosen = flavour()
+        value = lookup(name, chosen)
+        switch(chosen)
+        globals()[name] = value
         return value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.lightning import Callback, pl
+from tunelight.compat.lightning import HOW_TO_CHOOSE, Callback, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
 from tunelight.session.session import Session, get_session
 
@@ -85,10 +85,11 @@ class TuneReportCallback(Callback):
         from tunelight.lightning.strategy_check import check_strategy
 
         if not isinstance(trainer, pl.Trainer):
+            kind = type(trainer)
             raise StrategyError(
-                f"This Trainer is {type(trainer).__module__}.{type(trainer).__qualname__}. tunelight works with "
-                "the package pytorch_lightning; lightning.pytorch is another copy of the same code, and the "
-                "two do not mix. Write `import pytorch_lightning as pl` everywhere."
+                f"This Trainer is {kind.__module__}.{kind.__qualname__}, and this {type(self).__name__} was made for "
+                f"{pl.__name__}, another copy of the same code; the two do not mix. Import Lightning before the "
+                f"callback, or choose its package: {HOW_TO_CHOOSE}."
             )
         check_strategy(trainer, get_session().context)
 

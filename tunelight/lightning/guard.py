@@ -10,26 +10,27 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tunelight.compat.lightning import Flavour
     from tunelight.session.session import Session
 
 
 def guard_callbacks() -> list[Any]:
     """Return the callbacks of a Trainer inside a trial, else nothing. Called by ``pytorch_lightning``."""
-    if _session() is None:
-        return []
-    from tunelight.lightning.strategy_check import guard_callbacks  # inside a trial alone
-
-    return list(guard_callbacks())
+    return _callbacks("pytorch_lightning")
 
 
 def guard_other_callbacks() -> list[Any]:
-    """Return the guard inside a trial, else nothing. Called by ``lightning.pytorch``."""
+    """Return the same for a Trainer of ``lightning.pytorch``, which calls it."""
+    return _callbacks("lightning.pytorch")
+
+
+def _callbacks(flavour: Flavour) -> list[Any]:
     session = _session()
     if session is None:
         return []
-    from tunelight.lightning.strategy_check import guard_for  # inside a trial alone
+    from tunelight.lightning.strategy_check import guard_callbacks  # inside a trial alone
 
-    return [guard_for(session, "lightning.pytorch")]
+    return guard_callbacks(session, flavour)
 
 
 def _session() -> Session | None:

@@ -1,38 +1,35 @@
 """Refuses Trainers that would train every rank for itself.
 
-Every Trainer made inside a trial gets a callback that checks its strategy, and one of ``pytorch_lightning`` another
-that makes it recover. Lightning finds both through `tunelight.lightning.guard`.
+Every Trainer made inside a trial gets a callback that checks its strategy, and another that makes it recover.
+Lightning finds both through `tunelight.lightning.guard`.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tunelight.compat.lightning import flavour, flavour_of
+from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour, flavour_of
 from tunelight.errors import StrategyError
 from tunelight.session.context import Context
-from tunelight.session.session import Session, current
+from tunelight.session.session import Session
 from tunelight.settings.backends import BACKENDS
 
-if TYPE_CHECKING:
-    from tunelight.compat.lightning import Callback
 
-_OTHER = "lightning"
-"""The other package that Lightning is published as."""
+def guard_callbacks(session: Session, package: Flavour) -> list[Any]:
+    """Return the callbacks for a Trainer inside a trial, made by ``package``: the guard, and the recovery.
 
-
-def guard_callbacks() -> list[Callback]:
-    """Return the callbacks for a Trainer inside a trial: the guard, and the recovery; outside of one, nothing."""
-    session = current()
-    if session is None:
-        return []
+    A Trainer of the flavour that the gang does not use gets the guard alone, which lets it train in a gang of one.
+    """
+    guard = guard_for(session, package)
+    if package != flavour():
+        return [guard]
     from tunelight.lightning.state.recovery import Recovery  # Lightning is loaded when this runs
 
-    return [guard_for(session, "pytorch_lightning"), Recovery(session)]
+    return [guard, Recovery(session)]
 
 
-def guard_for(session: Session, package: str) -> Any:
+def guard_for(session: Session, package: Flavour) -> Any:
     """Return the guard as a callback of ``package``, the one whose Trainer asks for it."""
     callbacks = sys.modules[f"{package}.callbacks"]
 
@@ -63,13 +60,11 @@ def check_strategy(trainer: Any, context: Context) -> None:
         return
     alone = f"each of the gang's {context.world_size} workers would train a model of its own"
     ours = f"tunelight.{BACKENDS[context.backend].strategy_name}"
-    if flavour_of(type(trainer)) not in (None, flavour()):
+    used = flavour_of(type(trainer))
+    if used not in (None, flavour()):
         raise StrategyError(
-            f"This Trainer is of the package {_OTHER}, and tunelight's strategies are of pytorch_lightning, another "
-            f"copy of the same code, so that {alone}. Write `import pytorch_lightning as pl` in place of `import "
-            f"lightning.pytorch as pl` for Trainer, model and callbacks, and pass strategy="
-            f"{ours}() to the Trainer. A library that imports {_OTHER} itself can train with "
-            "one worker: workers=1."
+            f"This Trainer is of {used}, and the workers of this trial use {flavour()}, another copy of the same "
+            f"code, so that {alone}. Choose {used} before the sweep: {HOW_TO_CHOOSE}."
         )
     if getattr(trainer.strategy, "backend", None) in BACKENDS:
         return

@@ -101,7 +101,9 @@ def to_yaml(data: Mapping[str, Any]) -> str:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of the packages that matter to a sweep (None: not installed), without importing them."""
-    return versions_of(("python", "torch", "pytorch-lightning", "ray", "tunelight", "numpy", "optuna", "horovod"))
+    return versions_of(
+        ("python", "torch", "pytorch-lightning", "lightning", "ray", "tunelight", "numpy", "optuna", "horovod")
+    )
 
 
 def create_sweep_folder(

@@ -40,7 +40,7 @@ def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     parts, notes = _parts(facts, told)
     kind, arguments = _strategy(told)
     parts["trainer"].setdefault("strategy", {"_target_": f"tunelight.{kind}", **arguments})
-    targets = {"model": told.get("model"), "data": told.get("data"), "trainer": "pytorch_lightning:Trainer"}
+    targets = {"model": told.get("model"), "data": told.get("data"), "trainer": f"{_lightning(told)}:Trainer"}
     for part, path in targets.items():
         if isinstance(path, str) and not path.startswith("__main__:"):
             # Lists and mappings are to arrive as Python's own, not as OmegaConf's.
@@ -85,7 +85,7 @@ def _fit(facts: Mapping[str, Any], told: Mapping[str, Any], parts: dict[str, Any
     for module, name in (model, data):
         modules.setdefault(module, []).append(name.partition(".")[0])
     own = [f"from {module} import {', '.join(sorted(set(known)))}" for module, known in modules.items() if module]
-    imports = "\n".join(["import pytorch_lightning as pl", "", "import tunelight as tl", *own])
+    imports = "\n".join([f"import {_lightning(told)} as pl", "", "import tunelight as tl", *own])
     for key in trainer:
         if not key.isidentifier():
             raise SettingsError(
@@ -145,6 +145,11 @@ def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str,
     parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
     notes = [f"Left out, for they are objects: trainer_args {', '.join(objects)}."] if objects else []
     return parts, notes
+
+
+def _lightning(told: Mapping[str, Any]) -> str:
+    """Return the package of Lightning that a sweep was written with; sweeps of 0.1 do not name theirs."""
+    return str(told.get("lightning") or "pytorch_lightning")
 
 
 def _strategy(told: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

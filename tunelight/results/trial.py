@@ -13,6 +13,7 @@ from typing import Any, Final
 from tunelight import record as storage
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import TrialState
 from tunelight.results.export import copy_checkpoint, export, format_of
@@ -160,6 +161,7 @@ class TrialResult:
         Raises: CheckpointError without a checkpoint, or where it cannot be loaded; TrainFunctionError where the class
         is not known; ImportPathError where it does not import, which says what to do. Imports torch and Lightning.
         """
+        prefer(self._settings.get("lightning"))
         cls = model_cls if model_cls is not None else self._recorded_model(trust)
         if not hasattr(cls, "load_from_checkpoint"):
             name = getattr(cls, "__name__", repr(cls))

@@ -10,14 +10,14 @@ import hashlib
 import importlib
 import inspect
 import pkgutil
-from types import FunctionType, MethodType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
-from tunelight.compat.lightning import flavour
+from tunelight.compat.lightning import flavour_of_module
 from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError, guess
-from tunelight.settings.pickling import captured, find_unpicklable, operands, parts_of
+from tunelight.settings.pickling import find_unpicklable
 
 # --- import paths -----------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ def fingerprint(value: Any) -> str | None:
 
 
 def check_train(train: Any) -> None:
-    """Raise TrainFunctionError unless ``train(config)`` can be called, and uses pytorch_lightning."""
+    """Raise TrainFunctionError unless ``train(config)`` can be called."""
     if isinstance(train, type):
         hint = f" Did you mean model={train.__name__}?" if _is_lightning(train, "LightningModule") else ""
         raise TrainFunctionError(
@@ -126,7 +126,6 @@ def check_train(train: Any) -> None:
         raise TrainFunctionError(
             f"{name} is an async or generator function: calling it trains nothing. Make it a plain function."
         )
-    _refuse_other_lightning(train, "train")
 
 
 def check_model(model: Any, data: Any = None) -> None:
@@ -134,7 +133,6 @@ def check_model(model: Any, data: Any = None) -> None:
     for what, value, base in (("model", model, "LightningModule"), ("data", data, "LightningDataModule")):
         if value is None:
             continue
-        _refuse_other_lightning(value, what)
         if not callable(value) or _is_lightning(type(value), base):
             raise TrainFunctionError(
                 f"{what}= must be a {base} class, for each trial builds its own, not an object "
@@ -143,61 +141,14 @@ def check_model(model: Any, data: Any = None) -> None:
             )
         if isinstance(value, type) and not _is_lightning(value, base):
             raise TrainFunctionError(
-                f"{what}={value.__name__} is no {base}. Derive it from pytorch_lightning.{base}, or "
+                f"{what}={value.__name__} is no {base}. Derive it from Lightning's {base}, or "
                 "train it in a train function of your own."
             )
 
 
 def _is_lightning(kind: type, name: str) -> bool:
-    """Tell whether a class derives from Lightning's class of that name."""
-    return any(base.__name__ == name and base.__module__.startswith(f"{flavour()}.") for base in kind.__mro__)
-
-
-def _refuse_other_lightning(value: Any, what: str) -> None:
-    found = _other_lightning(value, set())
-    if found is not None:
-        raise TrainFunctionError(
-            f"{what} uses {found}, and tunelight works with pytorch_lightning. Lightning is published under "
-            "two names, `lightning` (with lightning.pytorch in it) and `pytorch_lightning`; their classes "
-            "look alike and do not recognise each other. Write `import pytorch_lightning as pl` throughout."
-        )
-
-
-def _other_lightning(value: Any, seen: set[int], home: str | None = None) -> str | None:
-    """Return the first name from the `lightning` package that code uses: itself, in its globals or its closure.
-
-    Functions that it calls are searched if they are of the same module, ``home``.
-    """
-    if id(value) in seen:
-        return None
-    seen.add(id(value))
-    if isinstance(value, ModuleType):
-        return value.__name__ if _is_other(value.__name__) else None
-    for base in (value if isinstance(value, type) else type(value)).__mro__:
-        if _is_other(base.__module__):
-            return f"{base.__module__}.{base.__name__}"
-    parts: list[Any] = []
-    if isinstance(value, FunctionType):
-        if _is_other(value.__module__):
-            return f"{value.__module__}.{value.__name__}"
-        if home not in (None, value.__module__):
-            return None
-        home = value.__module__
-        imported = (name for name in operands(value.__code__, "IMPORT_NAME") if _is_other(name))
-        if (found := next(imported, None)) is not None:
-            return found
-        parts = [part for _, part in captured(value)]
-    elif isinstance(value, functools.partial | MethodType):
-        parts = [part for _, part in parts_of(value)]
-    elif not isinstance(value, type) and isinstance(
-        call := inspect.getattr_static(type(value), "__call__", None), FunctionType
-    ):
-        parts = [call, *getattr(value, "__dict__", {}).values()]
-    return next((found for part in parts if (found := _other_lightning(part, seen, home))), None)
-
-
-def _is_other(module: Any) -> bool:
-    return str(module) == "lightning" or str(module).startswith("lightning.")
+    """Tell whether a class derives from Lightning's class of that name, of either flavour."""
+    return any(base.__name__ == name and flavour_of_module(base.__module__) for base in kind.__mro__)
 
 
 # --- what can travel --------------------------------------------------------------------------------------

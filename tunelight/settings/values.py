@@ -11,17 +11,19 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.arguments import replacement
+from tunelight.compat.lightning import Flavour
 from tunelight.errors import ArgumentError, unknown
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import BACKENDS, Backend, check_backend
 from tunelight.settings.data import check_datasets
+from tunelight.settings.flavour import find_flavour
 from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
 
 PARTS: tuple[str, ...] = ("model", "data", "trainer")
@@ -206,6 +208,11 @@ class Settings:
             object.__setattr__(self, name, check_setting(name, getattr(self, name)))
         checks.check_grace(self.scheduler, self.max_epochs)
         check_paired(self.metric, self.mode)
+
+    @cached_property
+    def lightning(self) -> Flavour:
+        """The package of Lightning that the code is written with. Raises: TrainFunctionError if that is unclear."""
+        return find_flavour({name: getattr(self, name) for name in ("model", "data", "trainer_args", "train")})
 
     @property
     def objectives(self) -> tuple[tuple[str, Mode], ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tunelight.cluster.connect import check_runtime_env, nodes_of
+from tunelight.compat.lightning import switch
 from tunelight.data.server import check_sources
 from tunelight.errors import ResourceError
 from tunelight.resources import Reservation, fitted, reserve
@@ -49,6 +50,7 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
     settings = Settings(**{**space.settings, **overrides})
     check_settings(space, settings)
     with space.placing(settings, "train" if settings.model is None else "model"):
+        switch(settings.lightning)
         if settings.train is not None:
             check_train(settings.train)
         else:

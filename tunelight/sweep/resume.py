@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tunelight import stores
 from tunelight.compat.arguments import check_keywords, known_arguments
+from tunelight.compat.lightning import prefer
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
 from tunelight.record import RECORD_FILE, SWEEP_FILE, reaching, read_sweep_file
 from tunelight.results import SweepResults
@@ -57,6 +58,7 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
             f"{folder} holds no {SWEEP_FILE}, so what the sweep was told is not known. Call tunelight.run(..., "
             f"storage={str(folder.parent)!r}, name={folder.name!r}, resume=True) as the sweep was started."
         )
+    prefer(sweep_file.get("lightning"))
     settings = {**_read_back(folder, sweep_file, overrides), "resume": True, **overrides}
     with beside(sweep_file):
         return run(_space(folder, sweep_file), storage=stores.shown(folder.parent), name=folder.name, **settings)

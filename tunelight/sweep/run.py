@@ -16,6 +16,7 @@ from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, tune_environment
 from tunelight.cluster.runtime_env import for_workers
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.lightning import switch
 from tunelight.compat.ray import check_ray_internals
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SettingsError, SweepFailedError
@@ -252,6 +253,8 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
 
 def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) -> _Sweep:
     """Check a sweep's settings, build its parts, and for a resumed one restore their state."""
+    with space.placing(settings, "train" if settings.model is None else "model"):
+        switch(settings.lightning)
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
@@ -363,6 +366,7 @@ def _sweep_file(
     )
     sweep_file["reservation"] = at_first.bundles
     sweep_file["code"] = code_of(settings)
+    sweep_file["lightning"] = settings.lightning
     sweep_file["space_objects"] = objects_in(space)
     return masked_settings(sweep_file | provenance(space.source))
 
@@ -398,6 +402,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         soft_errors=True,
         real_checkpoints=False,
         verbose=settings.verbose,
+        lightning=sweep.sweep_file["lightning"],
         start=sweep.reservation.least if getattr(scheduler, "resizes", False) else None,
     )
     if settings.room_for_data and hasattr(scheduler, "keep_free"):

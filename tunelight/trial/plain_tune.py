@@ -49,10 +49,13 @@ def gang_trainable(
     Give the Tuner ``TuneConfig(reuse_actors=True)`` to keep gangs warm from trial to trial.
     Raises: TrainFunctionError, SettingsError. Runs on: driver.
     """
+    from tunelight.compat.lightning import switch
     from tunelight.settings import Checkpoints, check_picklable, check_setting, check_train
+    from tunelight.settings.flavour import find_flavour
 
     check_ray_internals("core", "tune")
     check_train(train)
+    switch(flavour := find_flavour({"train": train}))
     for name, value in (("backend", backend), ("mode", mode), ("metric", metric), ("seed", seed)):
         check_setting(name, value)
     if not isinstance(metric, str | None) or not isinstance(mode, str):
@@ -72,5 +75,6 @@ def gang_trainable(
         failures=check_setting("failures", failures),
         on_resize=check_setting("on_resize", on_resize),
         start=start,
+        lightning=flavour,
     )
     return make_trainable(spec, getattr(train, "__name__", "gang"))

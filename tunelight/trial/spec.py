@@ -43,5 +43,7 @@ class TrialSpec:
     """How many workers a trial has until a ``Resize`` (None: all that it can get, as they arrive)."""
     datasets: DatasetHandle | None = None
     """The sweep's datasets."""
+    lightning: str = "pytorch_lightning"
+    """The package of Lightning that the training code is written with."""
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=driver_paths)

@@ -12,6 +12,7 @@ import ray
 
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
@@ -231,6 +232,7 @@ class GangTrainable(Trainable):
             runtime_env=spec.runtime_env,
             first_bundle=spec.reservation.first_bundle,
             on_resize=spec.on_resize,
+            environ={LIGHTNING_VARIABLE: spec.lightning},
             cwd=spec.cwd,
             sys_path=spec.sys_path,
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from tunelight.compat.lightning import pl
 from tunelight.digits import Batch
 
 _PIXELS = 64

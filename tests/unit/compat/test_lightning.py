@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +17,11 @@ import pytorch_lightning as pl
 import tunelight
 from tunelight.compat import lightning as names
 from tunelight.digits import DigitsClassifier
+from tunelight.errors import SettingsError
 
 PACKAGE = Path(tunelight.__file__).parent
-AS_A_USER = {"tunelight/digits.py", "tunelight/zoo/gan.py", "tunelight/cli/starter/train.py"}
-"""Written as a user would write it."""
+AS_A_USER = {"tunelight/cli/starter/train.py"}
+"""Copied into a user's folder."""
 
 
 def both(name: str) -> list[Any]:
@@ -104,6 +107,82 @@ def test_a_class_knows_its_flavour():
         "lightning.pytorch",
     ]
     assert names.flavour_of(Path) is None
+
+
+def top_level_imports(path: Path) -> set[str]:
+    """Return the modules, and the names in them, that a file imports when it is imported itself."""
+    found: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    while nodes:
+        for node in ast.iter_child_nodes(nodes.pop()):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            elif not isinstance(node, ast.FunctionDef | ast.Lambda):
+                nodes.append(node)
+    return found
+
+
+def test_all_modules_with_names_of_lightning_are_exchanged_and_nobody_else_keeps_them():
+    kept = {f"tunelight.compat.lightning.{name}" for name in ("pl", *names.DOCUMENTED, *names.UNDOCUMENTED)}
+    for path in PACKAGE.rglob("*.py"):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        imported = top_level_imports(path)
+        if not names.made_for_one(module) and module != "tunelight.compat.lightning":
+            assert not imported & kept, f"{module} keeps names of one flavour"
+            made = {name for name in imported if names.made_for_one(name)} - {"tunelight.lightning.recipe.payload"}
+            assert not made, f"{module} keeps what is made for one flavour: {made}"
+
+
+def test_a_process_changes_to_the_other_flavour_and_back():
+    before = names.flavour()
+    other = next(flavour for flavour in names.FABRIC if flavour != before)
+    ours = tunelight.TuneReportCallback, tunelight.RayStrategy, DigitsClassifier
+    try:
+        names.switch(other)
+        theirs = (
+            tunelight.TuneReportCallback,
+            tunelight.RayStrategy,
+            pickle.loads(b"ctunelight.digits\nDigitsClassifier\n."),
+        )
+        assert [names.flavour_of(kind) for kind in theirs] == [other] * 3
+        assert [names.flavour_of(kind) for kind in ours] == [before] * 3
+        assert names.pl is names.lookup("pl", other)
+        assert type(pickle.loads(pickle.dumps(theirs[0]()))) is theirs[0]
+    finally:
+        names.switch(before)
+    assert (tunelight.TuneReportCallback, tunelight.RayStrategy) == ours[:2]
+    assert type(pickle.loads(pickle.dumps(ours[0]()))) is ours[0]
+    assert names.pl is names.lookup("pl", before)
+
+
+def test_only_names_of_packages_can_be_chosen():
+    with pytest.raises(SettingsError, match=r"no package of Lightning named 'lightening'.*Did you mean 'lightning'"):
+        tunelight.use("lightening")
+
+
+def test_what_the_environment_and_imports_choose():
+    """A process of its own: the choice is made once."""
+    both = ("pytorch_lightning", "lightning.pytorch")
+    for imported, code, chosen in (
+        ((), "", "pytorch_lightning"),
+        (both[1:], "", "lightning.pytorch"),
+        (both, "", "pytorch_lightning"),
+        (both, "tunelight.use('lightning')", "lightning.pytorch"),
+        ((), "os.environ['TUNELIGHT_LIGHTNING'] = 'lightning'", "lightning.pytorch"),
+    ):
+        script = f"""
+import os, sys, types
+import tunelight
+for name in {imported!r}:
+    sys.modules[name] = types.ModuleType(name)
+{code}
+from tunelight.compat import lightning
+assert lightning.flavour() == {chosen!r}, lightning.flavour()
+"""
+        environment = {key: value for key, value in os.environ.items() if key != names.VARIABLE}
+        subprocess.run([sys.executable, "-c", script], check=True, cwd=PACKAGE.parent, env=environment)
 
 
 # --- what is called of the undocumented ones -----------------------------------------------------------------

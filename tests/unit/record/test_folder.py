@@ -91,6 +91,8 @@ def test_atomic_write_leaves_the_old_file_and_no_draft_when_it_fails(tmp_path, m
 
 def test_versions_name_what_is_installed():
     found = storage.versions()
-    assert list(found) == ["python", "torch", "pytorch-lightning", "ray", "tunelight", "numpy", "optuna", "horovod"]
+    assert list(found) == [
+        *("python", "torch", "pytorch-lightning", "lightning", "ray", "tunelight", "numpy", "optuna", "horovod")
+    ]
     assert found["ray"]
     assert yaml.safe_load(storage.to_yaml(found)) == found

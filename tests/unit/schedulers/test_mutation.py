@@ -111,7 +111,6 @@ def test_a_domain_may_be_described_as_in_a_space(described: Any) -> None:
         ({}, "is empty"),
         ([("lr", [0.1])], "mapping"),
     ],
-    ids=str,
 )
 def test_what_is_no_choice_of_values_is_refused_before_anything_runs(given: Any, says: str) -> None:
     """A plain value would have overwritten the trial's own, with nobody having asked for it."""

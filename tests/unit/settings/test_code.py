@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import types
 from typing import Any
 
 import cloudpickle
@@ -109,58 +108,14 @@ def test_anything_that_one_argument_fills_is_a_train_function(given):
     check_train(given)
 
 
-def _other(name: str) -> types.ModuleType:
-    module = types.ModuleType(name)
-    module.Trainer = type("Trainer", (), {"__module__": f"{name}.trainer"})  # type: ignore[attr-defined]
-    return module
-
-
 def _uses(source: str, **variables: Any) -> Any:
     exec(source, variables)
     return variables["train"]
 
 
-OTHER = _other("lightning.pytorch")
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        (_uses("def train(config): pl.Trainer()", pl=OTHER), "lightning.pytorch"),
-        (_uses("def train(config): L.Trainer()", L=_other("lightning")), "lightning"),
-        (_uses("def train(config): Trainer()", Trainer=OTHER.Trainer), "lightning.pytorch.trainer.Trainer"),
-        (_uses("def train(config): (lambda: Trainer())()", Trainer=OTHER.Trainer), "Trainer"),
-        (_uses("def train(config): Model()", Model=type("M", (OTHER.Trainer,), {})), "Trainer"),
-        (_uses("def train(config): import lightning.pytorch as pl"), "lightning.pytorch"),
-        (_uses("def train(config): from lightning.pytorch import Trainer"), "lightning.pytorch"),
-        (_uses("def help(): pl.Trainer()\ndef train(config): help()", pl=OTHER), "lightning.pytorch"),
-        (_uses("def make(x):\n def train(c): x()\n return train\ntrain = make(T)", T=OTHER.Trainer), "Tra"),
-        (functools.partial(lambda config, x: None, x=OTHER.Trainer()), "Trainer"),
-    ],
-)  # fmt: skip
-def test_the_other_lightning_is_refused(given, found):
-    with pytest.raises(TrainFunctionError, match=rf"{found}.*import pytorch_lightning as pl"):
-        check_train(given)
-
-
-def test_our_lightning_is_welcome():
-    check_train(_uses("def train(config): pl.Trainer(); import pytorch_lightning", pl=_other("pytorch_lightning")))
-    check_train(_uses("def train(config): f.run()", f=_other("lightning_fabric")))
-
-
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        (
-            lightning_class("LightningModule", "lightning.pytorch.core"),
-            None,
-            "model uses lightning.pytorch.core",
-        ),
-        (
-            lightning_class("LightningModule"),
-            lightning_class("X", "lightning.pytorch"),
-            "data uses lightning",
-        ),
         (lightning_class("LightningModule")(), None, "model= must be a LightningModule class.*not an object"),
         (lightning_class("LightningModule"), 3, "data= must be a LightningDataModule class"),
         (dict, None, "model=dict is no LightningModule"),
@@ -173,8 +128,9 @@ def test_a_model_that_cannot_be_built_on_workers(model, data, message):
         check_model(model, data)
 
 
-def test_a_model_by_class_and_by_function():
-    check_model(lightning_class("LightningModule"), lightning_class("LightningDataModule"))
+@pytest.mark.parametrize("package", ["pytorch_lightning.core", "lightning.pytorch.core"])
+def test_a_model_by_class_and_by_function(package):
+    check_model(lightning_class("LightningModule", package), lightning_class("LightningDataModule", package))
     check_model(lambda lr: None)
 
 

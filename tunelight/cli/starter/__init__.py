@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from tunelight.compat.lightning import flavour
 from tunelight.errors import StorageError
 
 FILES: Final = ("train.py", "space.yaml", "README.md")
@@ -13,6 +14,8 @@ FILES: Final = ("train.py", "space.yaml", "README.md")
 
 def write_starter(folder: str | os.PathLike[str]) -> list[Path]:
     """Write the starter's files into ``folder``, which is made if need be; return their paths.
+
+    The code imports the package of Lightning that this process works with.
 
     Raises: StorageError where one of them exists already (then none is written), or the folder cannot be written.
     """
@@ -29,7 +32,8 @@ def write_starter(folder: str | os.PathLike[str]) -> list[Path]:
         for name in FILES:
             path = target / name
             with path.open("x", encoding="utf-8") as stream:
-                stream.write((Path(__file__).parent / name).read_text(encoding="utf-8"))
+                text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+                stream.write(text.replace("pytorch_lightning", flavour()))  # its code imports Lightning in two places
             written.append(path)
     except OSError as error:
         raise StorageError(

@@ -22,7 +22,7 @@ import torch
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
-from tunelight.compat.lightning import Precision, _Launcher, pl
+from tunelight.compat.lightning import VARIABLE, Precision, _Launcher, flavour, pl
 from tunelight.compat.ray import is_client
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
@@ -313,7 +313,10 @@ class DriverLauncher(_Launcher):
             workers_per_bundle=per_bundle,
             process_group=getattr(strategy, "_process_group_backend", None),
             timeout_s=_seconds(getattr(strategy, "_timeout", None)),
-            environ={name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
+            environ={
+                **{name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
+                VARIABLE: flavour(),
+            },
             init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
             cwd=str(Path.cwd()),
             sys_path=driver_paths(),

@@ -24,6 +24,7 @@ from tunelight.compat.lightning import (
     _Loop,
     _set_rng_states,
     call,
+    flavour,
     move_data_to_device,
     pl,
 )
@@ -197,7 +198,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
     trainer = run["trainer"]
     strategy: Any = trainer.strategy  # one of tunelight's
     _arrive(trainer, strategy, run["strategy"])
-    added = [*guard_callbacks(), *([] if session.task.heard else [Safeguard()])]
+    added = [*guard_callbacks(session, flavour()), *([] if session.task.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
     compiling.compile_again(run["compiled"])
     parts: SharedParts = run["parts"]

@@ -7,12 +7,15 @@ strategy makes a new one from the same arguments, which finds out by itself wher
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
 import torch
 
 from tunelight.compat.lightning import (
+    FABRIC,
+    HOW_TO_CHOOSE,
     Accelerator,
     Checkpoint,
     CheckpointIO,
@@ -44,8 +47,8 @@ def check_lightning(version: str) -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2])
     if not _LIGHTNING[0] <= numbers < _LIGHTNING[1]:
         raise StrategyError(
-            f"tunelight works with pytorch-lightning 2.5 and 2.6, and {version} is installed: pip install "
-            "'pytorch-lightning>=2.5,<2.7'."
+            f"tunelight works with Lightning 2.5 and 2.6, and {version} of {pl.__name__} is installed: pip install "
+            f"'{pl.__name__.partition('.')[0].replace('_', '-')}>=2.5,<2.7'."
         )
 
 
@@ -80,6 +83,16 @@ class GangStrategy(ParallelStrategy):
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
         """Copy and pickle the class and its arguments only: the rest belongs to its Trainer and its process."""
         return _made_anew, (type(self), *self._given)
+
+    def __repr__(self) -> str:
+        """Name the flavour where both are imported: Lightning's error for a strategy of the other one shows this."""
+        text = f"tunelight.{type(self).__name__}"
+        other = next(known for known in FABRIC if known != pl.__name__)
+        if other not in sys.modules:
+            return f"<{text}>"
+        return (
+            f"<{text} for {pl.__name__}; for a Trainer of {other}, choose that before you ask for it: {HOW_TO_CHOOSE}>"
+        )
 
     def _settle(self, num_workers: NumWorkers, ask: Callable[[], Workers]) -> GangEnvironment:
         """Join the gang that this process is in, if any; return Lightning's view of the gang.

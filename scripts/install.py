@@ -1,0 +1,86 @@
+"""Install packages into the environment of the Python that runs this, by uv where it can be had and else by pip.
+
+    python scripts/install.py ARGUMENTS OF pip install...
+
+uv resolves and unpacks in parallel, in a tenth of pip's time, but does not read pip's configuration, and a CPU build of
+torch, a mirror or a certificate is named there. So that is read, from its files and from its variables, and handed on.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
+
+OPTIONS = {
+    "index-url": "--default-index",
+    "extra-index-url": "--index",
+    "find-links": "--find-links",
+    "trusted-host": "--allow-insecure-host",
+    "constraint": "--constraints",
+}
+"""Settings of pip, each a list, beside uv's options of the same meaning."""
+
+
+def read_config(text: str) -> dict[str, str]:
+    """Return pip's settings for an install from what `pip config list` printed: variables win over files."""
+    settings: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in text.splitlines():
+        source, _, rest = line.partition(".")
+        name, _, value = rest.partition("=")
+        if source in settings:
+            settings[source][name] = str(ast.literal_eval(value))
+    return settings["global"] | settings["install"] | settings[":env:"]
+
+
+def uv_options(config: dict[str, str]) -> list[str]:
+    """Return uv's options for pip's settings."""
+    options = []
+    for name, option in OPTIONS.items():
+        for value in config.get(name, "").split():
+            options += [option, value]
+    if "extra-index-url" in config:
+        options += ["--index-strategy", "unsafe-best-match"]  # as pip: the best of all indexes, not of the first
+    if config.get("no-index", "").lower() in {"1", "true", "yes", "on"}:
+        options.append("--no-index")
+    return options
+
+
+def uv_environment(config: dict[str, str]) -> dict[str, str]:
+    """Return this process's environment with what uv reads there and pip in its settings."""
+    names = {"cert": "SSL_CERT_FILE", "default-timeout": "UV_HTTP_TIMEOUT", "timeout": "UV_HTTP_TIMEOUT"}
+    return {name: config[setting] for setting, name in names.items() if setting in config} | dict(os.environ)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Install what pip's arguments say and return the exit status; uv itself is installed first where it is missing."""
+    pip = [sys.executable, "-m", "pip"]
+    if importlib.util.find_spec("uv") is None:
+        bootstrap = [*pip, "install", "--quiet", "-c", str(CONSTRAINTS), "uv"]
+        if subprocess.run(bootstrap, check=False).returncode != 0:
+            print("install: no uv here, so pip installs, which takes some minutes", file=sys.stderr)
+            return subprocess.run([*pip, "install", *arguments], check=False).returncode
+    listed = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=True).stdout
+    config = read_config(listed)
+    command = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--python",
+        sys.executable,
+        *uv_options(config),
+        *arguments,
+    ]
+    return subprocess.run(command, env=uv_environment(config), check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""The package of Lightning that a sweep's code is written with."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from tunelight.compat import lightning
+from tunelight.errors import SettingsError, TrainFunctionError
+from tunelight.settings import Settings
+from tunelight.settings.flavour import find_flavour
+
+PL, OTHER = "pytorch_lightning", "lightning.pytorch"
+
+
+@pytest.fixture(autouse=True)
+def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be chosen for this process."""
+    monkeypatch.delenv(lightning.VARIABLE, raising=False)
+    monkeypatch.setattr(lightning, "_process", lightning._Process())
+
+
+def package(name: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.Trainer = type("Trainer", (), {"__module__": f"{name}.trainer"})  # type: ignore[attr-defined]
+    return module
+
+
+def defined(source: str, **variables: Any) -> Any:
+    """Return the function ``train`` that some code defines."""
+    exec(source, variables)
+    return variables["train"]
+
+
+def ways(name: str) -> list[Any]:
+    """Return train functions that use a package, each in another way."""
+    used = package(name)
+    return [
+        defined("def train(config): pl.Trainer()", pl=used),
+        defined("def train(config): Trainer()", Trainer=used.Trainer),
+        defined("def train(config): (lambda: Trainer())()", Trainer=used.Trainer),
+        defined("def train(config): Model()", Model=type("M", (used.Trainer,), {})),
+        defined(f"def train(config): import {name} as pl"),
+        defined(f"def train(config): from {name} import Trainer"),
+        defined("def help(): pl.Trainer()\ndef train(config): help()", pl=used),
+        defined("def make(x):\n def train(c): x()\n return train\ntrain = make(T)", T=used.Trainer),
+        functools.partial(lambda config, x: None, x=used.Trainer()),
+    ]
+
+
+# --- found in the code --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [PL, OTHER])
+def test_code_that_names_a_package_is_written_with_it(name):
+    assert [find_flavour({"train": train}) for train in ways(name)] == [name] * 9
+
+
+def test_the_package_lightning_is_that_of_lightning_pytorch():
+    assert find_flavour({"train": defined("def train(c): L.Trainer()", L=package("lightning"))}) == OTHER
+
+
+@pytest.mark.parametrize("name", [PL, OTHER])
+def test_a_model_s_classes_and_a_trainer_s_objects_decide(name):
+    used = package(name)
+    model = type("Mine", (used.Trainer,), {"__module__": "__main__"})
+    assert find_flavour({"model": model, "data": None, "trainer_args": None}) == name
+    assert find_flavour({"model": lambda: None, "trainer_args": {"callbacks": [used.Trainer()]}}) == name
+    assert Settings(model=model).lightning == name
+
+
+def test_code_of_a_package_is_of_the_flavour_that_the_package_uses(monkeypatch):
+    library = types.ModuleType("library")
+    library.Forecaster = type("Forecaster", (), {"__module__": "library.models"})  # type: ignore[attr-defined]
+    models = types.ModuleType("library.models")
+    models.pl = package(OTHER)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "library", library)
+    monkeypatch.setitem(sys.modules, "library.models", models)
+    for variables in ({"library": library}, {"library": library.Forecaster}):
+        assert find_flavour({"train": defined("def train(c): library()", **variables)}) == OTHER
+    both = defined("def train(c):\n    import pytorch_lightning\n    library()", library=library)
+    assert find_flavour({"train": both}) == PL
+
+
+def test_what_a_package_requires_tells_for_one_that_is_not_imported_yet(monkeypatch):
+    needs = {"chemlib": ["torch", "lightning>=2.2", 'pytorch-lightning; extra == "old"'], "plainlib": ["torch"]}
+
+    def requires(name: str) -> list[str]:
+        if name not in needs:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return needs[name]
+
+    monkeypatch.setattr(importlib.metadata, "requires", requires)
+    assert find_flavour({"train": defined("def train(c): import chemlib.models, plainlib, nolib")}) == OTHER
+
+
+def test_code_that_says_nothing_gets_what_is_imported(monkeypatch):
+    for name in (PL, OTHER):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert find_flavour({"train": lambda config: None}) == PL
+    monkeypatch.setitem(sys.modules, OTHER, types.ModuleType(OTHER))
+    assert find_flavour({"train": lambda config: None}) == OTHER
+    monkeypatch.setitem(sys.modules, PL, types.ModuleType(PL))
+    assert find_flavour({"train": lambda config: None}) == PL
+
+
+# --- both ---------------------------------------------------------------------------------------------------
+
+
+def mixed() -> Any:
+    return defined("def train(c): a.Trainer(), b.Trainer()", a=package(PL), b=package(OTHER))
+
+
+def test_code_that_uses_both_says_where_and_how_to_choose():
+    with pytest.raises(
+        TrainFunctionError, match=r"(?s)uses pytorch_lightning.*uses lightning\.pytorch.*tunelight\.use"
+    ):
+        find_flavour({"train": mixed()})
+    model = type("Mine", (package(PL).Trainer,), {})
+    with pytest.raises(TrainFunctionError, match=r"model uses \S*Mine \(pytorch_lightning\) and data uses"):
+        find_flavour({"model": model, "data": type("Data", (package(OTHER).Trainer,), {})})
+
+
+def test_a_callback_of_tunelight_made_for_the_other_package_says_what_to_import_first():
+    from tunelight.lightning.callbacks import TuneReportCallback
+
+    used = OTHER if TuneReportCallback.__mro__[1].__module__.startswith(PL) else PL
+    train = defined("def train(c): pl.Trainer(callbacks=[Report()])", pl=package(used), Report=TuneReportCallback)
+    with pytest.raises(
+        TrainFunctionError, match=r"TuneReportCallback of tunelight is made for .* import Lightning before"
+    ):
+        find_flavour({"train": train})
+
+
+@pytest.mark.parametrize(("chosen", "flavour"), [("lightning", OTHER), ("pytorch_lightning", PL)])
+def test_the_variable_decides_where_both_are_used(monkeypatch, chosen, flavour):
+    monkeypatch.setenv(lightning.VARIABLE, chosen)
+    assert find_flavour({"train": mixed()}) == flavour
+    assert find_flavour({"train": lambda config: None}) == flavour
+
+
+def test_what_was_chosen_must_be_what_the_code_uses(monkeypatch):
+    monkeypatch.setenv(lightning.VARIABLE, "lightning")
+    with pytest.raises(TrainFunctionError, match=r"train uses pytorch_lightning, and lightning\.pytorch was chosen"):
+        find_flavour({"train": ways(PL)[0]})
+
+
+def test_a_package_that_is_not_installed(monkeypatch):
+    monkeypatch.delitem(sys.modules, "lightning", raising=False)
+    monkeypatch.setattr(lightning, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match="the package lightning is not installed"):
+        find_flavour({"train": defined("def train(c): L.Trainer()", L=package("lightning"))})
