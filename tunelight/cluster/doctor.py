@@ -19,6 +19,7 @@ import psutil
 from packaging.requirements import Requirement
 
 from tunelight.cluster.connect import nodes_of
+from tunelight.compat.ray import HOW_TO_GET_RAY, missing_internals, untested
 from tunelight.machine.network import OPTUNA_PORT, TENSORBOARD_PORT, is_free
 from tunelight.settings.backends import BACKENDS
 
@@ -132,6 +133,10 @@ def _horovod() -> Iterator[Finding]:
 
 
 def _ray() -> Iterator[Finding]:
+    if (note := untested()) is not None:
+        yield Finding("ray", "note", note, HOW_TO_GET_RAY)
+    if lacking := missing_internals("core", "tune"):
+        yield Finding("ray", "wrong", f"lacks {', '.join(lacking)}", HOW_TO_GET_RAY)
     address = os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
         yield Finding("Ray", "ok", "no RAY_ADDRESS: a sweep starts a Ray of its own on this machine")
