@@ -17,6 +17,9 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests.flavours import PACKAGES
+from tunelight.compat.lightning import VARIABLE
+
 # Before anything imports Ray. A local start turns token authentication on and keeps its token in the home
 # folder, from where a later start takes it: with both set here, the order of tests decides nothing and
 # nothing is written to the home folder. Tests never attach to a Ray that somebody else runs.
@@ -28,6 +31,21 @@ os.environ.pop("RAY_ADDRESS", None)
 # A shell's background job ignores Ctrl-C, and so would the programs that tests interrupt: ignoring is inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a session run with either package of Lightning; without the option it is found out, as for a user."""
+    parser.addoption(
+        "--lightning", choices=PACKAGES, help="the package of Lightning to run with (else it is pytorch_lightning)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose before a test or a plugin imports Lightning."""
+    os.environ.pop(VARIABLE, None)
+    if chosen := config.getoption("--lightning"):
+        os.environ[VARIABLE] = chosen
+
 
 # Their asserts then say what was compared, as those in test files do.
 pytest.register_assert_rewrite("tests.contract", "tests.fakes")
