@@ -114,6 +114,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(folder)
 
 
+_following = pytest.StashKey[pytest.Item | None]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Note which test this process runs next: with several processes it is not the next one collected."""
+    item.session.stash[_following] = nextitem
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a CUDA device where there is none."""
     if item.get_closest_marker("gpu") is not None:
@@ -230,9 +239,7 @@ def warm_gangs(request: pytest.FixtureRequest, ray4: Any) -> Iterator[Any]:
     from tunelight.gang.pool import pool
 
     yield pool
-    items = request.session.items
-    last = max(index for index, item in enumerate(items) if item.path == request.path)
-    if "warm_gangs" not in getattr(items[last + 1] if last + 1 < len(items) else None, "fixturenames", ()):
+    if "warm_gangs" not in getattr(request.session.stash[_following], "fixturenames", ()):
         pool.close()
 
 

@@ -105,6 +105,7 @@ ROOMS: dict[str, Room] = {
         "datasets and caches for training code",
         names("messages errors compat settings session lightning"),
     ),
+    "integrations": Room("reports from the training loops of other libraries", names("errors session")),
     "sweep": Room(
         "run, resume, reproduce, check: wires the rooms",
         names(
@@ -135,7 +136,7 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 
 # The longest name that fits a module is its entry: a part of a room may have one of its own.
 LIBRARIES: dict[str, Libraries] = {
-    "compat": Libraries(late=names(TUNE, "ray.data", LIGHTNING), why="what it names is imported when it is asked for"),
+    "compat": Libraries(late=names(TUNE, "ray.data optuna", LIGHTNING), why="each is imported when asked for"),
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
     "stores": Libraries(late=names("fsspec filelock"), why="every process reads paths, and few of them one in a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
@@ -173,8 +174,13 @@ LIBRARIES: dict[str, Libraries] = {
     "lightning.remote.tune": Libraries(
         names(TUNE), why="the way to Tune for a gang inside a function trainable, in the trial's process"
     ),
+    "integrations.transformers": Libraries(
+        names("transformers torch"), why="only training code that uses transformers imports it"
+    ),
     "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
-    "data.module": Libraries(names(LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"),
+    "data.module": Libraries(
+        names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"
+    ),
     "data.cached": Libraries(names("numpy"), late=names("cloudpickle filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),

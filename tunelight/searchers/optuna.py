@@ -16,6 +16,7 @@ from optuna.samplers import BaseSampler, GPSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
+from tunelight.compat.optuna import frozen_constraints, set_constraint
 from tunelight.errors import SettingsError
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, is_better
 from tunelight.record.names import STUDY_FILE
@@ -259,14 +260,14 @@ class OptunaSearcher(TrackingSearcher):
 
     def _frozen_fields(self, one: Earlier) -> dict[str, Any]:
         if one.state in INFEASIBLE:
-            return {"state": TrialState.COMPLETE, "values": self._worst, "constraints": {_INFEASIBLE: 1.0}}
-        constraints = {_INFEASIBLE: 0.0} if self._marks_all else None
+            return {"state": TrialState.COMPLETE, "values": self._worst, **frozen_constraints({_INFEASIBLE: 1.0})}
+        constraints = frozen_constraints({_INFEASIBLE: 0.0} if self._marks_all else {})
         if one.state == FINISHED:
-            return {"state": TrialState.COMPLETE, "values": list(one.best), "constraints": constraints}
+            return {"state": TrialState.COMPLETE, "values": list(one.best), **constraints}
         single = len(self._objectives) == 1
         curve = dict(one.curve) if single else {}
         last = {"values": [curve[max(curve)]]} if curve else {}
-        return {"state": TrialState.PRUNED, "intermediate_values": curve, "constraints": constraints, **last}
+        return {"state": TrialState.PRUNED, "intermediate_values": curve, **constraints, **last}
 
     def _split(self, values: Mapping[str, Any]) -> tuple[dict[str, tuple[Any, Parameter]], dict[str, Any]]:
         """Return the values that are parameters of the study, and the others."""
@@ -332,7 +333,7 @@ class OptunaSearcher(TrackingSearcher):
             self._tell_infeasible(live.trial)
         elif state == STOPPED or (state == FINISHED and live.best is not None):
             if self._marks_all:
-                live.trial.set_constraint(_INFEASIBLE, 0.0)
+                set_constraint(live.trial, _INFEASIBLE, 0.0)
             if state == FINISHED:
                 self._tell(live.trial, TrialState.COMPLETE, live.best)
             else:
@@ -344,7 +345,7 @@ class OptunaSearcher(TrackingSearcher):
     def _tell_infeasible(self, trial: optuna.Trial, why: str | None = None) -> None:
         if why is not None:
             trial.set_user_attr("why", why)
-        trial.set_constraint(_INFEASIBLE, 1.0)
+        set_constraint(trial, _INFEASIBLE, 1.0)
         self._tell(trial, TrialState.COMPLETE, self._worst)
 
     def _tell(self, trial: optuna.Trial, state: TrialState, values: Sequence[float] | None = None) -> None:

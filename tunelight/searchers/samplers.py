@@ -15,6 +15,7 @@ import optuna
 from optuna import samplers
 from optuna.samplers import BaseSampler
 
+from tunelight.compat.optuna import sampler_arguments
 from tunelight.errors import SettingsError, unknown
 
 KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -26,7 +27,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "nsgaii": ("NSGAIISampler", {}),
     "nsgaiii": ("NSGAIIISampler", {}),
 }
-"""Name -> class of the sampler, and its default arguments here."""
+"""Name -> class of the sampler, and its default arguments here, for a version of Optuna that has them."""
 _ONE_METRIC = ("cmaes",)
 _BLIND = ("sobol", "qmc")
 """Samplers that use no results."""
@@ -42,9 +43,10 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
         raise SettingsError(unknown("There is no sampler", kind, KINDS))
     if objectives > 1 and kind in _ONE_METRIC:
         raise SettingsError(f"searcher={kind!r} takes one metric only. Choose 'nsgaii', 'tpe' or 'gp' for several.")
-    name, usual = KINDS[kind]
+    name, defaults = KINDS[kind]
     make: type[BaseSampler] = getattr(samplers, name)
     valid = list(inspect.signature(make).parameters)
+    usual = sampler_arguments(make) | {key: value for key, value in defaults.items() if key in valid}
     for option in options:
         if option not in valid:
             raise SettingsError(
@@ -112,6 +114,7 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         warnings.filterwarnings("ignore", message="Clip non-finite values")
+        warnings.filterwarnings("ignore", message="GPSampler cannot handle infinite values")  # Optuna 4's words for it
         warnings.filterwarnings("ignore", message="Constraints have been set")
         yield
 

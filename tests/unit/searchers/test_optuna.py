@@ -15,6 +15,7 @@ from ray.tune.experiment import Trial
 
 import tunelight as tl
 from tests.unit.recording import Sweep
+from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
@@ -239,7 +240,7 @@ def test_what_breaks_a_constraint_is_told_and_never_run(kind):
     assert len(run) == count
     assert rest
     assert all(
-        trial.constraints == {"infeasible": 1.0} and trial.params["x"] + trial.params["y"] > 0.7 for trial in rest
+        constraints_of(trial) == {"infeasible": 1.0} and trial.params["x"] + trial.params["y"] > 0.7 for trial in rest
     )
     assert one.study.best_trial in run
 
@@ -287,7 +288,7 @@ def test_ends_are_told_as_they_are(tmp_path):
     assert told[failed].state == told[lost].state == TrialState.FAIL
     for trial_id in (diverged, oom):
         assert (told[trial_id].state, told[trial_id].value) == (TrialState.COMPLETE, math.inf)
-        assert told[trial_id].constraints == {"infeasible": 1.0}
+        assert constraints_of(told[trial_id]) == {"infeasible": 1.0}
         assert told[trial_id].intermediate_values == {1: 1.0}
     assert told[live].state == TrialState.RUNNING
     assert one.study.best_trial.user_attrs["trial"] == finished

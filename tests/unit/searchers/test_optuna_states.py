@@ -38,7 +38,7 @@ def test_under_tunes_own_controller_ends_are_told_as_they_are_recorded(tmp_path,
         lambda *given, callbacks, **more: controller(*given, callbacks=[record, *callbacks], **more),
     )
     monkeypatch.setattr(StubTrial, "path", None)
-    space = {"lr": tl.loguniform(1e-4, 1.0), "hidden": tl.lograndint(4, 250)}
+    space = {"lr": tl.loguniform(1e-4, 0.1), "hidden": tl.lograndint(4, 250)}
     one = Kept("tpe", space=space, metric="loss", mode="min", seed=2, n_startup_trials=5)
     run.simulate(
         "digits", scheduler, searcher=one, num_samples=24, seed=1, max_failures=1,

@@ -15,6 +15,7 @@ from ray.tune.search.optuna import OptunaSearch
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.searchers.test_optuna import FLAT, counts, report
+from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError, StorageError
 from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher, SweepSearch
 from tunelight.searchers.choose import build_searcher
@@ -208,7 +209,7 @@ def test_a_warm_start_knows_what_earlier_sweeps_found(tmp_path):
     assert (finished.params, finished.value, finished.state.name) == ({"x": 0.1, "z": 1}, 0.9, "COMPLETE")
     assert (stopped.value, stopped.intermediate_values) == (1.8, {1: 0.8, 2: 1.8})
     assert stopped.state.name == "PRUNED"
-    assert diverged.constraints == {"infeasible": 1.0}
+    assert constraints_of(diverged) == {"infeasible": 1.0}
     assert (outside.params, outside.user_attrs["x"]) == ({"z": 5}, 7.0)
     assert outside.user_attrs["trial"] == f"{tmp_path / 'a'}/00004"
 

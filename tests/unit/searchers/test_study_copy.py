@@ -19,6 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.searchers.test_optuna import FLAT, counts, report, searcher
+from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
 from tunelight.record import write_sweep_file
 from tunelight.searchers import study_copy as mirror
@@ -67,7 +68,7 @@ def same(study: optuna.Study, other: optuna.Study) -> bool:
     def plain(one: optuna.Study) -> list[Any]:
         named = [trial for trial in one.trials if "trial" in trial.user_attrs]
         return [
-            (t.params, t.distributions, t.state, t.values, t.intermediate_values, t.user_attrs, t.constraints)
+            (t.params, t.distributions, t.state, t.values, t.intermediate_values, t.user_attrs, constraints_of(t))
             for t in named
         ]
 
