@@ -21,7 +21,7 @@ UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
 	@echo "make test       set up, Horovod too, then lint, the benchmarks' short modes and all tests but the slow ones"
-	@echo "make test-full  the same with whole benchmarks and the slow tests"
+	@echo "make test-full  the same with whole benchmarks and the slow tests, all of them with either package of Lightning"
 	@echo "make unit       the unit tests only (no Ray)"
 	@echo "make browser    the report in headless Chromium (TUNELIGHT_BROWSER names another than the one on PATH)"
 	@echo "make lint       ruff and mypy"
@@ -59,11 +59,13 @@ demo: setup
 test: setup horovod lint bench-short
 	$(UNIT) -m "not slow"
 	$(BIN)/python -m pytest -m "not slow" $(TESTS)
-	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
+	$(UNIT) --lightning lightning -m "both and not slow"
+	$(BIN)/python -m pytest --lightning lightning -m "both and not slow" $(TESTS)
 
 test-full: setup horovod lint bench
 	$(UNIT)
 	$(BIN)/python -m pytest $(TESTS)
+	$(UNIT) --lightning lightning
 	$(BIN)/python -m pytest --lightning lightning $(TESTS)
 
 unit: setup
