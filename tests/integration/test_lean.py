@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import flavours
+
 ROOT = Path(__file__).parents[2]
 
 SWEEP = """
@@ -48,7 +50,7 @@ def test_a_sweep_trains_on_nodes_without_what_only_drivers_use(tmp_path):
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("from tests.lean import hide\n\nhide()\n")
     script = tmp_path / "lean_sweep.py"
-    script.write_text(SWEEP)
+    script.write_text(flavours.written(SWEEP))
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "runs"), str(hidden)],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=110, check=False,
