@@ -93,3 +93,13 @@ def test_transformers(example: Callable[[str], str]) -> None:
     assert "'i saw it twice and the music was awful' is blame" in output
     tested, predicted = numbers(r"Accuracy on 256 test reviews: ([\d.]+) by test, ([\d.]+) by predict", output)
     assert tested == predicted > 0.85  # about 0.7 for a model that does not see "not"
+
+
+def test_chemprop(example: Callable[[str], str]) -> None:
+    output = example("chemprop/molecules.py")
+    check_sweep(output)
+    (winner,) = numbers(r"The winner's error on 100 test molecules: ([\d.]+)", output)
+    (longer,) = numbers(r"Trained for longer: ([\d.]+)", output)
+    (mean,) = numbers(r"The mean of all: ([\d.]+)", output)
+    assert winner < mean / 1.5
+    assert longer < mean / 1.5
