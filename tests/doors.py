@@ -178,7 +178,9 @@ LIBRARIES: dict[str, Libraries] = {
         names("transformers torch"), why="only training code that uses transformers imports it"
     ),
     "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
-    "data.module": Libraries(names(LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"),
+    "data.module": Libraries(
+        names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"
+    ),
     "data.cached": Libraries(names("numpy"), late=names("cloudpickle filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),

@@ -42,7 +42,7 @@ def train(config: dict[str, Any]) -> None:
 
     from tunelight.integrations.transformers import TuneReportCallback
 
-    shape = BertConfig(64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+    shape = BertConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
     arguments = TrainingArguments(
         output_dir=str(Path(tl.get_context().trial_dir, "trainer")),
         learning_rate=config["lr"],

@@ -64,10 +64,10 @@ def notes(trial: Any) -> list[list[list[int]]]:
 
 
 def test_asha_stops_all_ranks_at_one_report_and_the_gang_stays_warm(ray4: Any, tmp_path: Path, example: Any) -> None:
-    rates = [3e-3, 1e-6, 1e-6, 3e-3]
+    rates = [3e-3, 1e-6, 1e-6]
     results = sweep(partial(noting, example.train), tmp_path, example, rates, scheduler="asha")
     assert not results.errors
-    assert [trial.state for trial in results.trials].count("STOPPED") >= 2
+    assert [trial.state for trial in results.trials].count("STOPPED") >= 1
     assert results.trials[0].state == "FINISHED"
     for trial in results.trials:
         first, second = notes(trial)
@@ -75,8 +75,10 @@ def test_asha_stops_all_ranks_at_one_report_and_the_gang_stays_warm(ray4: Any, t
     assert len({tuple(rank[0][0] for rank in notes(trial)) for trial in results.trials}) == 1  # the same processes
 
 
-def killed_once(train: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
-    """Train; rank 1 is killed once it has made two reports."""
+def second_is_killed(train: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
+    """Train with one seed for all trials; in the second, rank 1 is killed once it has made two reports."""
+    import torch
+
     me, mark = tl.get_context(), Path(tl.get_context().trial_dir, "killed")
 
     def kill() -> None:
@@ -85,20 +87,19 @@ def killed_once(train: Callable[[dict[str, Any]], None], config: dict[str, Any])
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    if me.rank == 1 and not mark.exists():
+    if me.rank == 1 and me.trial_id.endswith("1") and not mark.exists():
         threading.Thread(target=kill, daemon=True).start()
-    train(config)
+    torch.manual_seed(0)
+    noting(train, config)
 
 
-def test_a_killed_rank_costs_no_more_than_what_came_after_the_last_checkpoint(
-    ray4: Any, tmp_path: Path, example: Any
-) -> None:
-    (whole,) = sweep(example.train, tmp_path / "whole", example, [3e-3]).trials
-    results = sweep(partial(killed_once, example.train), tmp_path / "killed", example, [3e-3])
-    (killed,) = results.trials
+def test_after_a_killed_rank_training_goes_on_as_if_nothing_had_been(ray4: Any, tmp_path: Path, example: Any) -> None:
+    results = sweep(partial(second_is_killed, example.train), tmp_path, example, [3e-3, 3e-3])
     assert not results.errors
+    whole, killed = results.trials
     assert Path(killed.path, "killed").exists()
-    assert len(killed.history) == len(whole.history) == example.EPOCHS
+    assert len(notes(killed)[0]) == 2  # rank 0 started twice
+    assert len(whole.history) == len(killed.history) == example.EPOCHS
     losses = [[row["loss"] for row in trial.history] for trial in (whole, killed)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
