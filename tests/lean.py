@@ -26,4 +26,4 @@ def hide(names: tuple[str, ...] = DRIVER_ONLY) -> None:
         return listed(name)
 
     importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)  # type: ignore[method-assign,assignment]
-    importlib.metadata.Distribution.from_name = staticmethod(from_name)  # type: ignore[method-assign,assignment]
+    importlib.metadata.Distribution.from_name = staticmethod(from_name)  # type: ignore[method-assign]

@@ -364,8 +364,8 @@ class LoadsByItself(Fake):
     """Stands in for a model of chemprop's, whose method hands weights_only=False on by itself."""
 
     @classmethod
-    def load_from_checkpoint(cls, path, map_location=None, **kwargs):
-        return super().load_from_checkpoint(path, map_location, weights_only=False, **kwargs)
+    def load_from_checkpoint(cls, path, map_location=None, **kwargs):  # type: ignore[override]
+        return super().load_from_checkpoint(path, map_location, weights_only=False, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def test_a_class_that_decides_by_itself_what_a_checkpoint_may_hold_is_not_told(written):
