@@ -59,10 +59,12 @@ demo: setup
 test: setup horovod lint bench-short
 	$(UNIT) -m "not slow"
 	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
 
 test-full: setup horovod lint bench
 	$(UNIT)
 	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --lightning lightning $(TESTS)
 
 unit: setup
 	$(UNIT)
