@@ -295,10 +295,10 @@ def test_a_checkpoint_io_of_the_strategy_s_own_stays_and_may_not_be_contradicted
         no_trainer(strategy=strategy, plugins=[TorchCheckpointIO()])
 
 
-@pytest.mark.parametrize("version", ["1.6.5", "2.4.0", "2.7.0", "3.0.0rc1"])
+@pytest.mark.parametrize("version", ["1.6.5", "2.3.3", "2.7.0", "3.0.0rc1"])
 def test_a_lightning_that_is_too_old_or_too_new_is_an_error(version: str) -> None:
-    check_lightning("2.5.0")
-    with pytest.raises(StrategyError, match=f"and {version} is installed"):
+    check_lightning("2.4.0")
+    with pytest.raises(StrategyError, match=f"and {version} of \\w+ is installed"):
         check_lightning(version)
 
 
