@@ -13,7 +13,7 @@ TESTS := tests/unit tests/integration tests/chaos tests/cluster
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: help setup horovod demo test test-full unit browser lint format bench bench-short docs clean distclean
+.PHONY: help setup horovod demo test test-full unit browser lint format bench bench-short matrix matrix-short docs clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -25,6 +25,7 @@ help:
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
 	@echo "make bench      the benchmarks, printing their tables"
+	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix)"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
@@ -80,6 +81,13 @@ bench: setup
 
 bench-short: setup
 	set -e; for name in $(filter-out $(LONG),$(BENCHMARKS)) record_curves; do $(BIN)/python benchmarks/$$name.py --short; done
+
+# Environments of their own, made once each: scripts/matrix.py says how, and docs/versions.md what came of it.
+matrix: setup
+	$(BIN)/python scripts/matrix.py
+
+matrix-short: setup
+	$(BIN)/python scripts/matrix.py --short
 
 # The variable keeps a banner on the theme's future out of the output.
 docs: setup
