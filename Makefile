@@ -9,7 +9,10 @@ HOROVOD_STAMP := $(VENV)/.tunelight-horovod
 BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search importances reporting data nodes
 # Of these CI runs no short mode: each starts its peers' own processes, or clusters, one by one, which takes minutes.
 LONG := recovery pbt data nodes
-TESTS := tests/unit tests/integration tests/chaos tests/cluster
+# Those with Ray, one after another: their waits have limits, which two at a time on two cores come close to.
+TESTS := tests/integration tests/chaos tests/cluster
+# The unit tests start none, and share the cores; of a file all run in one process.
+UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
@@ -55,13 +58,15 @@ demo: setup
 
 # The tests come last, so that pytest's closing line is the last thing that a green run prints.
 test: setup horovod lint bench-short
+	$(UNIT) -m "not slow"
 	$(BIN)/python -m pytest -m "not slow" $(TESTS)
 
 test-full: setup horovod lint bench
+	$(UNIT)
 	$(BIN)/python -m pytest $(TESTS)
 
 unit: setup
-	$(BIN)/python -m pytest tests/unit
+	$(UNIT)
 
 # Needs Chromium, and is no part of `test`, where nothing may be skipped.
 browser: setup

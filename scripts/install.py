@@ -54,8 +54,9 @@ def uv_options(config: dict[str, str]) -> list[str]:
 
 def uv_environment(config: dict[str, str]) -> dict[str, str]:
     """Return this process's environment with what uv reads there and pip in its settings."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     names = {"cert": "SSL_CERT_FILE", "default-timeout": "UV_HTTP_TIMEOUT", "timeout": "UV_HTTP_TIMEOUT"}
-    return {name: config[setting] for setting, name in names.items() if setting in config} | dict(os.environ)
+    return {name: config[setting] for setting, name in names.items() if setting in config} | environment
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,17 +69,9 @@ def main(arguments: Sequence[str]) -> int:
             return subprocess.run([*pip, "install", *arguments], check=False).returncode
     listed = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=True).stdout
     config = read_config(listed)
-    command = [
-        sys.executable,
-        "-m",
-        "uv",
-        "pip",
-        "install",
-        "--python",
-        sys.executable,
-        *uv_options(config),
-        *arguments,
-    ]
+    # Bytecode as pip makes it, whatever the environment says: without any, Ray's agents take too long to start.
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--compile-bytecode", "--python", sys.executable]
+    command = [*uv, *uv_options(config), *arguments]
     return subprocess.run(command, env=uv_environment(config), check=False).returncode
 
 

@@ -17,6 +17,9 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests.flavours import PACKAGES
+from tunelight.compat.lightning import VARIABLE
+
 # Before anything imports Ray. A local start turns token authentication on and keeps its token in the home
 # folder, from where a later start takes it: with both set here, the order of tests decides nothing and
 # nothing is written to the home folder. Tests never attach to a Ray that somebody else runs.
@@ -28,6 +31,21 @@ os.environ.pop("RAY_ADDRESS", None)
 # A shell's background job ignores Ctrl-C, and so would the programs that tests interrupt: ignoring is inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a session run with either package of Lightning; without the option it is found out, as for a user."""
+    parser.addoption(
+        "--lightning", choices=PACKAGES, help="the package of Lightning to run with (else it is pytorch_lightning)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose before a test or a plugin imports Lightning."""
+    os.environ.pop(VARIABLE, None)
+    if chosen := config.getoption("--lightning"):
+        os.environ[VARIABLE] = chosen
+
 
 # Their asserts then say what was compared, as those in test files do.
 pytest.register_assert_rewrite("tests.contract", "tests.fakes")
@@ -92,6 +110,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder in ("integration", "chaos", "browser", "cluster"):
             if folder in Path(item.path).parts:
                 item.add_marker(folder)
+
+
+_following = pytest.StashKey[pytest.Item | None]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Note which test this process runs next: with several processes it is not the next one collected."""
+    item.session.stash[_following] = nextitem
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -210,9 +237,7 @@ def warm_gangs(request: pytest.FixtureRequest, ray4: Any) -> Iterator[Any]:
     from tunelight.gang.pool import pool
 
     yield pool
-    items = request.session.items
-    last = max(index for index, item in enumerate(items) if item.path == request.path)
-    if "warm_gangs" not in getattr(items[last + 1] if last + 1 < len(items) else None, "fixturenames", ()):
+    if "warm_gangs" not in getattr(request.session.stash[_following], "fixturenames", ()):
         pool.close()
 
 

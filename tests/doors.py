@@ -105,6 +105,7 @@ ROOMS: dict[str, Room] = {
         "datasets and caches for training code",
         names("messages errors compat settings session lightning"),
     ),
+    "integrations": Room("reports from the training loops of other libraries", names("errors session")),
     "sweep": Room(
         "run, resume, reproduce, check: wires the rooms",
         names(
@@ -173,8 +174,13 @@ LIBRARIES: dict[str, Libraries] = {
     "lightning.remote.tune": Libraries(
         names(TUNE), why="the way to Tune for a gang inside a function trainable, in the trial's process"
     ),
+    "integrations.transformers": Libraries(
+        names("transformers torch"), why="only training code that uses transformers imports it"
+    ),
     "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
-    "data.module": Libraries(names(LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"),
+    "data.module": Libraries(
+        names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"
+    ),
     "data.cached": Libraries(names("numpy"), late=names("cloudpickle filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),

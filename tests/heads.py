@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +45,9 @@ class Heads:
 
     def make(self, cls: type[GangTrainable], config: dict[str, Any], trial_id: str = "00000") -> GangTrainable:
         """Start a head for a trial."""
-        head = cls(self._told(config, trial_id), storage=self._storage_of(trial_id))
+        with warnings.catch_warnings():  # Ray's own, of its loggers; gone from 2.60 on
+            warnings.filterwarnings("ignore", "(?s).*UnifiedLogger", DeprecationWarning)
+            head = cls(self._told(config, trial_id), storage=self._storage_of(trial_id))
         self.made.append(head)
         return head
 

@@ -38,8 +38,7 @@ EPOCHS: Final = 6
 
 def _train(config: dict[str, Any]) -> None:
     """Train a few epochs on the digits; report val_loss, and a latency that the model's size stands for."""
-    import pytorch_lightning as pl
-
+    from tunelight.compat.lightning import pl
     from tunelight.digits import DigitsClassifier, DigitsData
 
     class Sized(DigitsClassifier):

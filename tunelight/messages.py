@@ -244,6 +244,8 @@ class Ended:
     error: WorkerError | None = None
     left_behind: tuple[str, ...] = ()
     """What the trial left behind that could not be cleaned up, such as threads."""
+    parted: bool = False
+    """True where the training code destroyed the gang's process group, so that the ranks must meet again."""
 
 
 @dataclass(frozen=True, slots=True)

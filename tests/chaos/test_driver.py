@@ -14,13 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
-import pytorch_lightning as pl
 import torch
 
 import tunelight as tl
+from tests import flavours
 from tests.integration.test_strategies import Small, data, trainer
 from tests.integration.training import Line, LineData
 from tunelight import errors
+from tunelight.compat.lightning import pl
 from tunelight.lightning.remote import driver
 
 
@@ -164,7 +165,7 @@ def _workers(family: list[psutil.Process]) -> list[psutil.Process]:
 )
 def test_a_driver_that_is_interrupted_or_killed_leaves_no_worker(tmp_path: Path, strategy: str, sent: int) -> None:
     script, log = tmp_path / "script.py", tmp_path / "log.txt"
-    script.write_text(SCRIPT.replace("STRATEGY", strategy))
+    script.write_text(flavours.written(SCRIPT).replace("STRATEGY", strategy))
     family: list[psutil.Process] = []
     with log.open("w") as out:
         process = subprocess.Popen([sys.executable, str(script)], stdout=out, stderr=out, cwd=tmp_path)

@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]  # generated
@@ -23,6 +22,7 @@ from ray.tune import Callback
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
 from tunelight import stores
+from tunelight.compat.lightning import pl
 from tunelight.record import read_lines
 
 TOLD = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")

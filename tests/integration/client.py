@@ -47,12 +47,12 @@ def head(port: str, _folder: str) -> None:
 
 def drive(port: str, folder: str) -> None:
     """Do with the client what a driver of the cluster's own does, and print what came of it as JSON."""
-    import pytorch_lightning as pl
     import ray
     import torch
 
     import tunelight as tl
     from tunelight import errors
+    from tunelight.compat.lightning import pl
     from tunelight.digits import DigitsClassifier, DigitsData
     from tunelight.gang.pool import pool
 

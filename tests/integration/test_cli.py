@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from pytorch_lightning.cli import LightningCLI
 
 import tunelight as tl
+from tests import flavours
 from tunelight.digits import DigitsClassifier, DigitsData
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
@@ -23,8 +23,10 @@ def no_arguments_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
 
 
-def cli(*args: str, run: bool = True) -> LightningCLI:
-    return LightningCLI(DigitsClassifier, DigitsData, seed_everything_default=False, run=run, args=list(args))
+def cli(*args: str, run: bool = True) -> Any:
+    return flavours.module("cli").LightningCLI(
+        DigitsClassifier, DigitsData, seed_everything_default=False, run=run, args=list(args)
+    )
 
 
 def settings(folder: Path) -> list[str]:

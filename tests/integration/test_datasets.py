@@ -89,9 +89,8 @@ def killed_once(config: dict[str, Any]) -> None:
     import os
     import signal
 
-    import pytorch_lightning as pl
-
     from tests.integration.feeding import Seen
+    from tunelight.compat.lightning import pl
 
     class Kill(pl.Callback):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
@@ -218,9 +217,9 @@ def test_trials_leave_room_for_preprocessing(ray4: Any, tmp_path: Path, parquet:
 
 @pytest.mark.slow
 def test_a_driver_without_a_sweep_feeds_a_gang(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
-    import pytorch_lightning as pl
     import ray
 
+    from tunelight.compat.lightning import pl
     from tunelight.digits import DigitsClassifier
 
     def pair(rows: Any) -> Any:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import tunelight as tl
-from tests import docs
+from tests import docs, flavours
 from tests.preludes import PRELUDES
 
 PYTHON_PAGES = [page for page in docs.pages() if any(block.language == "python" for block in docs.blocks(page))]
@@ -45,7 +45,7 @@ def carry_out(block: docs.Block, names: dict[str, Any]) -> None:
     """Run a block of Python, with what its notes say, in the names that the page has so far."""
     if "prelude" in block.notes:
         names.update(PRELUDES[block.notes["prelude"]]())
-    tree = ast.parse("\n" * (block.line - 1) + block.text)
+    tree = ast.parse("\n" * (block.line - 1) + flavours.written(block.text))
     if told := block.notes.get("with"):
         shortened = _With(told)
         tree = ast.fix_missing_locations(shortened.visit(tree))
@@ -117,7 +117,7 @@ def test_the_python_of_a_page_runs(page: str, ray4: Any, warm_gangs: Any, empty:
 @pytest.mark.parametrize("page", SHELL_PAGES)
 def test_the_commands_of_a_page_run(page: str, empty: Path) -> None:
     script = "\n".join(block.text for block in docs.blocks(page) if "run" in block.notes)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {**flavours.as_a_user(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-ec", script], env=environment, capture_output=True, text=True, timeout=540, check=False
     )
@@ -126,12 +126,10 @@ def test_the_commands_of_a_page_run(page: str, empty: Path) -> None:
 
 @pytest.mark.parametrize("block", YAML_OF_LIGHTNING, ids=str)
 def test_yaml_for_lightning_is_what_its_parser_takes(block: docs.Block, ray4: Any, empty: Path) -> None:
-    from pytorch_lightning.cli import LightningCLI
-
     from tunelight.digits import DigitsClassifier, DigitsData
 
     Path("config.yaml").write_text(block.text)
-    read = LightningCLI(
+    read = flavours.module("cli").LightningCLI(
         DigitsClassifier, DigitsData, seed_everything_default=False, run=False, args=["--config", "config.yaml"]
     )
     assert isinstance(read.trainer.strategy, tl.RayStrategy)

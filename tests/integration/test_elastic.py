@@ -66,7 +66,7 @@ def logged(config: dict[str, Any]) -> None:
     """Train for as long as it takes to grow, with loggers of every kind."""
     import time
 
-    from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+    from tunelight.compat.lightning import CSVLogger, TensorBoardLogger
 
     class Logged(Line):
         def on_train_epoch_start(self) -> None:

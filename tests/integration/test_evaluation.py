@@ -11,14 +11,12 @@ from typing import Any
 
 import cloudpickle
 import pytest
-import pytorch_lightning as pl
 import torch
 import torchmetrics
-from pytorch_lightning.callbacks import BasePredictionWriter, Callback
-from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from tests.conftest import share_holdings
+from tunelight.compat.lightning import BasePredictionWriter, Callback, pl
 from tunelight.errors import StrategyError
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
@@ -208,7 +206,7 @@ def smallest_of_several(make: Callable[..., pl.Trainer]) -> Any:
             (x, y), (u, v) = batch
             return super().validation_step((torch.cat([x, u]), torch.cat([y, v])), batch_idx)
 
-    both = CombinedLoader([loader(13), loader(5)], "min_size")
+    both = pl.utilities.combined_loader.CombinedLoader([loader(13), loader(5)], "min_size")
     return numbers(make().validate(Both(), both, verbose=False)[0])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,72 @@ def stuck(config: dict[str, Any]) -> None:
 
 def early(config: dict[str, Any]) -> None:
     raise ImportError("at its start")
+
+
+def as_torchrun_has_it(config: dict[str, Any]) -> None:
+    """Train two epochs of DDP by what the environment says, as a script written for torchrun does."""
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from lightning_fabric.plugins.environments import TorchElasticEnvironment
+    from torch.nn.parallel import DistributedDataParallel
+
+    import tunelight as tl
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    assert (rank, size) == (dist.get_rank(), dist.get_world_size())
+    ours = TorchElasticEnvironment()
+    assert ours.detect()
+    me = tl.get_context()
+    assert (ours.global_rank(), ours.world_size(), ours.local_rank(), ours.node_rank()) == (
+        me.rank, me.world_size, me.local_rank, me.node_rank,
+    )  # fmt: skip
+    x = torch.arange(32.0).reshape(32, 1)[rank::size] / 32
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
+    for epoch in range(2):
+        loss = torch.nn.functional.mse_loss(model(x), 2 * x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        weights = [torch.empty_like(model.module.weight) for _ in range(size)]
+        dist.all_gather(weights, model.module.weight.detach())
+        assert torch.equal(weights[0], weights[-1])
+        tl.report({"loss": loss, "epoch": epoch, "pid": os.getpid(), "store": os.environ["MASTER_PORT"]})
+    if config.get("ends"):
+        dist.destroy_process_group()
+    if config.get("again"):
+        dist.init_process_group("gloo")  # by the environment's variables alone
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+    os.environ["RANK"] = "7"  # put back for the next trial
+
+
+def by_hand(config: dict[str, Any]) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+
+
+def test_a_loop_written_for_torchrun_trains_and_may_destroy_its_group(warm: list[Gang], tmp_path: Path) -> None:
+    gang = take(warm)
+    pids, stores = [], []
+    for config in ({}, {"ends": True}, {"ends": True, "again": True}, {}):
+        reports, cause, _ = run(gang, tmp_path, as_torchrun_has_it, lr=0.1, **config)
+        assert cause is None
+        first, last = (report.metrics for report in reports)
+        assert last["loss"] < first["loss"]
+        pids.append(last["pid"])
+        stores.append(last["store"])
+    assert len(set(pids)) == 1  # the same warm process
+    assert [one == other for one, other in pairwise(stores)] == [True, False, False]  # met again where it had to
+
+
+def test_a_second_process_group_is_refused_with_advice(warm: list[Gang], tmp_path: Path) -> None:
+    _, cause, _ = run(take(warm), tmp_path, by_hand)
+    assert cause.type_name == "ValueError"
+    assert "only if torch.distributed.is_initialized() is False" in cause.traceback
 
 
 def test_ranks_meet_and_collectives_work(warm: list[Gang], tmp_path: Path) -> None:

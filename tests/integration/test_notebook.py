@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
+from tests import flavours
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "standalone.ipynb"
 CELL_LIMIT_S = 200
 """Several times what a cell needs on two cores; a loaded machine takes its time."""
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.timeout(400)
 def environment(tmp_path: Path) -> dict[str, str]:
     """Return the environment of a kernel that writes nothing to the home folder."""
     folders = {name: str(tmp_path / name.lower()) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")}
-    return {**os.environ, **folders}
+    return {**flavours.as_a_user(), **folders}
 
 
 def left_in(folder: Path) -> list[str]:
@@ -145,7 +146,7 @@ def fit(epochs):
 
 @pytest.mark.slow
 def test_an_interrupted_cell_ends_its_workers_within_seconds(kernel: Kernel, tmp_path: Path) -> None:
-    assert kernel.run(SETUP) is None, kernel.text
+    assert kernel.run(flavours.written(SETUP)) is None, kernel.text
     assert kernel.run("fit(100_000)", interrupt_at=r"(?s)process \d+\n.*process \d+\n") == "SystemExit"  # Lightning's
     assert kernel.interrupted is not None
     assert time.monotonic() - kernel.interrupted < 15

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
 import tunelight as tl
@@ -30,6 +29,7 @@ from tests.integration.parity import (
     weights,
 )
 from tunelight import errors
+from tunelight.compat.lightning import pl
 from tunelight.gang.placement import Location, arrange
 from tunelight.gang.spec import GangSpec
 from tunelight.resources import Reservation

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
 
 from tests.integration.parity import Boring, Tell, loader, same, strategy, trainer, weights
 from tunelight import errors
+from tunelight.compat.lightning import pl
 
 with warnings.catch_warnings():  # torch compiles a part of its distributed optimizers in a way that it deprecates
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DistributedSampler
 
+from tests import flavours
 from tests.integration.parity import (
     BACKENDS,
     EVERY_BACKEND,
@@ -27,6 +25,7 @@ from tests.integration.parity import (
     weights,
 )
 from tunelight import errors
+from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsClassifier, DigitsData, load_digits
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
@@ -48,7 +47,7 @@ def test_train(backend: str) -> None:
 @EVERY_BACKEND
 def test_load(backend: str, tmp_path: Path) -> None:
     """A checkpoint that was written on the workers loads on the driver, and the driver's on the workers."""
-    model, best = Boring(), ModelCheckpoint(dirpath=tmp_path)
+    model, best = Boring(), pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
     one = trainer(backend, callbacks=[best], enable_checkpointing=True)
     one.fit(model, loader())
     loaded = Boring.load_from_checkpoint(best.best_model_path)
@@ -79,7 +78,7 @@ def test_predict_has_an_accuracy_of_half_at_least(backend: str) -> None:
 
 @EVERY_BACKEND
 def test_early_stop(backend: str) -> None:
-    stop = EarlyStopping("val_loss", patience=2)
+    stop = pl.callbacks.EarlyStopping("val_loss", patience=2)
     one = trainer(backend, max_epochs=50, callbacks=[stop])
     one.fit(Boring(lr=0), loader(), loader())
     assert one.current_epoch == 3
@@ -157,7 +156,7 @@ class Remembering(Boring):
 
 @EVERY_BACKEND
 def test_the_best_checkpoint_of_an_early_stop_holds_what_the_model_keeps_in_it(backend: str, tmp_path: Path) -> None:
-    stop, best = EarlyStopping("val_loss", patience=2), ModelCheckpoint(dirpath=tmp_path)
+    stop, best = pl.callbacks.EarlyStopping("val_loss", patience=2), pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
     settings = {"max_epochs": 50, "num_sanity_val_steps": 0, "enable_checkpointing": True}
     trainer(backend, callbacks=[stop, best], **settings).fit(Remembering(lr=0), loader(), loader())
     assert Remembering.load_from_checkpoint(best.best_model_path).validations == stop.patience + 1
@@ -313,9 +312,8 @@ def test_validate_before_fit(backend: str) -> None:
 @BACKENDS
 def test_notebooks_are_fine(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning refuses some strategies there, when the Trainer is made."""
-    import pytorch_lightning.trainer.connectors.accelerator_connector as connector
-
+    connector = flavours.module("trainer.connectors.accelerator_connector")
     monkeypatch.setattr(connector, "_IS_INTERACTIVE", True)
     trainer(backend).fit(Boring(), loader())
-    with pytest.raises(MisconfigurationException, match="interactive"):
+    with pytest.raises(pl.utilities.exceptions.MisconfigurationException, match="interactive"):
         trainer("ddp_spawn")

@@ -9,10 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
 from tests.integration.parity import (
     BACKENDS,
@@ -26,6 +23,7 @@ from tests.integration.parity import (
     trainer,
     weights,
 )
+from tunelight.compat.lightning import CSVLogger, TensorBoardLogger, pl
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -33,7 +31,9 @@ pytestmark = pytest.mark.usefixtures("warm_gangs")
 @EVERY_BACKEND
 def test_checkpoint_callback(backend: str, tmp_path: Path) -> None:
     """Issue 219: what it knows on the workers, it knows on the driver."""
-    kept = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", monitor="val_loss", save_top_k=2, save_last=True)
+    kept = pl.callbacks.ModelCheckpoint(
+        dirpath=tmp_path, filename="{epoch}", monitor="val_loss", save_top_k=2, save_last=True
+    )
     model, one = Boring(), trainer(backend, max_epochs=3, callbacks=[kept], enable_checkpointing=True)
     one.fit(model, loader(), loader())
     assert {file.name for file in tmp_path.iterdir()} == {"epoch=1.ckpt", "epoch=2.ckpt", "last.ckpt"}
@@ -51,7 +51,7 @@ def test_best_model_path_exists_on_the_driver(backend: str, tmp_path: Path) -> N
     model = Boring()
     one = trainer(backend, default_root_dir=tmp_path, enable_checkpointing=True)
     one.fit(model, loader())
-    assert isinstance(one.checkpoint_callback, ModelCheckpoint)
+    assert isinstance(one.checkpoint_callback, pl.callbacks.ModelCheckpoint)
     best = Path(one.checkpoint_callback.best_model_path)
     assert best.is_file()
     assert tmp_path in best.parents

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -30,6 +29,7 @@ from tests.integration.parity import (
     trainer,
     weights,
 )
+from tunelight.compat.lightning import pl
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
 
 import tunelight as tl
 from tests.integration.parity import Boring, Tell, loader, same, strategy, trainer, weights
+from tunelight.compat.lightning import pl
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -42,7 +41,7 @@ def test_sharded_choice(tmp_path: Path) -> None:
 
 def fitted(folder: Path, **settings: Any) -> tuple[Boring, pl.Trainer, str]:
     """Fit on two workers; return model, Trainer and the path of the checkpoint that they wrote."""
-    model, kept = Boring(), ModelCheckpoint(dirpath=folder)
+    model, kept = Boring(), pl.callbacks.ModelCheckpoint(dirpath=folder)
     one = trainer("sharded", callbacks=[kept], enable_checkpointing=True, **settings)
     one.fit(model, loader())
     return model, one, kept.best_model_path
@@ -81,7 +80,7 @@ def test_sharded_resume(workers: int, tmp_path: Path) -> None:
     first, whole = Driven(), Driven()
     whole.load_state_dict(weights(first))
     trainer("auto", max_epochs=4).fit(whole, loader(32, 32), loader())
-    kept = ModelCheckpoint(dirpath=tmp_path)
+    kept = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
     half = trainer("sharded", max_epochs=2, callbacks=[kept], enable_checkpointing=True)
     half.fit(first, loader(32, 16))
     rest, ours = Driven(), strategy("sharded", workers)

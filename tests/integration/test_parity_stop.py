@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
 
 from tests.integration.parity import (
     BACKENDS,
@@ -25,6 +23,7 @@ from tests.integration.parity import (
     weights,
 )
 from tunelight import errors
+from tunelight.compat.lightning import pl
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -104,7 +103,7 @@ class Dying(Boring):
 
 def test_a_lost_worker_is_an_error_and_the_next_fit_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     """Issue 76: no hang, and new workers go on. tests/chaos/test_driver.py kills workers of each backend."""
-    kept = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}")
+    kept = pl.callbacks.ModelCheckpoint(dirpath=tmp_path, filename="{epoch}")
     fragile = strategy("ddp", failures=0)
     model, one = Dying(str(tmp_path)), trainer(fragile, max_epochs=2, callbacks=[kept], enable_checkpointing=True)
     began = time.monotonic()

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
@@ -19,6 +18,7 @@ import tunelight as tl
 from tests.integration.parity import BACKENDS, KINDS, Boring, lines, loader, note, same, trainer, weights
 from tests.integration.test_parity_stop import free_cpus
 from tunelight import errors
+from tunelight.compat.lightning import pl
 
 EPOCHS = 3
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
 
 import tunelight as tl
+from tunelight.compat.lightning import Callback, pl
 from tunelight.digits import DigitsClassifier, DigitsData
 from tunelight.record import read_record
 from tunelight.session.session import get_session

@@ -46,13 +46,11 @@ def gang_of(gangs: dict[Any, Gang], backend: str, workers: int) -> Gang:
 
 def train(config: dict[str, Any]) -> None:
     """Train with all that remembers something: the weights at the end go to the trial's folder."""
-    import pytorch_lightning as pl
     import torch
-    from pytorch_lightning.callbacks import EarlyStopping
-    from pytorch_lightning.loggers import CSVLogger
     from torch.utils.data import DataLoader, TensorDataset
 
     import tunelight as tl
+    from tunelight.compat.lightning import CSVLogger, pl
     from tunelight.settings.backends import BACKENDS
 
     class Net(pl.LightningModule):
@@ -97,7 +95,7 @@ def train(config: dict[str, Any]) -> None:
     seen = tl.TuneReportCheckpointCallback(config.get("metrics", ["loss"]), on=config.get("on", "validation_end"))
     trainer = pl.Trainer(
         max_epochs=3, accelerator="cpu", strategy=BACKENDS[me.backend].load_strategy()(), enable_checkpointing=False,
-        callbacks=[seen, EarlyStopping("loss", patience=50), Fault()], logger=CSVLogger(me.trial_dir),
+        callbacks=[seen, pl.callbacks.EarlyStopping("loss", patience=50), Fault()], logger=CSVLogger(me.trial_dir),
         log_every_n_steps=1, **config.get("trainer", {}),
     )  # fmt: skip
     model = Net()

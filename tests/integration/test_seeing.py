@@ -46,7 +46,7 @@ def test_the_record_says_who_trained_on_what_and_whether_it_was_warm(ray4: Any, 
 
 @pytest.mark.slow
 def test_a_logger_of_all_trials_has_a_run_for_each_with_its_configuration(ray4: Any, tmp_path: Path) -> None:
-    from pytorch_lightning.loggers import CSVLogger
+    from tunelight.compat.lightning import CSVLogger
 
     args = {"accelerator": "cpu", "logger": CSVLogger(tmp_path / "logs", name="line"), "log_every_n_steps": 1}
     results = sweep(tmp_path, trainer_args=args)

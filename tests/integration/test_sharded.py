@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import nn
 
 import tunelight as tl
 from tests.integration.test_strategies import Small, data, trainer
+from tunelight.compat.lightning import pl
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 

@@ -23,9 +23,7 @@ class StopAtTwo(FIFOScheduler):
 
 def watched(config: dict[str, Any]) -> None:
     """Train with min_epochs, and write down what happens on each rank."""
-    import pytorch_lightning as pl
-    from pytorch_lightning.callbacks import Callback
-    from pytorch_lightning.loggers import CSVLogger
+    from tunelight.compat.lightning import Callback, CSVLogger, pl
 
     context = tl.get_context()
     log = Path(context.trial_dir, f"rank-{context.rank}.txt")

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.tuner import Tuner
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
+from tests import flavours
 from tunelight import errors
+from tunelight.compat.lightning import pl
 from tunelight.lightning.remote import driver as drivers
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
@@ -449,7 +449,7 @@ def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
 
     model, numbers = Learning(), Loading()
     one = trainer(default_root_dir=tmp_path, max_epochs=9, callbacks=[pl.callbacks.Timer()])
-    tuner = Tuner(one)
+    tuner = flavours.module("tuner").Tuner(one)
     found = tuner.lr_find(model, data(64, 4), num_training=30)
     assert found is not None
     assert model.lr == found.suggestion() != 0.5

@@ -111,7 +111,7 @@ def test_an_unreported_metric_is_the_trials_error_and_names_those_that_were(ray4
 
 def test_a_trainer_without_our_strategy_is_caught(ray4: Any, tmp_path: Path) -> None:
     def alone(config: dict[str, Any]) -> None:
-        import pytorch_lightning as pl
+        from tunelight.compat.lightning import pl
 
         lone = pl.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, accelerator="cpu")
         lone.fit(Line(), datamodule=LineData())

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
 import tunelight as tl
+from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsClassifier, DigitsData
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import flavours
 from tunelight.zoo import generate_cifar10
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vit_cifar10.py"
@@ -21,8 +21,10 @@ slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def vit() -> Any:
-    return SimpleNamespace(**runpy.run_path(str(EXAMPLE)))
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    program = tmp_path_factory.mktemp("program") / EXAMPLE.name
+    program.write_text(flavours.written(EXAMPLE.read_text()))
+    return SimpleNamespace(**runpy.run_path(str(program)))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def test_a_gang_s_curve_is_that_of_one_process(ray4: Any, vit: Any, job: Any, al
 @pytest.mark.timeout(400)
 def test_the_program_takes_its_steps_and_says_that_its_images_are_generated(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE), "--size", "tiny", "--storage", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])}
+    environment = {**flavours.as_a_user(), "PYTHONPATH": str(EXAMPLE.parents[1])}
     run = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False, env=environment)
     assert run.returncode == 0, run.stderr
     assert "the images are GENERATED" in run.stdout

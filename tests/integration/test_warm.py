@@ -18,9 +18,9 @@ def messy(config: dict[str, Any]) -> None:
     import threading
     import warnings
 
-    import pytorch_lightning as pl
     import torch
-    from pytorch_lightning.callbacks import Callback
+
+    from tunelight.compat.lightning import Callback, pl
 
     if config["kind"] == "plain":
         state = {
@@ -74,7 +74,7 @@ def _children() -> list[Any]:
 def _trainers() -> int:
     import gc
 
-    import pytorch_lightning as pl
+    from tunelight.compat.lightning import pl
 
     gc.collect()
     return sum(isinstance(thing, pl.Trainer) for thing in gc.get_objects())

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning.cli import LightningCLI
 
 import tunelight as tl
+from tests import flavours
 from tests.integration.test_elastic import Halve
 from tests.integration.training import Line, LineData, saving
 from tests.unit.results.test_results import Writer
@@ -114,7 +114,7 @@ def test_an_exported_file_trains_the_winner_on_its_workers(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    done = LightningCLI(
+    done = flavours.module("cli").LightningCLI(
         DigitsClassifier, DigitsData, args=["fit", f"--config={exported}", f"--trainer.default_root_dir={tmp_path}"]
     )
     for seeded in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):  # by seed_everything in the file

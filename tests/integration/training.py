@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
+from tunelight.compat.lightning import pl
 from tunelight.settings.backends import BACKENDS
 
 

@@ -16,7 +16,10 @@ from tests.drawing import PICTURE, drawn
 
 ROOT = PACKAGE.parent
 
-BROUGHT_BY_USERS = {"IPython": "only a notebook has it, and brings its own"}
+BROUGHT_BY_USERS = {
+    "IPython": "only a notebook has it, and brings its own",
+    "transformers": "only training code that uses it imports what is made for it",
+}
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 13

@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 import torch
 
+from tests import flavours
 from tunelight.zoo import generate_cifar10
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vit_cifar10.py"
 
 
 @pytest.fixture(scope="module")
-def vit() -> Any:
-    return SimpleNamespace(**runpy.run_path(str(EXAMPLE)))
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    program = tmp_path_factory.mktemp("program") / EXAMPLE.name
+    program.write_text(flavours.written(EXAMPLE.read_text()))
+    return SimpleNamespace(**runpy.run_path(str(program)))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from tunelight.compat.ray import (
     PLUGINS_VARIABLE,
     TUNE_ENVIRONMENT,
     autoscaler_status,
+    check_ray_internals,
     is_client,
     local_cpus,
     runtime_env_fields,
@@ -98,6 +99,7 @@ def use_ray() -> None:
     """Use the Ray of this process, or RAY_ADDRESS; else start a local one, which ends with this process."""
     import ray
 
+    check_ray_internals("core")
     if not ray.is_initialized():
         _init_ray(None, None, 0)
 

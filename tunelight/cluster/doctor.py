@@ -19,6 +19,7 @@ import psutil
 from packaging.requirements import Requirement
 
 from tunelight.cluster.connect import nodes_of
+from tunelight.compat.ray import HOW_TO_GET_RAY, missing_internals, untested
 from tunelight.machine.network import OPTUNA_PORT, TENSORBOARD_PORT, is_free
 from tunelight.settings.backends import BACKENDS
 
@@ -29,6 +30,11 @@ _FILES: Final = 4096
 """How many open files a Ray with a dozen workers needs."""
 
 Verdict = Literal["ok", "note", "wrong"]
+_NO_SYSTEM: Final[tuple[Verdict, str]] = ("wrong", "tunelight runs on Linux: use a container or a virtual machine.")
+_SYSTEMS: Final[dict[str, tuple[Verdict, str]]] = {
+    "Linux": ("ok", ""),
+    "Darwin": ("note", "Not tested on macOS. Workers train on CPUs; one alone also with accelerator='mps'."),
+}
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,9 @@ def _machine() -> Iterator[Finding]:
     text = f"{os.cpu_count()} CPUs, {memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB memory free"
     few = (os.cpu_count() or 1) < 2
     yield Finding("machine", "note" if few else "ok", text, "One CPU trains gangs of one worker only." if few else "")
-    linux = platform.system() == "Linux"
-    yield Finding(
-        "system", "ok" if linux else "wrong", f"{platform.system()} {platform.release()}",
-        "" if linux else "tunelight runs on Linux: use a container or a virtual machine.",
-    )  # fmt: skip
+    system = platform.system()
+    level, advice = _SYSTEMS.get(system, _NO_SYSTEM)
+    yield Finding("system", level, f"{system} {platform.release()}", advice)
     yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = soft < _FILES
@@ -129,6 +133,10 @@ def _horovod() -> Iterator[Finding]:
 
 
 def _ray() -> Iterator[Finding]:
+    if (note := untested()) is not None:
+        yield Finding("ray", "note", note, HOW_TO_GET_RAY)
+    if lacking := missing_internals("core", "tune"):
+        yield Finding("ray", "wrong", f"lacks {', '.join(lacking)}", HOW_TO_GET_RAY)
     address = os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
         yield Finding("Ray", "ok", "no RAY_ADDRESS: a sweep starts a Ray of its own on this machine")

@@ -1,16 +1,27 @@
-"""Names of Ray that are private or undocumented: the only place in tunelight that uses them.
+"""Names of Ray that are private, undocumented, or differ between versions: the only place in tunelight that uses them.
 
-Each function says what it stands on and in which version of Ray that was read; tests/unit/compat/test_ray.py checks
-the installed Ray for every one of them, so that an upgrade fails there first. Ray is imported by the functions, not by
-this module. Classes that derive from one of Tune's (`GangTrainable`, `SweepTrial`, the schedulers, the simulator's
-controller) override and read its protected names where they stand; the same test checks those.
+Each function says what it stands on and in which version of Ray that was read; where versions differ, from which one on
+something holds. `INTERNALS` lists the names: `check_ray_internals` looks for them in the installed Ray before a sweep
+starts, and tests/unit/compat/test_ray.py does so with every version in `TESTED`. Ray is imported by the functions, not
+by this module. Classes that derive from one of Tune's (`GangTrainable`, `SweepTrial`, the schedulers, the simulator's
+controller) override and read its protected names where they stand; those are in the table too.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from tunelight.errors import VersionError
+
+TESTED: Final = ("2.43", "2.60")
+"""The oldest and the newest minor version of Ray that tunelight's tests were run with."""
 
 LOCAL_RAY: Final[Mapping[str, Any]] = {
     "_node_ip_address": "127.0.0.1",
@@ -40,6 +51,152 @@ RESULT_DUPLICATE: Final = "__duplicate__"
 TRAINING_ITERATION: Final = "training_iteration"
 TRIAL_ID: Final = "trial_id"
 """Keys of Tune's results: ``ray.tune.result``, undocumented, read in 2.60.0."""
+
+
+# --- the installed version --------------------------------------------------------------------------------
+
+Part = Literal["core", "tune", "data", "simulation"]
+
+
+@dataclass(frozen=True)
+class Internal:
+    """A name of Ray that is private or undocumented, and what tunelight expects of it.
+
+    ``takes``: parameters of a function; ``sets``: attributes of a class's instances. Both are separated by spaces.
+    """
+
+    module: str
+    name: str
+    takes: str = ""
+    sets: str = ""
+
+    def missing(self) -> Iterator[str]:
+        """Yield what of it the installed Ray lacks. Imports ``module``."""
+        known = f"{self.module}.{self.name}"
+        try:
+            value: Any = importlib.import_module(self.module)
+            for part in self.name.split("."):
+                value = getattr(value, part)
+        except (ImportError, AttributeError):
+            yield known
+            return
+        if self.takes:
+            parameters = inspect.signature(value).parameters
+            yield from (f"the argument {name} of {known}" for name in self.takes.split() if name not in parameters)
+        if self.sets:
+            # The names that the code of its constructor mentions: no instance is made.
+            mentioned = {*dir(value), *value.__init__.__code__.co_names}
+            yield from (f"{known}.{name}" for name in self.sets.split() if name not in mentioned)
+
+
+_CONTROLLER: Final = "ray.tune.execution.tune_controller"
+
+INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
+    "core": (
+        Internal("ray._private.state", "actors", takes="actor_id"),
+        Internal("ray._private.state", "available_resources_per_node"),
+        Internal("ray._private.state", "state.get_draining_nodes"),
+        Internal("ray._private.utils", "get_num_cpus", takes="override_docker_cpu_warning"),
+        Internal("ray._private.worker", "_global_node"),
+        Internal("ray._private.node", "Node.get_session_dir_path"),
+        Internal("ray.experimental.internal_kv", "_internal_kv_get"),
+        Internal("ray.util.client", "ray.is_connected"),
+    ),
+    "tune": (
+        Internal("ray.tune", "Trainable.reset_config"),
+        Internal("ray.tune", "Trainable.load_checkpoint"),
+        Internal("ray.tune", "Trainable.save_checkpoint"),
+        Internal("ray.tune", "Trainable.cleanup"),
+        Internal("ray.tune", "Trainable", sets="logdir trial_id _storage _iteration"),
+        Internal(
+            "ray.tune.experiment",
+            "Trial",
+            takes="stub",
+            sets=(
+                "temporary_state run_metadata _default_result_or_future _default_placement_group_factory "
+                "create_placement_group_factory update_last_result get_json_state set_config"
+            ),
+        ),
+        Internal("ray.tune.schedulers", "SCHEDULER_IMPORT"),
+        Internal("ray.tune.schedulers", "TrialScheduler._supports_buffered_results"),
+        Internal("ray.tune.trainable.trainable_fn_utils", "_in_tune_session"),
+        Internal("ray.tune.utils", "flatten_dict"),
+        Internal("ray.tune.utils.resource_updater", "_ResourceUpdater.get_num_cpus"),
+        Internal("ray.tune.utils.resource_updater", "_ResourceUpdater.get_num_gpus"),
+        Internal(_CONTROLLER, "TuneController", sets="_resource_updater"),
+        Internal(_CONTROLLER, "TuneController._cleanup_cached_actors", takes="force_all"),
+        Internal(_CONTROLLER, "TrialRunnerWrapper", sets="_tune_controller"),
+    ),
+    "data": (
+        Internal("ray.data.dataset", "MaterializedDataset"),
+        Internal("ray.data._internal.iterator.stream_split_iterator", "StreamSplitDataIterator", sets="_coord_actor"),
+    ),
+    "simulation": (
+        Internal(_CONTROLLER, "_FutureTrainingResult.resolve", takes="block"),
+        Internal(
+            _CONTROLLER,
+            "TuneController",
+            takes="resource_manager_factory",
+            sets=(
+                "_actor_cache _actor_manager _actor_failed _actor_started _actor_stopped _actor_to_trial "
+                "_cleanup_stopping_actors _create_checkpoint_manager _mark_trial_to_checkpoint "
+                "_max_pending_trials _maybe_reuse_cached_actor _on_saving_result _on_trial_reset "
+                "_paused_trials _pending_trials _print_trial_errors _resetting_trials _running_trials "
+                "_schedule_trial_actor _schedule_trial_reset _schedule_trial_save _schedule_trial_task "
+                "_search_alg _set_trial_status _trial_task_failure _trial_to_actor _update_trial_queue "
+                "_validate_result_metrics _wrapped"
+            ),
+        ),
+    ),
+}
+"""Every private or undocumented name of Ray, by the part of tunelight that needs it."""
+
+
+def missing_internals(*parts: Part) -> list[str]:
+    """Return the names of ``INTERNALS`` that the installed Ray lacks."""
+    return [what for part in parts for name in INTERNALS[part] for what in name.missing()]
+
+
+HOW_TO_GET_RAY: Final = (
+    f"tunelight was tested with Ray {TESTED[0]} to {TESTED[1]}: pip install 'ray[client,tune]=={TESTED[1]}.*', or "
+    "upgrade tunelight."
+)
+
+
+@functools.cache
+def check_ray_internals(*parts: Part) -> None:
+    """Check the installed Ray for the names that ``parts`` of tunelight need; warn of a version that was not tested.
+
+    Only once a process for the same parts. Raises: VersionError, with all names that are missing.
+    """
+    import ray
+
+    if (note := untested()) is not None:
+        _warn(note)
+    if missing := missing_internals(*parts):
+        raise VersionError(
+            f"Ray {ray.__version__} is installed, and lacks what tunelight needs of it: {', '.join(missing)}. "
+            f"{HOW_TO_GET_RAY}"
+        )
+
+
+@functools.cache
+def _warn(note: str) -> None:
+    warnings.warn(f"tunelight was {note}.", stacklevel=4)
+
+
+def untested() -> str | None:
+    """Return "not tested with Ray 2.61; ..." where the installed version is outside of ``TESTED``, else None."""
+    import ray
+
+    version = ".".join(ray.__version__.split(".")[:2])
+    if _numbers(TESTED[0]) <= _numbers(version) <= _numbers(TESTED[1]):
+        return None
+    return f"not tested with Ray {version}; tested: {TESTED[0]} to {TESTED[1]}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 # --- the cluster ------------------------------------------------------------------------------------------
@@ -205,6 +362,17 @@ def schedulers_by_name() -> Mapping[str, Any]:
     return known
 
 
+def quantizes_by_index() -> bool:
+    """Tell whether the sampler inside of ``Quantized`` is asked for whole numbers in steps: "5" is 50 where q is 10.
+
+    From 2.60 on; before, it is asked for the values themselves. ``ray.tune.search.sample.Quantized._grid_index``, read
+    in 2.59.0 and 2.60.0.
+    """
+    from ray.tune.search.sample import Quantized
+
+    return hasattr(Quantized, "_grid_index")
+
+
 def in_function_trainable() -> bool:
     """Tell whether this process runs a function trainable of Tune.
 
@@ -226,10 +394,45 @@ def split_coordinator(shard: Any) -> Any:
     return shard._coord_actor
 
 
-def set_execution_index(context: Any, index: int) -> None:
-    """Set how often Ray Data takes a dataset for executed already, which it mixes into its seeds.
+def shuffled_each_pass(dataset: Any, seed: int, epoch: int) -> Any:
+    """Return a dataset whose blocks are in another order at each reading, fixed by seed and number of the pass.
 
-    ``DataContext._execution_idx``, read in 2.60.0.
+    The first pass is ``epoch``; call `start_at_pass` too. ``ray.data.RandomSeedConfig``, from 2.55 on. Before, Ray Data
+    calls ``random.seed`` with what it was given in each pass, read in 2.43.0 and 2.54.1.
+    """
+    from ray import data
+
+    if hasattr(data, "RandomSeedConfig"):
+        return dataset.randomize_block_order(seed=data.RandomSeedConfig(seed, reseed_after_execution=True))
+    return dataset.randomize_block_order(seed=_SeedOfPasses(seed, epoch))
+
+
+class _SeedOfPasses(str):
+    """A seed that is another one each time that ``random.seed`` is called with it.
+
+    It refuses what is neither number nor text, and asks text for its bytes. Read in Python 3.11.7 and 3.13.0.
+    """
+
+    epoch: int
+
+    def __new__(cls, seed: int, epoch: int) -> _SeedOfPasses:
+        made = super().__new__(cls, seed)
+        made.epoch = epoch
+        return made
+
+    def __reduce__(self) -> Any:
+        return _SeedOfPasses, (int(self), self.epoch)
+
+    def encode(self, *_: Any) -> bytes:
+        """Return the seed of the next pass."""
+        self.epoch += 1
+        return f"{self!s} {self.epoch}".encode()
+
+
+def start_at_pass(context: Any, index: int) -> None:
+    """Set how often Ray Data takes a dataset for read already, which it mixes into its seeds.
+
+    ``DataContext._execution_idx``, read in 2.60.0; from 2.55 on for the order of blocks. Without effect before.
     """
     context._execution_idx = index
 
@@ -242,3 +445,51 @@ def is_materialized(dataset: Any) -> bool:
     from ray.data.dataset import MaterializedDataset
 
     return isinstance(dataset, MaterializedDataset)
+
+
+@functools.cache
+def arrow_to_tensors() -> Callable[[Any], Any] | None:
+    """Return Ray Data's function that makes a dict of tensors of an Arrow table; None before 2.57.
+
+    ``ray.data.collate_fn.DefaultCollateFn``, from 2.47 on, depends on the device before it takes ``combine_chunks``.
+    """
+    try:
+        from ray.data.collate_fn import DefaultCollateFn
+    except ImportError:
+        return None
+    if "combine_chunks" not in inspect.signature(DefaultCollateFn).parameters:
+        return None
+    collate: Callable[[Any], Any] = DefaultCollateFn(combine_chunks=True, num_workers=0)
+    return collate
+
+
+def torch_batches(
+    shard: Any, collate: Callable[[Any], Any], batch_format: str, device: Any, **arguments: Any
+) -> Iterator[Any]:
+    """Iterate over a shard's batches, on ``device``: what ``collate`` makes of rows in ``batch_format``.
+
+    ``batch_format`` is "numpy", or "pyarrow" where there is `arrow_to_tensors`. From 2.57 on ``iter_torch_batches``
+    takes ``device`` and ``collate_fn`` together. Before, ``_iter_batches`` takes ``_collate_fn`` and ``_finalize_fn``,
+    and so does ``iter_batches`` before 2.47; read in 2.43.0, 2.49.2 and 2.54.1.
+    """
+    if arrow_to_tensors() is None:
+        from tunelight.compat.lightning import move_data_to_device
+
+        read = getattr(shard, "_iter_batches", shard.iter_batches)
+        return iter(
+            read(
+                batch_format=batch_format,
+                _collate_fn=collate,
+                _finalize_fn=lambda batch: move_data_to_device(batch, device),
+                **arguments,
+            )
+        )
+    from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
+
+    base: Any = ArrowBatchCollateFn if batch_format == "pyarrow" else NumpyBatchCollateFn
+
+    class Collate(base):  # type: ignore[misc]
+        def __call__(self, batch: Any) -> Any:
+            return collate(batch)
+
+    return iter(shard.iter_torch_batches(collate_fn=Collate(), device=device, **arguments))

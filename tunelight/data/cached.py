@@ -3,6 +3,7 @@
 The result is pickled into an anonymous file in memory (memfd), tensors and arrays as raw bytes. Other workers of the
 node map that file through /proc of the process that made it, so that nothing is left on a disk, and the memory is freed
 when the last process that holds it ends. Each call maps the file anew, copy on write: changes in place stay local.
+macOS has no such files: there each worker loads for itself, once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import inspect
 import mmap
 import os
 import pickle
+import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -234,7 +236,7 @@ def _written(function: Any, value: Any, key: str) -> _Kept:
         ) from error
     parts = [*packed.storages, *packed.buffers]
     head = pickle.dumps((packed.data, len(packed.storages), [part.nbytes for part in parts]))
-    file = os.memfd_create(f"{_NAME}{key}")
+    file = _file_in_memory(f"{_NAME}{key}")
     try:
         size = 8 + len(head)
         with os.fdopen(os.dup(file), "wb") as out:
@@ -248,6 +250,14 @@ def _written(function: Any, value: Any, key: str) -> _Kept:
         os.close(file)
         raise
     return _Kept(file, size)
+
+
+def _file_in_memory(name: str) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    # macOS has neither this nor /proc, through which other workers would find it: each loads for itself there.
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def _read(kept: _Kept) -> Any:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import pl
+from tunelight.compat.ray import arrow_to_tensors, torch_batches
 from tunelight.data.server import task_errors
 from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard
 from tunelight.errors import DataError, SettingsError, unknown
@@ -35,40 +37,29 @@ class Reading:
     collate_fn: Collate | None
     prefetch_batches: int
 
-    def arguments(self, device: torch.device) -> dict[str, Any]:
-        """Return the arguments of Ray Data's iter_torch_batches for batches on ``device``."""
-        return {
-            "batch_size": self.batch_size,
-            "prefetch_batches": self.prefetch_batches,
-            "device": device,
-            "collate_fn": self.collate(),
-        }
+    def batches(self, shard: Any, device: torch.device, **more: Any) -> Iterator[Any]:
+        """Iterate over the batches of Ray Data's iterator, as tensors on ``device``; ``more``: shuffling, drop_last."""
+        sizes = {"batch_size": self.batch_size, "prefetch_batches": self.prefetch_batches}
+        return torch_batches(shard, self.collate, self.format, device, **sizes, **more)
 
     @property
     def format(self) -> str:
         """Ray Data's name for the format of the batches that ``collate`` takes."""
-        return "pyarrow" if self.collate_fn is None else "numpy"
+        return "numpy" if self.collate_fn is not None or arrow_to_tensors() is None else "pyarrow"
 
-    def collate(self) -> Any:
-        """Return the function that makes tensors of rows, of the kind that Ray Data wants."""
-        from ray.data.collate_fn import DefaultCollateFn, NumpyBatchCollateFn  # seconds, and an extra
-
-        reading = self
-
-        class Tensors(DefaultCollateFn):
-            def __call__(self, batch: Any) -> Any:
-                batch = batch.select(reading.chosen(batch.column_names))
-                try:
-                    return super().__call__(batch)
-                except (TypeError, RuntimeError, ValueError) as error:
-                    raise reading.no_tensors(batch, error) from error
-
-        class Own(NumpyBatchCollateFn):
-            def __call__(self, batch: dict[str, Any]) -> Any:
-                assert reading.collate_fn is not None  # as below
-                return reading.collate_fn({name: batch[name] for name in reading.chosen(list(batch))})
-
-        return Tensors(combine_chunks=True, num_workers=0) if self.collate_fn is None else Own()
+    def collate(self, batch: Any) -> Any:
+        """Return what the model gets of a batch of rows: tensors by column, or what the user's function makes of it."""
+        if self.collate_fn is not None:
+            return self.collate_fn({name: batch[name] for name in self.chosen(list(batch))})
+        by_ray = arrow_to_tensors()
+        if by_ray is None:
+            batch = {name: batch[name] for name in self.chosen(list(batch))}
+        else:
+            batch = batch.select(self.chosen(batch.column_names))
+        try:
+            return {name: _tensor(batch[name]) for name in batch} if by_ray is None else by_ray(batch)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise self.no_tensors(batch, error) from error
 
     def chosen(self, there: Sequence[str]) -> list[str]:
         """Return the columns to read out of those in ``there``. Raises: DataError."""
@@ -80,7 +71,10 @@ class Reading:
     @staticmethod
     def no_tensors(batch: Any, error: Exception) -> DataError:
         """Return the error for columns that cannot be tensors: text, and lists of different lengths."""
-        there = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
+        if isinstance(batch, Mapping):
+            there = ", ".join(f"{name}: {getattr(column, 'dtype', 'list')}" for name, column in batch.items())
+        else:
+            there = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
         return DataError(
             f"No tensors can be made of the dataset's columns ({there}): {error} Name those that the model needs, "
             "columns=('image', 'label'), or make a batch of them yourself: collate_fn=."
@@ -91,6 +85,12 @@ class Reading:
         if self.columns is None or self.collate_fn is not None:
             return batch
         return tuple(batch[name] for name in self.columns)
+
+
+def _tensor(column: Any) -> torch.Tensor:
+    """Return a tensor of a NumPy array, or of an array of arrays of the same shape."""
+    whole = np.stack(column) if column.dtype == object else column
+    return torch.from_numpy(whole if whole.flags.writeable else whole.copy())
 
 
 class RayDataModule(pl.LightningDataModule):
@@ -301,9 +301,7 @@ class ShardLoader:
         shuffled = (
             {"local_shuffle_buffer_size": self._buffer, "local_shuffle_seed": self._order()} if self._buffer else {}
         )
-        batches = self._shard.iter_torch_batches(
-            **self._reading.arguments(self._device), drop_last=self._drop_last, **shuffled
-        )
+        batches = self._reading.batches(self._shard, self._device, drop_last=self._drop_last, **shuffled)
         count = 0
         with task_errors(f"The shard of rank {self._rank}"):
             for batch in batches:
@@ -331,7 +329,6 @@ class FullLoader:
     def __init__(self, dataset: Any, reading: Reading) -> None:
         self._dataset, self.reading = dataset, reading
         self._rows = int(dataset.count())
-        self._collate = reading.collate()
 
     def __len__(self) -> int:
         return math.ceil(self._rows / self.reading.batch_size)
@@ -341,7 +338,7 @@ class FullLoader:
 
     def made(self, rows: Any) -> Any:
         """Return the batch made of raw rows."""
-        return self.reading.finished(self._collate(rows))
+        return self.reading.finished(self.reading.collate(rows))
 
     def raw(self) -> Iterator[Any]:
         """Yield raw batches; only the rank that a batch is for makes tensors of it."""

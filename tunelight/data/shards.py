@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tunelight.compat.ray import is_materialized, set_execution_index, split_coordinator
+from tunelight.compat.ray import is_materialized, shuffled_each_pass, split_coordinator, start_at_pass
 from tunelight.data.server import check_rows, materialized, ray_data, task_errors
 from tunelight.errors import DataError, unknown
 from tunelight.session.session import Session, current
@@ -59,7 +59,7 @@ def open_shard(
         dataset = _resolved(source, session)
         rows = int(dataset.count()) if is_materialized(dataset) and preprocess is None else None
         check_rows(_name_of(source), rows, ranks)
-        iterators = _split(_shuffled(dataset, _seed(seed, session)), preprocess, ranks, epoch)
+        iterators = _split(_shuffled(dataset, _seed(seed, session), epoch), preprocess, ranks, epoch)
         if session is not None and session.shared is not None:
             session.shared.at_end(lambda: close_shard(iterators[0]))
         return iterators, None if rows is None else rows // ranks
@@ -144,13 +144,11 @@ def _from_sweep(name: str, session: Session | None) -> Any:
     return ray.get(datasets.server.get.remote(name), timeout=_GET_LIMIT_S)
 
 
-def _shuffled(dataset: Any, seed: int) -> Any:
+def _shuffled(dataset: Any, seed: int, epoch: int) -> Any:
     """Return a dataset whose blocks are in a different order each epoch, if it is cached."""
-    from ray.data import RandomSeedConfig  # seconds, and an extra
-
     if not is_materialized(dataset):  # shuffling would read it to its end before the first block is handed out
         return dataset
-    return dataset.randomize_block_order(seed=RandomSeedConfig(seed, reseed_after_execution=True))
+    return shuffled_each_pass(dataset, seed, epoch)
 
 
 def _split(dataset: Any, preprocess: Preprocess | None, ranks: int, epoch: int) -> list[Any]:
@@ -158,7 +156,7 @@ def _split(dataset: Any, preprocess: Preprocess | None, ranks: int, epoch: int) 
     made = _preprocessed(dataset, preprocess)
     context = made.context
     context.execution_options.preserve_order = True
-    set_execution_index(context, epoch)
+    start_at_pass(context, epoch)
     return list(made.streaming_split(ranks, equal=True))
 
 

@@ -263,7 +263,7 @@ class Gang:
 
     def _note_end(self, ended: Ended) -> None:
         self._ended[ended.rank] = ended
-        if ended.error is not None:
+        if ended.error is not None or ended.parted:
             self._members.met = False
         if ended.left_behind:
             self._members.lose(ended.rank, f"rank {ended.rank} left {'; '.join(ended.left_behind)}")

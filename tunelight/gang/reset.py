@@ -2,7 +2,7 @@
 
 Reset: environment, working directory, random generators (seeded anew), default dtype and device,
 deterministic, cudnn, matmul and anomaly flags, thread count, warning filters, logging levels, child
-processes, threads, CUDA memory, cycles that hold a Trainer. Not reset, since they cannot be
+processes, threads, CUDA memory, cycles that hold a Trainer, Accelerate's state. Not reset, since they cannot be
 known from outside: module globals, class attributes, monkey patches (``reuse_gangs=False`` is for these).
 """
 
@@ -21,6 +21,8 @@ from contextlib import suppress
 from typing import Any
 
 import psutil
+
+from tunelight.compat.accelerate import forget_states
 
 _THREAD_LIMIT_S = 1.0
 _DAEMON_THREADS_LEFT = 16
@@ -111,6 +113,7 @@ class CleanState:
             if read() != value:
                 write(value)
         torch.set_default_device(None)
+        forget_states()
         for name in os.environ.keys() - self._environ.keys():
             del os.environ[name]
         os.environ.update({name: value for name, value in self._environ.items() if os.environ.get(name) != value})

@@ -230,12 +230,12 @@ class GangWorker:
                 if ended.error is not None:
                     post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
                 self._left = self._clean.restore()
-                self._rendezvous.tidy()
+                parted = not self._rendezvous.tidy()
             if task.terminal is None:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
                 bring_home(task.trial_dir, began, over=first and ended.error is None)
             if ended.error is None:
-                post(Ended(ended.rank, ended.stopped, left_behind=self._left))
+                post(Ended(ended.rank, ended.stopped, left_behind=self._left, parted=parted))
         except BaseException as error:  # noqa: BLE001 - the head must know of any error
             self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
             if ended is None or ended.error is None:
@@ -296,6 +296,8 @@ class GangWorker:
         first = channel.failed_first(self._rank)
         self._rendezvous.leave()
         secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
+        if advice := self._rendezvous.advice(error):
+            error.add_note(advice)
         described = self._describe(error, secondary=secondary, carry=job)
         if not job:  # a driver raises the error of its job
             sys.stderr.write(described.traceback)  # to the trial's log, where people look first

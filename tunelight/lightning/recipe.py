@@ -31,11 +31,12 @@ class Recipe:
         from tunelight.session.session import get_context
 
         parts = split_config(config)
-        strategy = BACKENDS[get_context().backend].load_strategy()
-        args: dict[str, Any] = {"strategy": strategy(), "enable_checkpointing": False}
+        context = get_context()
+        args: dict[str, Any] = {"enable_checkpointing": False}
         if self.max_epochs is not None:
             args["max_epochs"] = self.max_epochs
         args |= dict(self.trainer_args) | parts["trainer"]
+        args = with_device(args, BACKENDS[context.backend].load_strategy(), on_gpu=context.gpu is not None)
         if "logger" in args:
             args["logger"] = _made(args["logger"])
         callbacks = args.get("callbacks") or []
@@ -44,6 +45,17 @@ class Recipe:
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
         pl.Trainer(**args).fit(module, datamodule=data)
+
+
+def with_device(args: Mapping[str, Any], strategy: Callable[[], Any], *, on_gpu: bool) -> dict[str, Any]:
+    """Return a Trainer's arguments with the worker's strategy and accelerator, where they do not say another."""
+    if str(args.get("accelerator")).lower() == "mps":
+        # One worker alone, as checked before the sweep: Lightning refuses the DDP family there.
+        return {"strategy": "auto", **args}
+    if "strategy" not in args and not on_gpu:
+        # Left to itself, Lightning takes MPS where it sees it, and refuses the strategy then.
+        args = {**args, "accelerator": "cpu"}
+    return {"strategy": strategy(), **args} if "strategy" not in args else dict(args)
 
 
 def payload(settings: Settings) -> bytes:

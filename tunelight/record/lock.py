@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from tunelight import stores
 from tunelight.errors import StorageError
+from tunelight.machine.processes import is_running
 from tunelight.record.names import LOCK_FILE, why
 from tunelight.record.remote import pull_lock, push_lock
 
@@ -94,7 +95,7 @@ def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
     if not isinstance(holder.get("pid"), int):
         return None
     host, pid = str(holder.get("host", "?")), holder["pid"]
-    return Driver(host, pid, age < STALE_S and (host != _host() or Path("/proc", str(pid)).exists()))
+    return Driver(host, pid, age < STALE_S and (host != _host() or is_running(pid)))
 
 
 def _claim(file: int, path: Path) -> None:

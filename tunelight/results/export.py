@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,6 +86,12 @@ def copy_checkpoint(source: Path, path: Path) -> Path:
     return target
 
 
+def refused(error: pickle.UnpicklingError) -> str:
+    """Return what torch refused to load, without the advice on torch.load that torch gives at length."""
+    found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+    return str(error) if found is None else f"it holds {found[1]}"
+
+
 def _write_weights(source: Path, target: Path) -> None:
     """Write the tensors of a checkpoint's ``state_dict`` as safetensors; shared memory is copied."""
     import torch  # whoever only reads results need not wait for torch
@@ -99,7 +106,7 @@ def _write_weights(source: Path, target: Path) -> None:
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{source} was copied, but its weights were not written to {target}: it holds more than weights and plain "
-            f"data, and opening it would run code ({error}). load_model(weights_only=False) opens it."
+            f"data, and opening it would run code ({refused(error)}). load_model(weights_only=False) opens it."
         ) from error
     except (OSError, RuntimeError, ValueError, AttributeError) as error:  # no checkpoint of torch's; a full disk
         raise CheckpointError(f"The weights in {source} cannot be written to {target}: {error}") from error

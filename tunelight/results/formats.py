@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tunelight.compat.lightning import FABRIC
 from tunelight.errors import SettingsError
 from tunelight.record import to_yaml
 from tunelight.resources import reserve
@@ -148,8 +149,16 @@ def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def _lightning(told: Mapping[str, Any]) -> str:
-    """Return the package of Lightning that a sweep was written with; sweeps of 0.1 do not name theirs."""
-    return str(told.get("lightning") or "pytorch_lightning")
+    """Return the package of Lightning that a sweep was written with; sweeps of 0.1 do not name theirs.
+
+    Raises: SettingsError for any other name, for this one becomes code.
+    """
+    name = str(told.get("lightning") or "pytorch_lightning")
+    if name not in FABRIC:
+        raise SettingsError(
+            f"The sweep's record names the package {name!r} as its Lightning; there are: {', '.join(FABRIC)}."
+        )
+    return name
 
 
 def _strategy(told: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import TrialState
-from tunelight.results.export import copy_checkpoint, export, format_of
+from tunelight.results.export import copy_checkpoint, export, format_of, refused
 from tunelight.settings import load_object, paired
 
 _PREFIX: Final = "model."
@@ -185,10 +185,14 @@ class TrialResult:
             has_arguments = "hyper_parameters" in saved
             del saved
             arguments = kwargs if has_arguments else {**self._model_arguments(cls), **kwargs}
-            return cls.load_from_checkpoint(path, map_location="cpu", weights_only=weights_only, **arguments)
+            # Some packages' own method decides about weights_only, and Lightning's knows it from 2.6 on. What the file
+            # holds was settled above.
+            if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
+                arguments = {**arguments, "weights_only": weights_only}
+            return cls.load_from_checkpoint(path, map_location="cpu", **arguments)
         except pickle.UnpicklingError as error:
             raise CheckpointError(
-                f"{path} holds more than weights and plain data, and opening it would run code: {error}. If "
+                f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
                 "you trust it, call load_model(weights_only=False)."
             ) from error
         except (OSError, RuntimeError, TypeError, KeyError) as error:

@@ -34,11 +34,14 @@ def check_trainer_argument(
             "tl.RayStrategy(find_unused_parameters=True) for example."
         )
     if name == "accelerator" and isinstance(value, str) and value.lower() not in (_ON_GPUS if gpus else _ON_CPUS):
-        wanted = (
-            "no worker holds a GPU. Say gpus_per_worker=1, and leave the accelerator out"
-            if value.lower() in _ON_GPUS
-            else "workers train on CPUs, or with gpus_per_worker=1 on GPUs. Leave it out"
-        )
+        if value.lower() == "mps":
+            if alone and not gpus:
+                return  # an Apple GPU, which Ray does not count
+            wanted = "an Apple GPU trains one worker alone. Say workers=1, or leave it out: more workers train on CPUs"
+        elif value.lower() in _ON_GPUS:
+            wanted = "no worker holds a GPU. Say gpus_per_worker=1, and leave the accelerator out"
+        else:
+            wanted = "workers train on CPUs, or with gpus_per_worker=1 on GPUs. Leave it out"
         raise SettingsError(f"The Trainer gets accelerator={value!r}, but {wanted}.")
     if name in ("devices", "num_nodes") and value not in (1, "1", -1, "-1", "auto"):
         raise SettingsError(

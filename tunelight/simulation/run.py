@@ -16,6 +16,7 @@ from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingSchedul
 from ray.tune.search import Searcher
 
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.ray import check_ray_internals
 from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
@@ -121,6 +122,7 @@ def simulate(
 
     Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
     """
+    check_ray_internals("tune", "simulation")
     table = curves_of(curves)
     settings = Settings(
         metric=metric or table.metric,

@@ -13,6 +13,8 @@ from typing import Any, Final
 import numpy as np
 from ray.tune.search import sample
 
+from tunelight.compat.ray import quantizes_by_index
+
 WIDTH: Final = 1 / 6
 """Standard deviation of a prior, as a share of its domain's range on the domain's own scale."""
 
@@ -38,7 +40,7 @@ def ordinal(categories: Sequence[Any]) -> Ordinal:
 class _Near:
     """Draws near ``around``: from a normal distribution cut off at the domain's bounds, on the domain's own scale.
 
-    ``step`` is what the bounds of a quantized whole number are divided by when this is asked.
+    ``step`` is what the bounds are divided by when this is asked: where Ray asks for a quantized whole number in steps.
     """
 
     def __init__(self, around: Any, step: int = 1) -> None:
@@ -87,7 +89,7 @@ def near(domain: Any, around: Any) -> Any:
     quantized = isinstance(sampler, sample.Quantized)
     inner = sampler.get_sampler() if quantized else sampler
     kind = NearLog if isinstance(inner, sample.LogUniform) else Near
-    step = sampler.q if quantized and isinstance(domain, sample.Integer) else 1
+    step = sampler.q if quantized and isinstance(domain, sample.Integer) and quantizes_by_index() else 1
     prior: Any = kind(around, step)
     new.set_sampler(sample.Quantized(prior, sampler.q) if quantized else prior, allow_override=True)
     return new

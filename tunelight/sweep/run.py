@@ -17,6 +17,7 @@ from tunelight.cluster.connect import at_once, check_ray, connected, tune_enviro
 from tunelight.cluster.runtime_env import for_workers
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import switch
+from tunelight.compat.ray import check_ray_internals
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SettingsError, SweepFailedError
 from tunelight.lightning.recipe import payload
@@ -266,6 +267,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     from tunelight.searchers import ResumeState
     from tunelight.searchers.choose import build_searcher
 
+    check_ray_internals("core", "tune")
     # Built before Ray starts, so that errors come early.
     with space.placing(settings, "scheduler"):
         scheduler = build_scheduler(settings, space.domains)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.ray import check_ray_internals
 from tunelight.errors import SettingsError
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
@@ -52,6 +53,7 @@ def gang_trainable(
     from tunelight.settings import Checkpoints, check_picklable, check_setting, check_train
     from tunelight.settings.flavour import find_flavour
 
+    check_ray_internals("core", "tune")
     check_train(train)
     switch(flavour := find_flavour({"train": train}))
     for name, value in (("backend", backend), ("mode", mode), ("metric", metric), ("seed", seed)):

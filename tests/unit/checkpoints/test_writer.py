@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import FREE_S, CheckpointPolicy, Checkpoints
 from tunelight.checkpoints.writer import CheckpointWriter
+from tunelight.compat.lightning import TorchCheckpointIO
 from tunelight.errors import CheckpointError
 from tunelight.lightning.state.snapshot import frozen, write_later
 from tunelight.messages import CheckpointInfo, Wrote

@@ -33,6 +33,16 @@ def test_installed_packages_are_held_against_what_tunelight_wants(monkeypatch):
     assert found["no-such-thing"].advice == "pip install 'no-such-thing>=2'"
 
 
+@pytest.mark.parametrize(
+    ("system", "verdict", "says"), [("Linux", "ok", ""), ("Darwin", "note", "macOS"), ("Windows", "wrong", "container")]
+)
+def test_a_mac_is_worth_a_note_and_windows_is_wrong(monkeypatch, system, verdict, says):
+    monkeypatch.setattr("platform.system", lambda: system)
+    found = by_name(doctor._machine())["system"]
+    assert found.verdict == verdict
+    assert says in found.advice
+
+
 def test_a_full_disk_is_wrong(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 << 30, 99 << 30, 1 << 30))
     found = by_name(doctor._disks())

@@ -11,16 +11,16 @@ from typing import Any
 
 import optuna
 import pytest
-import pytorch_lightning as pl
 import ray
-from pytorch_lightning.cli import LightningCLI
 from ray import train as ray_train
 from ray import tune
 
 import tunelight as tl
+from tests import flavours
 from tunelight.cli import app
 from tunelight.cli.overrides import settings_of
 from tunelight.compat.arguments import TRAINER_ARGUMENTS, WORDS, replacement
+from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsClassifier
 from tunelight.errors import ArgumentError, SettingsError, TunelightError
 from tunelight.settings import NAMES
@@ -142,7 +142,7 @@ def test_lightning_s_command_line_makes_them(kind: str, more: str, monkeypatch: 
     monkeypatch.setattr(sys, "argv", ["train.py"])
     wanted = f"--trainer.strategy=tunelight.{kind}"
     told = [wanted, f"--trainer.strategy.{more}"]
-    cli = LightningCLI(DigitsClassifier, run=False, args=told, seed_everything_default=False)
+    cli = flavours.module("cli").LightningCLI(DigitsClassifier, run=False, args=told, seed_everything_default=False)
     assert type(cli.trainer.strategy) is getattr(tl, kind)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import pytorch_lightning as pl
 
 import tunelight
 from tunelight.compat import lightning as names
+from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsClassifier
 from tunelight.errors import SettingsError
 
@@ -89,7 +89,8 @@ def test_both_flavours_have_every_name(name):
 
 
 def test_names_are_those_of_the_flavour_of_the_process():
-    assert names.flavour() == "pytorch_lightning"
+    assert names.flavour() == names.CHOICES[os.environ.get(names.VARIABLE, "pytorch_lightning")]
+    assert names.pl.__name__ == names.flavour()
     assert names.pl is pl is names.loaded()
     assert names.Callback is pl.Callback
     with pytest.raises(AttributeError, match="no attribute 'Backcall'"):
@@ -101,7 +102,7 @@ def test_a_class_knows_its_flavour():
         pass
 
     ours, other = both("pl")
-    assert names.flavour_of(Own) == "pytorch_lightning"
+    assert names.flavour_of(Own) == names.flavour()
     assert [names.flavour_of(package.Trainer) for package in (ours, other)] == [
         "pytorch_lightning",
         "lightning.pytorch",

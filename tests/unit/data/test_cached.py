@@ -44,6 +44,17 @@ def test_the_same_call_is_carried_out_once():
     assert calls == [1000, 2000]
 
 
+def test_where_no_file_lies_in_memory_a_process_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "memfd_create")
+    cached = tl.cached(load)
+    one, two = cached(1000), cached(1000)
+    assert calls == [1000]
+    one["x"].zero_()
+    assert torch.equal(two["x"], cached(1000)["x"])
+    assert torch.equal(two["x"], torch.arange(1000))
+
+
 def test_it_is_a_decorator_too_and_keeps_the_functions_name():
     @tl.cached
     def answer() -> int:

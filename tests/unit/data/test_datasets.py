@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -204,6 +205,9 @@ class FakeShard:
     def __init__(self, rows: int) -> None:
         self.rows, self.asked = rows, list[dict[str, Any]]()
 
+    def iter_batches(self, **asked: Any) -> Any:
+        return self.iter_torch_batches(**asked)
+
     def iter_torch_batches(self, **asked: Any) -> Any:
         self.asked.append(asked)
         size = asked["batch_size"]
@@ -265,12 +269,26 @@ def test_a_column_that_is_missing_is_named():
 def test_columns_that_make_no_tensors_are_told_with_their_types():
     import pyarrow as pa
 
-    collate = Reading(4, None, None, 1).collate()
-    with pytest.raises(DataError, match=r"columns \(name: string, a: int64\).*collate_fn="):
-        collate(pa.table({"name": ["x", "y"], "a": [1, 2]}))
-    with pytest.raises(DataError, match=r"columns \(image: list<.*collate_fn="):
-        collate(pa.table({"image": [[1.0], [1.0, 2.0]]}))
-    assert Reading(4, ("a",), None, 1).collate()(pa.table({"name": ["x"], "a": [1]}))["a"].tolist() == [1]
+    def collate(rows: dict[str, Any], columns: tuple[str, ...] | None = None) -> Any:
+        reading = Reading(4, columns, None, 1)
+        return reading.collate(pa.table(rows) if reading.format == "pyarrow" else arrays(rows))
+
+    with pytest.raises(DataError, match=r"columns \(name: (string|object), a: int64\).*collate_fn="):
+        collate({"name": ["x", "y"], "a": [1, 2]})
+    with pytest.raises(DataError, match=r"columns \(image: (list<|object).*collate_fn="):
+        collate({"image": [[1.0], [1.0, 2.0]]})
+    assert collate({"name": ["x"], "a": [1]}, ("a",))["a"].tolist() == [1]
+    assert collate({"image": [[1.0, 0.0], [1.0, 2.0]]})["image"].tolist() == [[1.0, 0.0], [1.0, 2.0]]
+
+
+def arrays(rows: dict[str, Any]) -> dict[str, Any]:
+    """Return columns as Ray Data has them in its NumPy format: text and lists as objects."""
+    made: dict[str, Any] = {}
+    for name, values in rows.items():
+        nested = [np.array(value) if isinstance(value, list) else value for value in values]
+        made[name] = np.empty(len(values), dtype=object if isinstance(values[0], str | list) else np.int64)
+        made[name][:] = nested
+    return made
 
 
 def test_ray_data_prints_errors_alone_and_handlers_of_others_get_all_of_it(tmp_path: Path):

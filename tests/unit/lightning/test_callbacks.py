@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 
+from tests import flavours
 from tests.fakes import MemoryControl
 from tunelight.checkpoints.policy import Checkpoints
+from tunelight.compat.lightning import pl
 from tunelight.errors import MetricError, SettingsError, StrategyError
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
 from tunelight.messages import Place
@@ -124,10 +126,11 @@ def test_two_callbacks_of_one_trainer_keep_states_apart() -> None:
     assert TuneReportCallback("a").state_key != TuneReportCallback("b").state_key
 
 
-def test_a_lightning_pytorch_trainer_is_explained(reports: list[Any]) -> None:
-    other = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})()
-    with pytest.raises(StrategyError, match=r"of lightning\.pytorch, and.*|Trainer is lightning\.pytorch.*made for"):
-        TuneReportCallback().setup(other, None, "fit")  # type: ignore[arg-type]
+def test_a_trainer_of_the_other_lightning_is_explained(reports: list[Any]) -> None:
+    other = flavours.other()
+    trainer = type("Trainer", (), {"__module__": f"{other}.trainer.trainer"})()
+    with pytest.raises(StrategyError, match=rf"of {re.escape(other)}, and.*|Trainer is {re.escape(other)}.*made for"):
+        TuneReportCallback().setup(trainer, None, "fit")  # type: ignore[arg-type]
 
 
 def test_a_trainer_without_our_strategy_is_refused_in_a_gang(

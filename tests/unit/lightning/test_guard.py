@@ -6,22 +6,23 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
-from lightning import pytorch as other
-from lightning.pytorch.demos.boring_classes import BoringModel
 
+from tests import flavours
 from tests.fakes import MemoryControl
+from tunelight.compat.lightning import FABRIC, flavour, pl
 from tunelight.errors import StrategyError
 from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.task import Task
 
+other = import_module(flavours.other())
 ROOT = Path(__file__).parents[3]
 QUIET: dict[str, Any] = {
     "logger": False,
@@ -54,8 +55,8 @@ def trial(tmp_path: Path) -> Iterator[Any]:
 
 def test_both_names_of_lightning_find_the_guard() -> None:
     """The groups are those that each package's own Trainer looks into."""
-    for package, group in ((pl, "pytorch_lightning"), (other, "lightning.pytorch")):
-        connector = sys.modules[f"{package.__name__}.trainer.connectors.callback_connector"]
+    for group in FABRIC:
+        connector = import_module(f"{group}.trainer.connectors.callback_connector")
         assert f'"{group}.callbacks_factory"' in Path(str(connector.__file__)).read_text()
         assert f"{group}.callbacks_factory" in factories()
 
@@ -66,6 +67,7 @@ def test_outside_of_a_trial_nothing_is_added_and_nothing_imported(group: str) ->
     entry = factories()[group]
     code = f"""
 import sys
+from importlib import import_module
 from importlib.metadata import EntryPoint
 assert EntryPoint("tunelight", {entry.value!r}, {group!r}).load()() == []
 heavy = ("torch", "pytorch_lightning", "lightning.", "lightning_fabric", "ray", "numpy", "tunelight.lightning.st")
@@ -91,34 +93,34 @@ for package in (pytorch_lightning, lightning.pytorch):
 
 def test_a_trainer_of_the_other_lightning_is_told_what_to_do(trial: Any) -> None:
     one = trial(2)
-    (guard,) = factories()["lightning.pytorch.callbacks_factory"].load()()
+    (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()
     trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3, enable_model_summary=False)
     with pytest.raises(
-        StrategyError, match=r"each of the gang's 2 workers.*Choose lightning\.pytorch before the sweep: tunelight\.use"
+        StrategyError, match=f"each of the gang's 2 workers.*Choose {flavours.other()} before the sweep: tunelight.use"
     ):
-        trainer.fit(BoringModel())
+        trainer.fit(import_module(f"{flavours.other()}.demos.boring_classes").BoringModel())
     assert not one.progress.begun
 
 
 def test_a_class_that_derives_from_the_other_trainer_is_known(trial: Any) -> None:
     trial(2)
-    (guard,) = factories()["lightning.pytorch.callbacks_factory"].load()()
+    (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()
     derived = type("Trainer", (other.Trainer,), {"__module__": "library"})
-    with pytest.raises(StrategyError, match=r"is of lightning\.pytorch, and"):
+    with pytest.raises(StrategyError, match=f"is of {flavours.other()}, and"):
         guard.setup(derived(**QUIET), None, "fit")
 
 
 def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) -> None:
     one = trial(1)
-    (guard,) = factories()["lightning.pytorch.callbacks_factory"].load()()
+    (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()
     trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3, enable_model_summary=False)
-    trainer.fit(BoringModel())
+    trainer.fit(import_module(f"{flavours.other()}.demos.boring_classes").BoringModel())
     assert one.progress.begun
     assert one.progress.batches >= 3
 
 
 def test_a_trainer_without_a_strategy_is_refused_in_a_gang(trial: Any) -> None:
     trial(2)
-    guard, _recovery = factories()["pytorch_lightning.callbacks_factory"].load()()
+    guard, _recovery = factories()[f"{flavour()}.callbacks_factory"].load()()
     with pytest.raises(StrategyError, match=r"each of the gang's 2 workers.*strategy=tunelight\.RayStrategy\(\)"):
         guard.setup(pl.Trainer(**QUIET), None, "fit")

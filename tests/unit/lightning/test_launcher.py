@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.fakes import MemoryControl
+from tunelight.compat.lightning import pl
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.messages import CheckpointInfo, Place
 from tunelight.session import session

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
+from tunelight.compat.lightning import pl
 from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
 
 MB = 2**20

@@ -103,8 +103,9 @@ def test_keys_that_do_not_say_whose_they_are_are_refused(tmp_path):
             found.export_best(tmp_path / "b.yaml", form)
 
 
-def test_hydra_gets_targets(tmp_path):
-    path = sweep(tmp_path).export_best(tmp_path / "best.yaml", "hydra")
+@pytest.mark.parametrize("package", ["pytorch_lightning", "lightning.pytorch"])
+def test_hydra_gets_targets(tmp_path, package):
+    path = sweep(tmp_path, lightning=package).export_best(tmp_path / "best.yaml", "hydra")
     assert path.read_text().startswith("# @package _global_\n")
     data = yaml.safe_load(path.read_text())
     assert data["model"] == {
@@ -113,7 +114,7 @@ def test_hydra_gets_targets(tmp_path):
         "lr": 1e-05,
         "hidden": 64,
     }
-    assert data["trainer"]["_target_"] == "pytorch_lightning.Trainer"
+    assert data["trainer"]["_target_"] == f"{package}.Trainer"
     assert data["trainer"]["strategy"] == {"_target_": "tunelight.RayStrategy", "num_workers": 2}
 
 

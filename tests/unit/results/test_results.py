@@ -355,9 +355,24 @@ def test_model_without_checkpoint_is_an_error_that_says_how_to_get_one(written):
 
 def test_checkpoint_that_would_run_code_is_refused(written):
     trial = saved(written, {"state_dict": {}, "object": Writer})
-    with pytest.raises(CheckpointError, match=r"load_model\(weights_only=False\)"):
+    with pytest.raises(CheckpointError, match=r"it holds \S+\.Writer\. .* load_model\(weights_only=False\)"):
         trial.load_model(Fake)
     assert trial.load_model(Fake, weights_only=False)
+
+
+class LoadsByItself(Fake):
+    """Stands in for a model of chemprop's, whose method hands weights_only=False on by itself."""
+
+    @classmethod
+    def load_from_checkpoint(cls, path, map_location=None, **kwargs):
+        return super().load_from_checkpoint(path, map_location, weights_only=False, **kwargs)
+
+
+def test_a_class_that_decides_by_itself_what_a_checkpoint_may_hold_is_not_told(written):
+    trial = saved(written, {"state_dict": {}, "object": Writer}, lr=0.1)
+    with pytest.raises(CheckpointError, match="would run code"):
+        trial.load_model(LoadsByItself)
+    assert trial.load_model(LoadsByItself, weights_only=False).arguments == {"lr": 0.1, "hidden": 0}
 
 
 def test_checkpoint_that_is_broken_is_an_error(written):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
+from tests import flavours
 from tests.unit.results.test_results import Writer
 from tunelight.errors import CheckpointError, ImportPathError, SettingsError
 
@@ -40,7 +41,7 @@ def theirs(tmp_path: Path, marker: Path) -> Any:
     """Return somebody's sweep: beside its space's file lies the model's module, and traps with names of libraries."""
     home = tmp_path / "theirs"
     home.mkdir()
-    (home / f"{MODULE}.py").write_text(CODE.format(marker=str(marker)))
+    (home / f"{MODULE}.py").write_text(flavours.written(CODE.format(marker=str(marker))))
     for name in ("pandas", "plotly", "rich", "tensorboard", "yaml", "torch"):
         (home / f"{name}.py").write_text(TRAP.format(marker=str(marker)))
     written = Writer(
@@ -151,13 +152,26 @@ def test_an_export_as_a_program_takes_import_paths_only(tmp_path, path):
         written.load().export_best(tmp_path / "best.py")
 
 
-def test_what_a_record_holds_is_text_in_an_exported_program(tmp_path):
-    written = Writer(tmp_path, model="tunelight.digits:DigitsClassifier", metric='"""\nimport os\n"""')
+@pytest.mark.parametrize(
+    ("recorded", "package"),
+    [({}, "pytorch_lightning"), *(({"lightning": name}, name) for name in ("pytorch_lightning", "lightning.pytorch"))],
+)
+def test_what_a_record_holds_is_text_in_an_exported_program(tmp_path, recorded, package):
+    told = {"model": "tunelight.digits:DigitsClassifier", "metric": '"""\nimport os\n"""', **recorded}
+    written = Writer(tmp_path, **told)
     written.trial(0.5, config={"model.lr": 0.1})
     path = written.load().trials[0].export(tmp_path / "a.py")
     body = ast.parse(path.read_text()).body
     imported = [one.names[0].name for one in body if isinstance(one, ast.Import)]
-    assert imported == ["pytorch_lightning", "tunelight"]
+    assert imported == [package, "tunelight"]
+
+
+@pytest.mark.parametrize(("name", "form"), [("best.py", "python"), ("best.yaml", "hydra")])
+def test_a_package_that_is_not_lightning_is_refused_in_an_export(tmp_path, name, form):
+    written = Writer(tmp_path, model="tunelight.digits:DigitsClassifier", lightning="os\nimport evil")
+    written.trial(0.5, config={"model.lr": 0.1})
+    with pytest.raises(SettingsError, match=r"package 'os\\nimport evil' as its Lightning; there are: pytorch_"):
+        written.load().export_best(tmp_path / name, form)
 
 
 def test_a_key_that_is_no_argument_is_refused_in_an_exported_program(tmp_path):

@@ -83,6 +83,7 @@ def test_it_is_refused_with_a_sentence(
         ({"strategy": nn.Identity()}, {"workers": 2}, "strategy=Identity.*say backend='ddp'"),
         ({"accelerator": "gpu"}, {}, "no worker holds a GPU. Say gpus_per_worker=1"),
         ({"accelerator": "tpu"}, {"gpus_per_worker": 1}, "workers train on CPUs, or with gpus_per_worker=1 on GPUs"),
+        ({"accelerator": "mps"}, {"workers": 2}, "an Apple GPU trains one worker alone. Say workers=1"),
         ({"devices": 2}, {}, "devices=2.*say workers="),
         ({"num_nodes": 2}, {}, "num_nodes=2.*say workers="),
     ],
@@ -104,6 +105,7 @@ def test_a_trainer_that_is_told_what_its_workers_are_not(
     [
         ({"accelerator": "cpu", "devices": 1, "num_nodes": 1}, {"workers": 2}),
         ({"accelerator": "gpu"}, {"gpus_per_worker": 1}),
+        ({"accelerator": "mps"}, {"workers": 1}),
         ({"accelerator": "cuda"}, {"resources_per_trial": {"extra_gpu": 2}, "gpus_per_worker": 1}),
         ({"strategy": nn.Identity()}, {}),
     ],

@@ -43,8 +43,11 @@ class CollectiveGroup(Protocol):
     def close(self) -> None:
         """Close what ``host`` opened."""
 
-    def tidy(self) -> None:
-        """Destroy the groups that a trial made beside the gang's."""
+    def tidy(self) -> bool:
+        """Destroy the groups that a trial made beside the gang's; return whether the gang's own still stands."""
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error only says that another rank is gone."""
+
+    def advice(self, error: BaseException) -> str | None:
+        """Return what to do about an error that follows from the group being there already; None for others."""

@@ -6,6 +6,7 @@ launcher would bind all interfaces).
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -82,12 +83,26 @@ class HorovodGroup:
             self._server.server_close()
             self._server = None
 
-    def tidy(self) -> None:
-        """Do nothing: a trial makes no process groups of Horovod."""
+    def tidy(self) -> bool:
+        """Destroy the process groups of torch that a trial made; return False if there were any.
+
+        The gang's store keeps what they wrote, which would mislead a later one: the ranks need a new store.
+        """
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            return True
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+        return False
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error is Horovod's for a peer that has left or died."""
         return type(error).__name__ == "HorovodInternalError"
+
+    def advice(self, error: BaseException) -> str | None:
+        """Return None: Horovod may be initialised again."""
+        return None
 
 
 _NAME_IT = (

@@ -28,6 +28,7 @@ _CLAIM_LIMIT_S = 1.0
 
 _TAKES_AN_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 """The variables that choose the network interface of gloo, NCCL and Horovod's gloo."""
+_ACCELERATE_ON_CPUS = "ACCELERATE_USE_CPU"
 
 
 def interface_variables(interface: str | None, chosen: Mapping[str, str]) -> dict[str, str]:
@@ -38,6 +39,31 @@ def interface_variables(interface: str | None, chosen: Mapping[str, str]) -> dic
     """
     mine = {} if interface is None else dict.fromkeys(_TAKES_AN_INTERFACE, interface)
     return mine | {name: chosen[name] for name in _TAKES_AN_INTERFACE if name in chosen}
+
+
+def torchrun_variables(meeting: Meeting, place: Place, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return what torchrun would tell a process at this place: libraries find rank, size and store by these names.
+
+    Like torchrun's, the store is served already. Accelerate must be told of a gang on CPUs, as ``accelerate launch
+    --cpu`` does: it would train each rank alone. ``chosen`` is the user's environment, whose choice for it stays.
+    """
+    variables = {
+        "RANK": place.rank,
+        "WORLD_SIZE": place.world_size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_WORLD_SIZE": place.local_world_size,
+        "GROUP_RANK": place.node_rank,
+        "GROUP_WORLD_SIZE": len(meeting.layout),
+        "ROLE_RANK": place.rank,
+        "ROLE_WORLD_SIZE": place.world_size,
+        "MASTER_ADDR": meeting.host,
+        "MASTER_PORT": meeting.port,
+        "TORCHELASTIC_RUN_ID": "tunelight",
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+    }
+    on_cpus = place.gpu is None and place.world_size > 1
+    variables[_ACCELERATE_ON_CPUS] = chosen.get(_ACCELERATE_ON_CPUS, str(on_cpus).lower())
+    return {name: str(value) for name, value in variables.items()}
 
 
 def group_for(collectives: str) -> CollectiveGroup:
@@ -80,11 +106,11 @@ class Rendezvous:
         interface = interface_name(place.interface)
         if interface is None and _TAKES_AN_INTERFACE[0] not in self._chosen:
             raise GangError(no_such_address(place.interface), "exception")
-        os.environ.update(interface_variables(interface, self._chosen))
-        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = meeting.host, str(meeting.port)
         if self._server is None and (why := reach(meeting.host, meeting.port)) is not None:
             me = f"Rank {place.rank} on {os.uname().nodename} ({place.interface})"
             raise GangError(unreachable(me, "rank 0", meeting.host, meeting.port, why), "exception")
+        os.environ.update(interface_variables(interface, self._chosen))
+        os.environ.update(torchrun_variables(meeting, place, self._chosen))
         store = self._server or self._connect(meeting)
         self._control = self._connect(meeting)
         if self._group is None:
@@ -117,10 +143,13 @@ class Rendezvous:
         self._last = StoreChannel(self._control, name)
         return self._last
 
-    def tidy(self) -> None:
-        """Destroy the groups that a trial made beside the gang's."""
-        if self._group is not None:
-            self._group.tidy()
+    def tidy(self) -> bool:
+        """Destroy the groups that a trial made beside the gang's; return whether the gang's own still stands."""
+        return self._group is None or self._group.tidy()
+
+    def advice(self, error: BaseException) -> str | None:
+        """Return what to do about an error that follows from the group being there already; None for others."""
+        return None if self._group is None else self._group.advice(error)
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error only says that another rank is gone, which makes it a consequence and no cause."""

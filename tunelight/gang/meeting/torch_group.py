@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import weakref
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunelight.gang.meeting.gathering import try_pairs
 from tunelight.gang.meeting.group import Meeting
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 COLLECTIVE_LIMIT_S = 1800.0
 """How long a collective may take before its ranks give up (torch's own default)."""
+_INITIALISED = (
+    "A gang's process group is initialised before the train function starts: call "
+    "torch.distributed.init_process_group() only if torch.distributed.is_initialized() is False."
+)
 
 
 class TorchGroup:
@@ -25,6 +30,8 @@ class TorchGroup:
 
     def __init__(self) -> None:
         self._joined = False
+        self._ours: weakref.ref[Any] | None = None
+        """The gang's group. A reference would keep it connected after the training code has destroyed it."""
 
     def host(self, address: str, layout: tuple[int, ...]) -> int:
         """Do nothing: the gang's store is all that torch needs."""
@@ -43,7 +50,7 @@ class TorchGroup:
             world_size=place.world_size,
             timeout=timedelta(seconds=meeting.timeout_s or COLLECTIVE_LIMIT_S),
         )
-        self._joined = True
+        self._joined, self._ours = True, weakref.ref(dist.group.WORLD)
 
     def leave(self) -> None:
         """Destroy the group, which frees peers that wait in it."""
@@ -58,25 +65,35 @@ class TorchGroup:
     def close(self) -> None:
         """Do nothing."""
 
-    def tidy(self) -> None:
-        """Destroy the process groups that a trial made beside the gang's."""
+    def tidy(self) -> bool:
+        """Destroy the process groups that a trial made beside the gang's; return whether the gang's own still stands.
+
+        Accelerate and scripts written for torchrun end by destroying the default group.
+        """
         import torch.distributed as dist
         from torch.distributed import distributed_c10d as c10d
 
         if not (self._joined and dist.is_initialized()):
-            return
+            return not self._joined
         groups = [group for group in c10d._world.pg_map if group is not dist.group.WORLD]
         for group in groups:
             with contextlib.suppress(Exception):
                 dist.destroy_process_group(group)
         if groups:
             _forget_meshes()
+        return self._ours is not None and self._ours() is dist.group.WORLD
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error is gloo's or NCCL's for a lost connection."""
         return isinstance(error, RuntimeError) and any(
             word in str(error) for word in ("gloo", "Connection closed", "NCCL")
         )
+
+    def advice(self, error: BaseException) -> str | None:
+        """Return what to do about a second ``init_process_group``; None for other errors."""
+        if isinstance(error, ValueError) and "initialize the default process group twice" in str(error):
+            return _INITIALISED
+        return None
 
 
 def _forget_meshes() -> None:

@@ -12,10 +12,10 @@ import torch
 import torchmetrics
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_fabric.utilities.data import sized_len
-from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
+from tests import flavours
+from tunelight.compat.lightning import sized_len
 from tunelight.lightning.exact.borrowed import copied, fill, gaps, remember, remember_attributes, remember_logged
 from tunelight.lightning.exact.eval_shards import (
     BatchShare,
@@ -262,7 +262,7 @@ def test_what_is_another_thing_by_then_is_left_alone() -> None:
     assert fill([5], gaps([[], []], [[], [1]])) == [5]
 
 
-def logged(results: _ResultCollection, name: str, value: float, fx: Any = torch.mean, sync: bool = True) -> None:
+def logged(results: Any, name: str, value: float, fx: Any = torch.mean, sync: bool = True) -> None:
     results.log(
         "validation_step", name, torch.tensor(value), reduce_fx=fx, sync_dist=sync, sync_dist_fn=plain, batch_size=2
     )
@@ -273,7 +273,7 @@ def plain(value: Any, **_: Any) -> Any:
 
 
 def test_what_a_borrowed_step_logs_is_taken_back() -> None:
-    results = _ResultCollection(training=False)
+    results = flavours.result_collection()(training=False)
     logged(results, "before", 3.0)
     back = remember_logged(results)
     logged(results, "before", 9.0)
@@ -290,7 +290,7 @@ def test_what_a_borrowed_step_logs_is_taken_back() -> None:
 
 
 def test_a_mean_of_nothing_has_no_weight() -> None:
-    results = _ResultCollection(training=False)
+    results = flavours.result_collection()(training=False)
     back = remember_logged(results)
     logged(results, "loss", 9.0)
     back()

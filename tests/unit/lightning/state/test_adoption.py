@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from tunelight.compat.lightning import pl
 from tunelight.lightning.state.adoption import TrainerExchange, plain_values, put_values
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import nn
 
+from tunelight.compat.lightning import pl
 from tunelight.lightning.state import changes
 from tunelight.lightning.state.changes import SharedParts
 from tunelight.lightning.transfer import copy_into, pack, pack_state, unpack, unpack_view

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torchmetrics
-from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection
 
+from tests import flavours
 from tunelight.lightning.state import epoch_metrics
 
 
 def trainer() -> Any:
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(_results=_ResultCollection(training=True)))
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(_results=flavours.result_collection()(training=True)))
     strategy = SimpleNamespace(root_device=torch.device("cpu"), reduce=lambda value, **_: value)
     module = torch.nn.Module()
     return SimpleNamespace(

@@ -9,8 +9,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
+from tests import flavours
+from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from tunelight.lightning.state import loggers
 from tunelight.messages import CheckpointInfo, Place
 from tunelight.session.mailbox import Mailbox
@@ -140,8 +141,7 @@ def test_a_configuration_is_logged_where_the_module_logs_none(tmp_path: Path, ow
 
 def wandb(**given: Any) -> Any:
     """Return a logger of Weights & Biases as its constructor makes it: it is not installed here."""
-    from pytorch_lightning.loggers import wandb as module
-
+    module = flavours.module("loggers.wandb")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_WANDB_AVAILABLE", True)
         return WandbLogger(**given)
@@ -172,8 +172,7 @@ def test_only_rank_0_notes_a_run(tmp_path: Path) -> None:
 @pytest.fixture
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """What a fake MLflow is asked for: it is not installed here."""
-    from pytorch_lightning.loggers import mlflow as module
-
+    module = flavours.module("loggers.mlflow")
     asked: list[tuple[str, Any]] = []
 
     class Client:

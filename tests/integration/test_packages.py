@@ -1,0 +1,105 @@
+"""examples/packages/: each runs as its reader would run it, in an environment of its own requirements."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILT = ROOT / "build" / "packages"
+INSTALL_LIMIT_S, RUN_LIMIT_S = 1200, 600
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_LIMIT_S + RUN_LIMIT_S + 60)]
+
+
+def run(*command: str | Path, limit_s: float, **environment: str) -> str:
+    """Return what a command printed; raise an AssertionError with it where it failed."""
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,
+        check=False, cwd=BUILT, env=inherited | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{' '.join(map(str, command))} exited with {done.returncode}:\n{done.stdout[-8000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def uv() -> Path:
+    """Return uv, which makes an environment of cached packages in seconds; it is kept in the build folder."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    if not (BUILT / "uv" / "bin" / "uv").is_file():
+        run(sys.executable, "-m", "venv", BUILT / "uv", limit_s=120)
+        run(BUILT / "uv" / "bin" / "python", "-m", "pip", "install", "--quiet", "uv", limit_s=300)
+    return BUILT / "uv" / "bin" / "uv"
+
+
+@pytest.fixture
+def example(uv: Path, tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that installs an example's requirements, runs it and returns what it printed."""
+
+    def printed(path: str) -> str:
+        script = ROOT / "examples" / "packages" / path
+        python = BUILT / script.parent.name / "bin" / "python"
+        if not python.is_file():
+            run(uv, "venv", "--quiet", "--python", sys.executable, python.parents[1], limit_s=120)
+        # Of the pinned versions only torch, for the package may ask for others; pip's setting may offer a CPU build.
+        torch = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+        assert torch is not None
+        links = {"UV_FIND_LINKS": os.environ["PIP_FIND_LINKS"]} if "PIP_FIND_LINKS" in os.environ else {}
+        run(
+            uv, "pip", "install", "--quiet", "--python", python, torch[0], "-e", ROOT, "-r",
+            script.parent / "requirements.txt", limit_s=INSTALL_LIMIT_S, **links,
+        )  # fmt: skip
+        return run(python, script, "--storage", tmp_path, limit_s=RUN_LIMIT_S)
+
+    return printed
+
+
+def check_sweep(output: str) -> None:
+    """Raise an AssertionError unless a sweep of eight trials ended without a failed one."""
+    ended = re.search(
+        r"^Sweep \S+ ended after .*: 8 trials \((\d) finished, (\d) stopped early\)", output, re.MULTILINE
+    )
+    assert ended is not None, output
+    assert int(ended[1]) + int(ended[2]) == 8
+
+
+def numbers(pattern: str, output: str) -> list[float]:
+    """Return the numbers of the only line that a pattern finds."""
+    (found,) = re.findall(pattern, output)
+    return [float(number) for number in (found if isinstance(found, tuple) else (found,))]
+
+
+def test_darts(example: Callable[[str], str]) -> None:
+    output = example("darts/forecast.py")
+    check_sweep(output)
+    (winner,) = numbers(r"The winner's forecast is off by ([\d.]+)", output)
+    (longer,) = numbers(r"Trained twice as long: ([\d.]+)", output)
+    (naive,) = numbers(r"The same hours of the day before: ([\d.]+)", output)
+    assert winner < naive
+    assert longer < naive
+
+
+def test_transformers(example: Callable[[str], str]) -> None:
+    output = example("transformers/reviews.py")
+    check_sweep(output)
+    assert "'the film was not boring' is praise" in output
+    assert "'i saw it twice and the music was awful' is blame" in output
+    tested, predicted = numbers(r"Accuracy on 256 test reviews: ([\d.]+) by test, ([\d.]+) by predict", output)
+    assert tested == predicted > 0.85  # about 0.7 for a model that does not see "not"
+
+
+def test_chemprop(example: Callable[[str], str]) -> None:
+    output = example("chemprop/molecules.py")
+    check_sweep(output)
+    (winner,) = numbers(r"The winner's error on 100 test molecules: ([\d.]+)", output)
+    (longer,) = numbers(r"Trained for longer: ([\d.]+)", output)
+    (mean,) = numbers(r"The mean of all: ([\d.]+)", output)
+    assert winner < mean / 1.5
+    assert longer < mean / 1.5
