@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import flavours
+
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "packages"
 INSTALL_LIMIT_S, RUN_LIMIT_S = 1200, 600
@@ -20,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_LIMIT_S + RUN_LIMIT_
 
 def run(*command: str | Path, limit_s: float, **environment: str) -> str:
     """Return what a command printed; raise an AssertionError with it where it failed."""
-    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    inherited = {key: value for key, value in flavours.as_a_user().items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,
         check=False, cwd=BUILT, env=inherited | environment,
