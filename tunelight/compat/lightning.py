@@ -234,7 +234,7 @@ def switch(chosen: Flavour) -> None:
         return
     if before is not None:
         _process.shelved[before] = {name: _take_away(name) for name in [*sys.modules] if made_for_one(name)}
-    for name, module in _process.shelved.pop(chosen, {}).items():
+    for name, module in sorted(_process.shelved.pop(chosen, {}).items()):  # packages before what lies in them
         _put_back(name, module)
     for name in ("pl", *DOCUMENTED, *UNDOCUMENTED):
         globals().pop(name, None)

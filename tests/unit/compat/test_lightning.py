@@ -8,12 +8,14 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 import tunelight
+from tests import flavours
 from tunelight.compat import lightning as names
 from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsClassifier
@@ -138,7 +140,8 @@ def test_all_modules_with_names_of_lightning_are_exchanged_and_nobody_else_keeps
 
 def test_a_process_changes_to_the_other_flavour_and_back():
     before = names.flavour()
-    other = next(flavour for flavour in names.FABRIC if flavour != before)
+    other = flavours.other()
+    parts = {name: import_module(f"tunelight.zoo.{name}") for name in ("parquet", "vision")}
     ours = tunelight.TuneReportCallback, tunelight.RayStrategy, DigitsClassifier
     try:
         names.switch(other)
@@ -156,6 +159,7 @@ def test_a_process_changes_to_the_other_flavour_and_back():
     assert (tunelight.TuneReportCallback, tunelight.RayStrategy) == ours[:2]
     assert type(pickle.loads(pickle.dumps(ours[0]()))) is ours[0]
     assert names.pl is names.lookup("pl", before)
+    assert {name: getattr(sys.modules["tunelight.zoo"], name) for name in parts} == parts
 
 
 def test_only_names_of_packages_can_be_chosen():
