@@ -107,6 +107,8 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the folder they lie in, so that `-m integration` finds them."""
     for item in items:
+        if "unit/lightning" in Path(item.path).as_posix():
+            item.add_marker("both")
         for folder in ("integration", "chaos", "browser", "cluster"):
             if folder in Path(item.path).parts:
                 item.add_marker(folder)

@@ -10,7 +10,10 @@ import argparse
 from typing import Any
 
 import torch
-from accelerate import Accelerator  # type: ignore[import-not-found]  # in this example's requirements
+from accelerate import (  # type: ignore[import-not-found]  # in this example's requirements
+    Accelerator,
+    DataLoaderConfiguration,
+)
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
@@ -26,7 +29,10 @@ def waves(points: int, seed: int) -> TensorDataset:
 
 def train(config: dict[str, Any]) -> None:
     """Train one configuration. Runs on every worker of the trial's gang."""
-    accelerator = Accelerator(gradient_accumulation_steps=config["accumulate"])
+    accelerator = Accelerator(
+        gradient_accumulation_steps=config["accumulate"],
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),  # the same order after a restart
+    )
     net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(net.parameters(), lr=config["lr"])
     loader, judge = DataLoader(waves(2048, seed=0), batch_size=32, shuffle=True), DataLoader(waves(256, 1), 64)

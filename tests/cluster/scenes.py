@@ -94,7 +94,8 @@ def refused(folder: Path) -> dict[str, Any]:
     try:
         told = sweep(folder, "refused", workers=3, num_samples=1)
     except tl.errors.TunelightError as error:
-        return {"error": str(error), "kind": type(error).__name__, "seconds": time.monotonic() - began}
+        said = {"error": str(error), "kind": type(error).__name__, "seconds": time.monotonic() - began}
+        return said | {"trials": len([*folder.glob("*/trial_*")])}
     return told | {"error": "nothing"}
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.scenes import read
-from tests.cluster.three import another_torch, on_three_nodes
+from tests.cluster.three import another, on_three_nodes
 from tunelight.cli.app import FAILED
 from tunelight.machine.versions import MUST_AGREE, installed
 
@@ -34,7 +35,7 @@ def test_a_sound_cluster_is_fit() -> None:
 
 
 def test_a_node_with_another_torch_is_named(tmp_path: Path) -> None:
-    path = another_torch(tmp_path)
+    path = another(tmp_path, "torch")
     told = answer(on_three_nodes("tests.cluster.doctor", "--json", code=FAILED, UNLIKE=f"PYTHONPATH={path}"))
     (wrong,) = [finding for finding in told["findings"] if finding["verdict"] == "wrong"]
     assert "torch is not the same on all nodes" in wrong["found"]
@@ -42,9 +43,12 @@ def test_a_node_with_another_torch_is_named(tmp_path: Path) -> None:
     assert "Install the same versions" in wrong["advice"]
 
 
-def test_a_sweep_on_such_a_cluster_is_refused(tmp_path: Path) -> None:
-    unlike = f"PYTHONPATH={another_torch(tmp_path)}"
+def test_a_sweep_is_refused_before_its_first_trial_where_a_node_has_other_versions(tmp_path: Path) -> None:
+    # A node of another Ray joins no cluster; one whose environment was changed since it joined is like this one.
+    unlike = f"PYTHONPATH={another(tmp_path, 'torch', 'ray', 'pytorch-lightning')}"
     told = read(on_three_nodes("tests.cluster.scenes", str(tmp_path), "refused", UNLIKE=unlike))["refused"]
     assert told["kind"] == "ResourceError", told["error"]
-    assert "torch is not the same on all nodes" in told["error"]
-    assert "9.9.9 on" in told["error"]
+    for name in ("torch", "ray", "pytorch-lightning"):
+        assert re.search(rf"\b{name} is not the same on all nodes: [\d.]+ on this one[^;]*; 9\.9\.9 on", told["error"])
+    assert " lightning is not" not in told["error"]
+    assert told["trials"] == 0

@@ -32,11 +32,12 @@ def on_three_nodes(*arguments: str, limit_s: float = LIMIT_S, code: int = 0, **v
     return finished(sys.executable, "-m", "tests.cluster.three", *arguments, limit_s=limit_s, code=code, **variables)
 
 
-def another_torch(folder: Path) -> str:
-    """Make what a node has to import first, to have another version of torch installed; return its PYTHONPATH."""
-    about = folder / "torch-9.9.9.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
+def another(folder: Path, *packages: str) -> str:
+    """Make what a node has to import first, to have version 9.9.9 of packages installed; return its PYTHONPATH."""
+    for name in packages:
+        about = folder / f"{name.replace('-', '_')}-9.9.9.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9.9\n")
     return os.pathsep.join([str(folder), environment()["PYTHONPATH"]])
 
 

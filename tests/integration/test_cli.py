@@ -49,6 +49,7 @@ def accuracy(model: Any, data: Any) -> float:
         return float((model(images).argmax(dim=-1) == labels).double().mean())
 
 
+@pytest.mark.both
 def test_a_strategy_by_arguments_trains_the_driver_s_model_and_saves_its_configuration_once(tmp_path: Path) -> None:
     done = cli(
         "fit", "--trainer.strategy=tunelight.RayStrategy", "--trainer.strategy.num_workers=2", *settings(tmp_path)
@@ -93,6 +94,7 @@ def hook() -> None:
         (tl.RayShardedStrategy, ["min_sharded=1000", "num_cpus_per_worker=2"], {"number": 2, "cpus": 2}),
     ],
 )
+@pytest.mark.both
 def test_every_strategy_is_made_of_its_arguments(kind: Any, args: list[str], expected: dict[str, Any]) -> None:
     name = f"tunelight.{kind.__name__}"
     size = [] if "num_slots=2" in args else ["num_workers=2"]

@@ -444,6 +444,7 @@ def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.both
 def test_ranks_evaluate_as_one_process_does(name: str, found: dict[str, Any], alone: dict[str, Any]) -> None:
     torch.testing.assert_close(found[name], alone[name], rtol=1e-6, atol=1e-6)
 

@@ -150,6 +150,12 @@ def by_hand(config: dict[str, Any]) -> None:
     dist.init_process_group("gloo")
 
 
+def fabric_of_three(config: dict[str, Any]) -> None:
+    from lightning_fabric import Fabric
+
+    Fabric(accelerator="cpu", strategy="ddp", devices=3).launch()
+
+
 def test_a_loop_written_for_torchrun_trains_and_may_destroy_its_group(warm: list[Gang], tmp_path: Path) -> None:
     gang = take(warm)
     pids, stores = [], []
@@ -164,10 +170,19 @@ def test_a_loop_written_for_torchrun_trains_and_may_destroy_its_group(warm: list
     assert [one == other for one, other in pairwise(stores)] == [True, False, False]  # met again where it had to
 
 
-def test_a_second_process_group_is_refused_with_advice(warm: list[Gang], tmp_path: Path) -> None:
-    _, cause, _ = run(take(warm), tmp_path, by_hand)
+@pytest.mark.parametrize(
+    ("train", "advice"),
+    [
+        (by_hand, "only if torch.distributed.is_initialized() is False"),
+        (fabric_of_three, "Fabric as many devices and nodes as the gang has"),
+    ],
+)
+def test_code_that_would_start_a_gang_of_its_own_fails_with_advice(
+    warm: list[Gang], tmp_path: Path, train: Any, advice: str
+) -> None:
+    _, cause, _ = run(take(warm), tmp_path, train)
     assert cause.type_name == "ValueError"
-    assert "only if torch.distributed.is_initialized() is False" in cause.traceback
+    assert advice in cause.traceback
 
 
 def test_ranks_meet_and_collectives_work(warm: list[Gang], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("warm_gangs")
 
 
 @EVERY_BACKEND
+@pytest.mark.both
 def test_checkpoint_callback(backend: str, tmp_path: Path) -> None:
     """Issue 219: what it knows on the workers, it knows on the driver."""
     kept = pl.callbacks.ModelCheckpoint(
@@ -69,6 +70,7 @@ class Logging(Boring):
 
 @EVERY_BACKEND
 @pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
+@pytest.mark.both
 def test_loggers_write_one_version_by_one_rank(kind: Any, backend: str, tmp_path: Path) -> None:
     """Issues 155 and 205: duplicate loggers."""
     one = trainer(backend, logger=kind(tmp_path, name="runs"), log_every_n_steps=1)

@@ -233,6 +233,7 @@ def rates(run: Run) -> list[float]:
     return [group["lr"] for group in run.end["optimizer_states"][0]["param_groups"]]
 
 
+@pytest.mark.both
 def test_learning_rates_follow_a_gang_that_shrinks(trials: Trials, tmp_path: Path) -> None:
     """Each rank keeps its batch: more steps are left of an epoch, at half the rate."""
     trials.cut(tmp_path, "ddp", 2, "half", 3)
@@ -244,6 +245,7 @@ def test_learning_rates_follow_a_gang_that_shrinks(trials: Trials, tmp_path: Pat
     assert after.end["global_step"] > trials.whole("ddp", 2, "half").end["global_step"]
 
 
+@pytest.mark.both
 def test_a_gang_that_grows_back_goes_on_as_the_full_one(trials: Trials, tmp_path: Path) -> None:
     whole = trials.whole("ddp", 2, "half")
     small = start(gang_of(trials.gangs, "ddp", 1), tmp_path, {**HALF, "fault": 3})

@@ -72,6 +72,7 @@ BACKENDS = pytest.mark.parametrize(
 
 
 @BACKENDS
+@pytest.mark.both
 def test_an_error_names_rank_node_and_type_and_the_next_fit_works(kind: Any) -> None:
     one = trainer(kind(num_workers=2))
     model = Small(fail_on=1)
@@ -109,6 +110,7 @@ def test_a_worker_s_exception_is_heard_on_the_driver_but_by_checkpoint_callbacks
 
 
 @BACKENDS
+@pytest.mark.both
 def test_optimizer_states_come_on_demand_and_into_the_driver_s_checkpoints(kind: Any, tmp_path: Path) -> None:
     strategy = kind(num_workers=2)
     one = trainer(strategy)
@@ -151,6 +153,7 @@ def test_optimizer_states_of_no_fit_are_an_error() -> None:
         strategy.optimizer_states()
 
 
+@pytest.mark.both
 def test_a_fit_goes_on_from_a_checkpoint_that_the_driver_wrote(tmp_path: Path) -> None:
     whole, first = Small(), Small()
     first.load_state_dict(whole.state_dict())
@@ -241,6 +244,7 @@ def test_devices_that_contradict_the_strategy_are_an_error(settings: Any) -> Non
         trainer(**settings).fit(Small(), data())
 
 
+@pytest.mark.both
 def test_predictions_are_whole_and_in_order() -> None:
     loader = data(13, 3)
     here = trainer("auto").predict(Small(), loader)
@@ -294,6 +298,7 @@ def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.Monk
 
 
 @BACKENDS
+@pytest.mark.both
 def test_a_run_in_the_driver_s_own_process_would_have_left_the_same(kind: Any, tmp_path: Path) -> None:
     """Loop progress, callbacks, metrics and weights, against one process; one batch, for its order is shuffled."""
     here, there = Small(), Small()
@@ -428,6 +433,7 @@ class Replacing(Small):
         return [pl.callbacks.EarlyStopping("loss", patience=7), Noting()]
 
 
+@pytest.mark.both
 def test_callbacks_of_the_model_take_the_places_that_they_take_in_one_process() -> None:
     timer, stopping = pl.callbacks.Timer(), pl.callbacks.EarlyStopping("loss")
     one, alone = (trainer(kind, callbacks=[stopping, timer]) for kind in (None, "auto"))
@@ -439,6 +445,7 @@ def test_callbacks_of_the_model_take_the_places_that_they_take_in_one_process() 
     assert ours[1].patience == 7
 
 
+@pytest.mark.both
 def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
     class Learning(Sharing):
         def on_train_epoch_end(self) -> None:

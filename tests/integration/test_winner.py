@@ -110,6 +110,7 @@ def exported(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("warm_gangs")
+@pytest.mark.both
 def test_an_exported_file_trains_the_winner_on_its_workers(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +125,7 @@ def test_an_exported_file_trains_the_winner_on_its_workers(
     assert float(done.trainer.callback_metrics["val_acc"]) > 0.5
 
 
+@pytest.mark.both
 def test_a_trained_winner_is_copied_loaded_and_answers_with_others(ray4: Any, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.doors import PACKAGE
+from tests.lean import DRIVER_ONLY
 
 HEAD = "tunelight.trial.trainable tunelight.trial.plain_tune tunelight.cluster.nodes tunelight.data.server"
 WORKER = (
@@ -17,13 +18,21 @@ WORKER = (
 )
 
 
-@pytest.mark.parametrize("needed", [HEAD, WORKER], ids=["head", "worker"])
-def test_heads_and_workers_start_without_what_only_drivers_use(needed):
+DRIVER = "tunelight.sweep.run tunelight.searchers.optuna tunelight.reporting.tensorboard tunelight.reporting.display"
+FIGURES = ("kaleido", "optuna_dashboard", "plotly")
+
+
+@pytest.mark.parametrize(
+    ("needed", "hidden"),
+    [(HEAD, DRIVER_ONLY), (WORKER, DRIVER_ONLY), (DRIVER, FIGURES)],
+    ids=["head", "worker", "driver"],
+)
+def test_each_process_starts_without_what_it_does_not_use(needed, hidden):
     code = f"""
 import importlib, importlib.util, sys
-from tests.lean import DRIVER_ONLY, hide
-hide()
-assert not any(map(importlib.util.find_spec, DRIVER_ONLY))
+from tests.lean import hide
+hide({hidden!r})
+assert not any(map(importlib.util.find_spec, {hidden!r}))
 for name in {needed.split()!r}:
     importlib.import_module(name)
 """

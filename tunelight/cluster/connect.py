@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import platform
 import signal
 import socket
 import sys
@@ -22,11 +23,13 @@ from tunelight.compat.ray import (
     TUNE_ENVIRONMENT,
     autoscaler_status,
     check_ray_internals,
+    cluster_versions,
     is_client,
     local_cpus,
     runtime_env_fields,
 )
 from tunelight.errors import ResourceError, SettingsError, unknown
+from tunelight.machine.versions import ADVICE, installed
 from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
@@ -89,7 +92,7 @@ def _watched(sweep_file: Path, settings: Settings, signals: StopSignals) -> GcsW
     from tunelight.cluster.gcs_watch import GcsWatch  # imports Ray Tune
     from tunelight.cluster.nodes import NodeCheck  # imports Ray
 
-    check = NodeCheck(None if settings.checkpoints is None else sweep_file)
+    check = NodeCheck(None if settings.checkpoints is None else sweep_file, settings.lightning)
     watch = GcsWatch(ray.get_runtime_context().gcs_address, sweep_file.parent, check.trouble, lambda: signals.received)
     watch.start()
     return watch
@@ -145,7 +148,10 @@ def _init_ray(
                 common["runtime_env"] = for_job(runtime_env, address, storage, addresses()) or None
             try:
                 _reach(address)
+                _check_versions(address)
                 ray.init(address=address, **common)
+            except ResourceError:
+                raise
             except (OSError, RuntimeError, ValueError) as error:
                 raise ResourceError(
                     f"The Ray cluster at {address} does not answer: {error}. Is it up, and the address right "
@@ -174,6 +180,23 @@ def _reach(address: str) -> None:
             if time.monotonic() > end:
                 raise
             time.sleep(0.2)
+
+
+def _check_versions(address: str) -> None:
+    """Raise ResourceError where a cluster at ``host:port`` has another Ray or Python, with which Ray does not connect.
+
+    Ray itself says so for versions that are near; with others it tries for a minute, and gives no reason.
+    """
+    if "://" in address or not address.rpartition(":")[2].isdecimal():
+        return
+    theirs, mine = cluster_versions(address), (str(installed()["ray"]), platform.python_version())
+    count = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
+    if theirs is None or (theirs[0], theirs[1].split(".")[:count]) == (mine[0], mine[1].split(".")[:count]):
+        return
+    raise ResourceError(
+        f"The Ray cluster at {address} was started with Ray {theirs[0]} and Python {theirs[1]}, and this process has "
+        f"Ray {mine[0]} and Python {mine[1]}, which do not work together. {ADVICE}"
+    )
 
 
 def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:

@@ -27,6 +27,8 @@ from tunelight.machine.versions import ADVICE, differences, installed, node_name
 from tunelight.messages import Place
 
 REACH_LIMIT_S: Final = 5.0
+ANSWER_LIMIT_S: Final = 20.0
+"""How long a sweep's first trial waits for what all nodes have installed: a process has to start there."""
 _LARGEST: Final = 64
 """How many connections a probe tries at the same time."""
 
@@ -119,11 +121,17 @@ def on_node(node_id: str) -> dict[str, Any]:
 class NodeCheck:
     """Checks while a sweep starts that all nodes can take part in it. Runs on: driver.
 
-    The nodes are asked when it is made; their answers are read as they come.
+    The nodes are asked when it is made. The first look waits for their answers, so that no trial starts before; those
+    that are later than that are read as they come.
+
+    Args:
+        file: a file that every node must see (None: there is none).
+        lightning: the module of Lightning that the sweep trains with.
     """
 
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
+    def __init__(self, file: Path | None, lightning: str) -> None:
+        self._file, self._lightning = file, lightning
+        self._patience_s = ANSWER_LIMIT_S
         mine = ray.get_runtime_context().get_node_id()
         self._asked = {
             ray.remote(here).options(**on_node(node["NodeID"]), max_retries=0).remote(
@@ -138,7 +146,8 @@ class NodeCheck:
         """Return what is wrong with the nodes that have answered by now, or None."""
         if not self._asked:
             return None
-        done, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        done, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=self._patience_s)
+        self._patience_s = 0.0
         for call in done:
             node = self._asked.pop(call)
             name = node_name(node["NodeManagerHostname"], node["NodeID"], node["NodeManagerAddress"])
@@ -156,5 +165,5 @@ class NodeCheck:
                     "folder that all nodes share by storage= (NFS, say) or an object store, or give checkpoints=None "
                     "to go without any."
                 )
-        conflicts = differences(self._versions) if done else []
+        conflicts = differences(self._versions, self._lightning) if done else []
         return f"{' '.join(conflicts)} {ADVICE}" if conflicts else None

@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 from tunelight.cluster.connect import attached
 from tunelight.cluster.doctor import Finding
 from tunelight.cluster.nodes import REACH_LIMIT_S, REDUCE_LIMIT_S, Here, Probe, on_node
+from tunelight.compat.lightning import flavour
 from tunelight.compat.ray import free_resources
 from tunelight.errors import last_line
 from tunelight.machine.versions import ADVICE, MUST_AGREE, differences, node_name
@@ -150,7 +151,8 @@ class _Rounds:
         yield Finding("nodes", "ok", f"{len(self._left)} of {len(self._found.nodes)} answer")
 
     def _versions(self) -> Iterator[Finding]:
-        conflicts = differences({node.name: node.here.versions for node in self._left if node.here is not None})
+        versions = {node.name: node.here.versions for node in self._left if node.here is not None}
+        conflicts = differences(versions, flavour())
         for sentence in conflicts:
             yield Finding("versions", "wrong", sentence, ADVICE)
         if not conflicts:

@@ -15,8 +15,10 @@ tests/unit/compat/test_lightning.py checks the installed Lightning, in both flav
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -295,6 +297,11 @@ def lookup(name: str, chosen: Flavour) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     package, _, rest = place.partition(".")
     return getattr(import_module(f"{chosen if package == 'pl' else FABRIC[chosen]}.{rest}"), name)
+
+
+def weights_only_for(load: Callable[..., Any], value: bool | None) -> dict[str, bool | None]:
+    """Return ``weights_only`` as an argument of a method that loads a checkpoint; none before Lightning 2.6."""
+    return {"weights_only": value} if "weights_only" in inspect.signature(load).parameters else {}
 
 
 if not TYPE_CHECKING:

@@ -103,10 +103,7 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray.util.client", "ray.is_connected"),
     ),
     "tune": (
-        Internal("ray.tune", "Trainable.reset_config"),
-        Internal("ray.tune", "Trainable.load_checkpoint"),
-        Internal("ray.tune", "Trainable.save_checkpoint"),
-        Internal("ray.tune", "Trainable.cleanup"),
+        Internal("ray.tune", "Trainable", sets="reset_config load_checkpoint save_checkpoint cleanup"),
         Internal("ray.tune", "Trainable", sets="logdir trial_id _storage _iteration"),
         Internal(
             "ray.tune.experiment",
@@ -121,8 +118,7 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray.tune.schedulers", "TrialScheduler._supports_buffered_results"),
         Internal("ray.tune.trainable.trainable_fn_utils", "_in_tune_session"),
         Internal("ray.tune.utils", "flatten_dict"),
-        Internal("ray.tune.utils.resource_updater", "_ResourceUpdater.get_num_cpus"),
-        Internal("ray.tune.utils.resource_updater", "_ResourceUpdater.get_num_gpus"),
+        Internal("ray.tune.utils.resource_updater", "_ResourceUpdater", sets="get_num_cpus get_num_gpus"),
         Internal(_CONTROLLER, "TuneController", sets="_resource_updater"),
         Internal(_CONTROLLER, "TuneController._cleanup_cached_actors", takes="force_all"),
         Internal(_CONTROLLER, "TrialRunnerWrapper", sets="_tune_controller"),
@@ -133,10 +129,10 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
     ),
     "simulation": (
         Internal(_CONTROLLER, "_FutureTrainingResult.resolve", takes="block"),
+        Internal(_CONTROLLER, "TuneController", takes="resource_manager_factory"),
         Internal(
             _CONTROLLER,
             "TuneController",
-            takes="resource_manager_factory",
             sets=(
                 "_actor_cache _actor_manager _actor_failed _actor_started _actor_stopped _actor_to_trial "
                 "_cleanup_stopping_actors _create_checkpoint_manager _mark_trial_to_checkpoint "
@@ -248,6 +244,20 @@ def autoscaler_status() -> dict[str, Any]:
 
     status: dict[str, Any] = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
     return status
+
+
+def cluster_versions(address: str) -> tuple[str, str] | None:
+    """Return the versions of Ray and Python that the cluster at ``host:port`` was started with; None if unknown.
+
+    ``ray._raylet.GcsClient`` and the key of ``ray._common.usage.usage_lib``; 2.43.0 and 2.60.0 read each other's.
+    """
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # of Cython, without types
+
+    try:
+        told = json.loads(GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster"))
+        return str(told["ray_version"]), str(told["python_version"])
+    except Exception:  # noqa: BLE001 - it only makes an error clearer, and what differs between versions fails anyhow
+        return None
 
 
 def is_client() -> bool:
@@ -476,14 +486,8 @@ def torch_batches(
         from tunelight.compat.lightning import move_data_to_device
 
         read = getattr(shard, "_iter_batches", shard.iter_batches)
-        return iter(
-            read(
-                batch_format=batch_format,
-                _collate_fn=collate,
-                _finalize_fn=lambda batch: move_data_to_device(batch, device),
-                **arguments,
-            )
-        )
+        moved: dict[str, Any] = {"_finalize_fn": lambda batch: move_data_to_device(batch, device)}
+        return iter(read(batch_format=batch_format, _collate_fn=collate, **moved, **arguments))
     from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
 
     base: Any = ArrowBatchCollateFn if batch_format == "pyarrow" else NumpyBatchCollateFn

@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup
 
+from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
 from tunelight.errors import GangError
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import JOIN_LIMIT_S
@@ -193,9 +194,9 @@ class Membership:
             seat.location = replace(location, seen=place.gpus)
             self.ranks.append(seat)
             self.locations.append(seat.location)
-        conflicts = differences(
-            {node_name(node.hostname, node.node_id, node.address): node.versions for node in self.locations}
-        )
+        versions = {node_name(one.hostname, one.node_id, one.address): one.versions for one in self.locations}
+        lightning = self.spec.environ.get(LIGHTNING_VARIABLE, "pytorch_lightning")
+        conflicts = differences({"the driver": self.spec.versions, **versions}, lightning)
         if conflicts:
             raise GangError(f"The gang's workers cannot train together. {' '.join(conflicts)} {ADVICE}", "exception")
         interface, nodes = places[0].interface, layout(places)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunelight.machine.versions import installed
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
@@ -45,6 +47,8 @@ class GangSpec:
     cwd: str = "."
     sys_path: tuple[str, ...] = ()
     on_resize: OnResize = field(default_factory=OnResize)
+    versions: Mapping[str, str | None] = field(default_factory=installed)
+    """What the driver has installed, which the workers must have too."""
 
     @property
     def workers(self) -> int:

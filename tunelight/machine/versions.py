@@ -10,7 +10,9 @@ from typing import Final
 
 from tunelight.errors import first_of
 
-MUST_AGREE: Final = ("python", "torch", "ray", "pytorch-lightning", "tunelight")
+LIGHTNING: Final = ("pytorch-lightning", "lightning")
+"""The packages that Lightning is published as; a gang trains with one of them."""
+MUST_AGREE: Final = ("python", "torch", "ray", *LIGHTNING, "tunelight")
 """Packages that must have the same version in all processes of a gang, which else fail late or differ in results."""
 
 
@@ -44,10 +46,17 @@ def alike(name: str, version: str | None) -> str:
     return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
 
 
-def differences(versions: Mapping[str, Mapping[str, str | None]]) -> list[str]:
-    """Return a sentence for each of ``MUST_AGREE`` that differs between nodes; ``versions`` is by node name."""
+def differences(versions: Mapping[str, Mapping[str, str | None]], lightning: str) -> list[str]:
+    """Return a sentence for each of ``MUST_AGREE`` that differs between nodes.
+
+    ``versions`` is by node name; ``lightning`` is the module of Lightning in use, ``lightning.pytorch`` or
+    ``pytorch_lightning``: the other package may differ, or be missing.
+    """
+    used = lightning.partition(".")[0].replace("_", "-")
     conflicts = []
     for name in MUST_AGREE:
+        if name in LIGHTNING and name != used:
+            continue
         nodes_by_version: dict[str, list[str]] = {}
         for node, known in versions.items():
             if name in known:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.gang.spec import driver_paths
+from tunelight.machine.versions import installed
 from tunelight.messages import Continue, DatasetHandle, OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
@@ -45,5 +47,7 @@ class TrialSpec:
     """The sweep's datasets."""
     lightning: str = "pytorch_lightning"
     """The package of Lightning that the training code is written with."""
+    versions: Mapping[str, str | None] = field(default_factory=installed)
+    """What the driver has installed, which the workers must have too."""
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=driver_paths)

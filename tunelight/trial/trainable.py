@@ -233,6 +233,7 @@ class GangTrainable(Trainable):
             first_bundle=spec.reservation.first_bundle,
             on_resize=spec.on_resize,
             environ={LIGHTNING_VARIABLE: spec.lightning},
+            versions=spec.versions,
             cwd=spec.cwd,
             sys_path=spec.sys_path,
         )

@@ -67,6 +67,17 @@ def test_without_an_address_a_sweep_has_a_ray_of_its_own(monkeypatch):
     assert next(doctor._ray()).verdict == "ok"
 
 
+def test_a_ray_that_was_not_tested_is_a_note_and_one_that_lacks_a_name_is_wrong(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.__version__", "2.61.0")
+    found = by_name(doctor._ray())["ray"]
+    assert (found.verdict, found.found) == ("note", "not tested with Ray 2.61; tested: 2.43 to 2.60")
+    assert "pip install 'ray[client,tune]==2.60.*'" in found.advice
+    monkeypatch.setattr(doctor, "missing_internals", lambda *parts: [f"ray.gone of {part}" for part in parts])
+    found = by_name(doctor._ray())["ray"]
+    assert (found.verdict, found.found) == ("wrong", "lacks ray.gone of core, ray.gone of tune")
+
+
 def test_a_look_that_fails_leaves_the_others(monkeypatch):
     def broken() -> Any:
         raise OSError("gone")

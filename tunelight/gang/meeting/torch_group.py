@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 
 COLLECTIVE_LIMIT_S = 1800.0
 """How long a collective may take before its ranks give up (torch's own default)."""
-_INITIALISED = (
-    "A gang's process group is initialised before the train function starts: call "
-    "torch.distributed.init_process_group() only if torch.distributed.is_initialized() is False."
-)
+_ADVICE = {
+    "initialize the default process group twice": (
+        "A gang's process group is initialised before the train function starts: call "
+        "torch.distributed.init_process_group() only if torch.distributed.is_initialized() is False."
+    ),
+    "does not match the world size": (
+        "The gang is there already: give a Trainer strategy=tunelight.RayStrategy() and no devices, and Fabric as many "
+        "devices and nodes as the gang has (tunelight.get_context())."
+    ),
+}
+"""What to do about errors of torch and Lightning, by words in them."""
 
 
 class TorchGroup:
@@ -90,10 +97,9 @@ class TorchGroup:
         )
 
     def advice(self, error: BaseException) -> str | None:
-        """Return what to do about a second ``init_process_group``; None for other errors."""
-        if isinstance(error, ValueError) and "initialize the default process group twice" in str(error):
-            return _INITIALISED
-        return None
+        """Return what to do about a second ``init_process_group``, or Lightning's view of the size; None for others."""
+        known = (advice for words, advice in _ADVICE.items() if words in str(error))
+        return next(known, None) if isinstance(error, ValueError) else None
 
 
 def _forget_meshes() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from tunelight.compat.lightning import pl
+from tunelight.compat.torch import DTensor, distribute_tensor
 
 LIMIT = 256 * 2**20
 """Bytes of all ranks' gradients up to which they are saved; ranks differ until gradients are reduced."""

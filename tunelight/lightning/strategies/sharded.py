@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.lightning import ModelParallelStrategy, ParallelStrategy, TrainerFn, is_overridden
+from tunelight.compat.lightning import (
+    ModelParallelStrategy,
+    ParallelStrategy,
+    TrainerFn,
+    is_overridden,
+    weights_only_for,
+)
 from tunelight.errors import SettingsError, StrategyError
 from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
 from tunelight.lightning.strategies.base import GangStrategy
@@ -144,13 +150,16 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         if weights_only is None and own:
             weights_only = False  # tunelight wrote it; Lightning drops here what the launcher has set
         if not self.joined:
-            return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
+            plain = ParallelStrategy.load_checkpoint
+            return plain(self, checkpoint_path, **weights_only_for(plain, weights_only))
+        load = super().load_checkpoint
+        options = weights_only_for(load, weights_only)
         try:
-            return super().load_checkpoint(checkpoint_path, weights_only)
+            return load(checkpoint_path, **options)
         except IndexError:  # raised by Lightning for an optimizer without state (SGD without momentum)
             optimizers, self._optimizers = self._optimizers, []
         try:
-            checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+            checkpoint = load(checkpoint_path, **options)
         finally:
             self._optimizers = optimizers
         for optimizer, saved in zip(optimizers, checkpoint.get("optimizer_states", []), strict=True):
@@ -165,7 +174,7 @@ def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
     Gradients of parameters that no ``fully_shard`` covers are not synchronised, so the model itself is sharded last,
     and its four steps are registered as forward methods. A sharded model is left as it is.
     """
-    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+    from tunelight.compat.torch import FSDPModule, fully_shard, register_fsdp_forward_method
 
     if isinstance(model, FSDPModule):
         return

@@ -7,6 +7,7 @@ import inspect
 import pickle
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
+from tests import flavours
 from tests.fakes import MemoryControl
 from tunelight.compat.lightning import Precision, TorchCheckpointIO, pl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
@@ -292,9 +294,17 @@ def test_a_checkpoint_io_of_the_strategy_s_own_stays_and_may_not_be_contradicted
         no_trainer(strategy=strategy, plugins=[TorchCheckpointIO()])
 
 
-@pytest.mark.parametrize("version", ["1.6.5", "2.4.0", "2.7.0", "3.0.0rc1"])
+@pytest.mark.parametrize("kind", [tl.RayStrategy, tl.HorovodRayStrategy, tl.RayShardedStrategy])
+def test_a_trainer_of_the_other_lightning_says_how_to_choose(kind: Any) -> None:
+    other = flavours.other()
+    text = rf"tunelight\.{kind.__name__} for {pl.__name__}; for a Trainer of {other}, choose that .*tunelight\.use\("
+    with pytest.raises(ValueError, match=text):
+        import_module(other).Trainer(strategy=kind(num_workers=2), accelerator="cpu", logger=False)
+
+
+@pytest.mark.parametrize("version", ["1.6.5", "2.3.3", "2.7.0", "3.0.0rc1"])
 def test_a_lightning_that_is_too_old_or_too_new_is_an_error(version: str) -> None:
-    check_lightning("2.5.0")
+    check_lightning("2.4.0")
     with pytest.raises(StrategyError, match=f"and {version} of {pl.__name__} is installed"):
         check_lightning(version)
 

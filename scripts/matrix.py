@@ -1,0 +1,333 @@
+"""Test tunelight with other versions of what it stands on, each set of them in an environment of its own.
+
+    python scripts/matrix.py                        # every row
+    python scripts/matrix.py --short                # the rows "lowest" and "newest", with fewer unit tests
+    python scripts/matrix.py --rows ray-2.43,py3.13
+
+A row runs unit tests, the demo with a few trials, and four live tests: one of a warm gang, of a fault, of a plain
+Tuner and of a Trainer outside a sweep. Environments are kept in build/matrix by the hash of what they were asked for.
+They are built by uv, from PATH or installed into build/matrix/uv, which is told of pip's own settings, so that a CPU
+build of torch is taken where pip is offered one. A row of another Python is left out where there is no such Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BUILD = ROOT / "build" / "matrix"
+LIMIT_S = 1800
+"""How long a row's unit tests, demo or live tests may take."""
+
+TEST_PACKAGES = ("pytest", "hypothesis", "pytest-timeout", "ConfigSpace", "jsonschema", "lightning")
+"""What the tests import beside tunelight, the second package of Lightning too; with the ranges of the extra `dev`."""
+UNIT = ("compat", "searchers", "lightning", "trial", "schedulers", "simulation", "gang", "results", "sweep", "session")
+"""Folders of tests/unit, by how near they are to other libraries; a short run takes the first of them."""
+SHORT_UNIT = 4
+LIVE = {
+    "warm": "tests/integration/test_warm.py::test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang",
+    "fault": "tests/chaos/test_faults.py::test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one[ddp-faults0]",
+    "tune": "tests/integration/test_plain_tune.py::test_a_tuner_with_rays_own_asha_runs_to_its_end",
+    "alone": "tests/integration/test_parity_fit.py::test_train[ddp]",
+}
+SHOWN = ("torch", "ray", "pytorch-lightning", "optuna", "numpy", "pandas")
+"""Packages whose versions the table gives."""
+NAMES = {"pytorch_lightning": "lightning.pytorch", "lightning_fabric": "lightning.fabric"}
+"""What the tests of a row of the other flavour import instead."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A set of versions: pins beside the ranges of pyproject.toml, and how uv chooses within them."""
+
+    pins: Sequence[str] = ()
+    python: str = "3.11"
+    lowest: bool = False
+    flavour: str = "pytorch_lightning"
+
+
+def _lightning(minor: str) -> list[str]:
+    return [f"{name}=={minor}.*,!=2.6.2,!=2.6.3" for name in ("pytorch-lightning", "lightning")]
+
+
+ROWS: Mapping[str, Row] = {
+    "lowest": Row(lowest=True),
+    "newest": Row(),
+    "ray-2.43": Row(["ray==2.43.*"]),
+    "ray-2.49": Row(["ray==2.49.*"]),
+    "ray-2.54": Row(["ray==2.54.*"]),
+    **{
+        f"{flavour.partition('.')[0].replace('_', '-')}-{minor}": Row(_lightning(minor), flavour=flavour)
+        for minor in ("2.4", "2.5", "2.6")
+        for flavour in ("pytorch_lightning", "lightning.pytorch")
+    },
+    "optuna-4": Row(["optuna==4.*"]),
+    "py3.12": Row(python="3.12"),
+    "py3.13": Row(python="3.13"),
+}
+
+
+@dataclass
+class Outcome:
+    """What came of a row: versions, tests, the demo, seconds and size."""
+
+    row: str
+    versions: dict[str, str] = field(default_factory=dict)
+    unit: tuple[int, int] = (0, 0)
+    """Tests that passed, and that failed."""
+    live: dict[str, str] = field(default_factory=dict)
+    built_s: float = 0.0
+    seconds: float = 0.0
+    mb: int = 0
+    error: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Tell whether everything ran and passed."""
+        ran = self.unit[0] > 0 and {"demo", *LIVE} <= self.live.keys()
+        return ran and not self.unit[1] and not self.error and set(self.live.values()) == {"ok"}
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return the outcomes as a table in Markdown."""
+    heads = ["row", "python", *SHOWN, "unit", "demo", *LIVE, "build s", "tests s", "MB"]
+    lines = [heads, ["---"] * len(heads)]
+    for one in outcomes:
+        passed, failed = one.unit
+        unit = f"{passed} passed" + (f", {failed} failed" if failed else "")
+        cells = [one.row, *(one.versions.get(name, "-") for name in ("python", *SHOWN)), unit]
+        cells += [one.live.get(name, "-") for name in ("demo", *LIVE)]
+        lines.append([*cells, f"{one.built_s:.0f}", f"{one.seconds:.0f}", str(one.mb)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# --- environments -----------------------------------------------------------------------------------------
+
+
+def requirements(row: Row, cpu_torch: str | None = None) -> list[str]:
+    """Return what an environment is asked for, beside tunelight itself."""
+    dev = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    tests = [entry for entry in dev if re.split(r"[<>=!\[]", entry)[0] in TEST_PACKAGES]
+    return [*tests, *row.pins, *([f"torch=={cpu_torch}"] if cpu_torch else [])]
+
+
+def environment_key(row: Row, wanted: Sequence[str]) -> str:
+    """Return a hash of all that decides what an environment holds, but for what is published since."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [project["dependencies"], project["optional-dependencies"], list(wanted), row.python, row.lowest]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+
+def uv() -> str:
+    """Return the program uv: from PATH, else installed into build/matrix/uv."""
+    if found := shutil.which("uv"):
+        return found
+    folder = BUILD / "uv"
+    if not (program := folder / "bin" / "uv").exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([folder / "bin" / "pip", "install", "--quiet", "uv"], check=True)
+    return str(program)
+
+
+def uv_environment() -> dict[str, str]:
+    """Return this process's environment, with pip's settings under the names by which uv reads them."""
+    pip = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    told = dict(line.split("=", 1) for line in pip.splitlines() if "=" in line)
+    known = {
+        name: told.get(f":env:.{name}", told.get(f"global.{name}", "")).strip("'")
+        for name in ("find-links", "index-url")
+    }
+    env = {**os.environ}
+    for name, variable in (("find-links", "UV_FIND_LINKS"), ("index-url", "UV_DEFAULT_INDEX")):
+        if known[name]:
+            env.setdefault(variable, known[name].replace(" ", ","))
+    return env
+
+
+def interpreter(version: str) -> str | None:
+    """Return a Python of that minor version: this one, one on PATH, or one of pyenv's; None where there is none."""
+    if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    places = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
+    for place in filter(None, places):
+        # pyenv puts a program on PATH for every version, which fails where another is chosen.
+        if subprocess.run([place, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return str(place)
+    return None
+
+
+def cpu_torch(env: Mapping[str, str], python: str) -> str | None:
+    """Return the version of the newest CPU build of torch for a Python in the folders of wheels; None without one."""
+    tag = f"cp{python.replace('.', '')}"
+    folders = [Path(place) for place in env.get("UV_FIND_LINKS", "").replace(",", " ").split() if "://" not in place]
+    wheels = [path.name for folder in folders for path in folder.glob(f"torch-*+cpu-{tag}-*.whl")]
+    found = [wheel.split("-")[1] for wheel in wheels]
+    return max(found, key=lambda version: [int(part) for part in version.split("+")[0].split(".")], default=None)
+
+
+def build(name: str, row: Row, env: Mapping[str, str], *, cpu: bool, fresh: bool) -> Path:
+    """Return the row's environment, made unless one of the same requirements is there."""
+    wanted = requirements(row, cpu_torch(env, row.python) if cpu else None)
+    folder, key = BUILD / (f"{name}-short" if cpu else name), environment_key(row, wanted)
+    mark = folder / "requirements.key"
+    if not fresh and mark.exists() and mark.read_text() == key:
+        return folder
+    python = interpreter(row.python)
+    assert python is not None  # the caller left such rows out
+    shutil.rmtree(folder, ignore_errors=True)
+    program = uv()
+    subprocess.run([program, "venv", "--quiet", "--python", python, folder], env=env, check=True)
+    command = [program, "pip", "install", "--quiet", "--python", folder / "bin" / "python", *wanted]
+    command += ["--resolution", "lowest-direct"] if row.lowest else []
+    subprocess.run([*command, "--editable", f"{ROOT}[data,pb2,demo]"], env=env, check=True, cwd=ROOT)
+    mark.write_text(key)
+    return folder
+
+
+def size_mb(folder: Path) -> int:
+    """Return what an environment takes on disk, in MB."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) // 1_000_000
+
+
+# --- running ----------------------------------------------------------------------------------------------
+
+
+def sources(name: str, row: Row) -> Path:
+    """Return the folder whose tests and examples a row runs: this one, or a copy that imports the other Lightning."""
+    if row.flavour == "pytorch_lightning":
+        return ROOT
+    tree = BUILD / f"{name}-sources"
+    shutil.rmtree(tree, ignore_errors=True)
+    for folder in ("tests", "examples"):
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    for file in ("pyproject.toml", "tunelight", "searchspaces"):
+        (tree / file).symlink_to(ROOT / file)
+    for path in tree.glob("*/**/*.py"):
+        text = path.read_text()
+        for old, new in NAMES.items():
+            text = text.replace(old, new)
+        path.write_text(text)
+    return tree
+
+
+def pytest(python: Path, where: Path, env: Mapping[str, str], tests: Sequence[str], report: Path) -> ET.Element | None:
+    """Run tests, and return pytest's report of them; None where pytest itself failed.
+
+    Warnings are no errors here: older libraries warn of one another.
+    """
+    report.unlink(missing_ok=True)
+    command = [python, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", "-m", "not slow", "-k"]
+    command += ["not horovod and not Horovod", f"--junitxml={report}", "--timeout=300", *tests]
+    with report.with_suffix(".log").open("w") as log:
+        subprocess.run(command, cwd=where, env=env, stdout=log, stderr=log, check=False, timeout=LIMIT_S)
+    return ET.parse(report).getroot() if report.exists() else None  # noqa: S314 - pytest's own
+
+
+def run(name: str, row: Row, *, short: bool, fresh: bool) -> Outcome:
+    """Build a row's environment, and run its tests."""
+    one, began = Outcome(name), time.monotonic()
+    env = uv_environment()
+    try:
+        folder = build(name, row, env, cpu=short, fresh=fresh)
+    except subprocess.CalledProcessError as error:
+        one.error = f"no environment: {error}"
+        return one
+    one.built_s, began = time.monotonic() - began, time.monotonic()
+    one.mb, python = size_mb(folder), folder / "bin" / "python"
+    one.versions = versions(python)
+    where, logs = sources(name, row), BUILD / f"{name}-logs"
+    logs.mkdir(exist_ok=True)
+    env |= {"PYTHONPATH": str(where), "TUNELIGHT_LIGHTNING": row.flavour, "PYTHONWARNINGS": "ignore"}
+    env.pop("CI", None)  # with it a skipped test is a failed one, and tests of extras are skipped here
+    try:
+        unit = pytest(python, where, env, unit_tests(row, short=short), logs / "unit.xml")
+        live = pytest(python, where, env, list(LIVE.values()), logs / "live.xml")
+        one.live["demo"] = "ok" if demo(python, where, env, logs) else "FAILED"
+    except subprocess.TimeoutExpired as error:
+        one.error = f"{error.cmd[:3]} took longer than {LIMIT_S} s"
+        return one
+    if unit is None or live is None:
+        one.error = f"pytest did not run: see {logs}"
+        return one
+    states = [_failed(case) for case in unit.iter("testcase") if case.find("skipped") is None]
+    one.unit = (states.count(False), states.count(True))
+    ended = {str(case.get("name")): _failed(case) for case in live.iter("testcase")}
+    for title, test in LIVE.items():
+        failed = ended.get(test.rpartition("::")[2])
+        one.live[title] = "missing" if failed is None else "FAILED" if failed else "ok"
+    one.seconds = time.monotonic() - began
+    return one
+
+
+def unit_tests(row: Row, *, short: bool) -> list[str]:
+    """Return the unit tests of a row; for the other flavour those alone that are the same under both names."""
+    if row.flavour != "pytorch_lightning":
+        return ["tests/unit/lightning"]
+    return [f"tests/unit/{folder}" for folder in (UNIT[:SHORT_UNIT] if short else UNIT)]
+
+
+def demo(python: Path, where: Path, env: Mapping[str, str], logs: Path) -> bool:
+    """Tell whether the demo finds a configuration."""
+    command = [python, where / "examples" / "digits_asha.py", "--num-samples", "4"]
+    command += ["--storage", logs / "runs", "--export", logs / "best.yaml"]
+    with (logs / "demo.log").open("w") as log:
+        ended = subprocess.run(command, cwd=logs, env=env, stdout=log, stderr=log, check=False, timeout=LIMIT_S)
+    return ended.returncode == 0 and "Best configuration" in (logs / "demo.log").read_text()
+
+
+def versions(python: Path) -> dict[str, str]:
+    """Return the versions in an environment of Python and of what the table gives."""
+    code = "import json, platform, sys\nfrom importlib.metadata import version\n"
+    code += "print(json.dumps({'python': platform.python_version(), **{name: version(name) for name in sys.argv[1:]}}))"
+    found = subprocess.run([python, "-c", code, *SHOWN], capture_output=True, text=True, check=True).stdout
+    return dict(json.loads(found))
+
+
+def _failed(case: ET.Element) -> bool:
+    return case.find("failure") is not None or case.find("error") is not None
+
+
+def main() -> int:
+    """Run the rows that were asked for, print their table, and return 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", help=f"rows, by commas: {', '.join(ROWS)}")
+    parser.add_argument(
+        "--short", action="store_true", help="lowest and newest, fewer unit tests, a CPU build of torch"
+    )
+    parser.add_argument("--fresh", action="store_true", help="build the environments anew, for what is published since")
+    args = parser.parse_args()
+    names = args.rows.split(",") if args.rows else ["lowest", "newest"] if args.short else list(ROWS)
+    if unknown := [name for name in names if name not in ROWS]:
+        parser.error(f"there is no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    outcomes = []
+    for name in names:
+        if interpreter(ROWS[name].python) is None:
+            sys.stdout.write(f"{name}: left out, as there is no Python {ROWS[name].python}\n")
+            continue
+        one = run(name, ROWS[name], short=args.short, fresh=args.fresh)
+        outcomes.append(one)
+        sys.stdout.write(f"{name}: {'passed' if one.good else 'FAILED'} {one.error}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"\n{table(outcomes)}\n")
+    return 0 if outcomes and all(one.good for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

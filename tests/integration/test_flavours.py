@@ -1,0 +1,101 @@
+"""The two packages of Lightning: each alone in its processes, both on one driver, and what happens where they meet."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests import flavours
+from tests.integration.training import Line, LineData, plain
+from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
+from tunelight.errors import TrainFunctionError
+
+ROOT = Path(__file__).parents[2]
+
+
+def sweep(folder: Path, train: Any, **settings: Any) -> tl.SweepResults:
+    told: dict[str, Any] = {"num_samples": 1, "workers": 2, "scheduler": "fifo", "progress": False, **settings}
+    return tl.run({"lr": tl.uniform(0.01, 0.1)}, train, metric="loss", storage=folder, name="m", **told)
+
+
+@pytest.mark.both
+def test_a_worker_imports_the_package_of_its_sweep_and_not_the_other(ray4: Any, tmp_path: Path) -> None:
+    def told(config: dict[str, Any]) -> None:
+        plain(config)
+        packages = {name.partition(".")[0] for name in sys.modules}
+        found = sorted(packages & {"pytorch_lightning", "lightning_fabric", "lightning"})
+        Path(tl.get_context().trial_dir, f"{tl.get_context().rank}.json").write_text(json.dumps(found))
+
+    (trial,) = sweep(tmp_path, told).trials
+    assert trial.error is None
+    expected = {"pytorch_lightning": ["lightning_fabric", "pytorch_lightning"], "lightning.pytorch": ["lightning"]}
+    for rank in (0, 1):
+        assert json.loads(Path(trial.path, f"{rank}.json").read_text()) == expected[flavour()]
+
+
+def meet(config: dict[str, Any]) -> None:
+    """Be a library: give a callback to a Trainer that is of another package than the callback."""
+    other = import_module(flavours.other())
+    boring = import_module(f"{flavours.other()}.demos.boring_classes")
+    trainer = other.Trainer(max_epochs=1, accelerator="cpu", logger=False, callbacks=[tl.TuneReportCallback()])
+    trainer.fit(boring.BoringModel())
+
+
+@pytest.mark.both
+def test_a_callback_of_one_package_in_a_trainer_of_the_other_ends_the_trial(ray4: Any, tmp_path: Path) -> None:
+    (trial,) = sweep(tmp_path, meet, workers=1).trials
+    assert trial.error is not None
+    assert f"This Trainer is {flavours.other()}.trainer.trainer.Trainer" in trial.error
+    assert f"this TuneReportCallback was made for {flavour()}" in trial.error
+
+
+def uses_both(config: dict[str, Any]) -> None:
+    import lightning.pytorch
+    import pytorch_lightning
+
+    both = {"pytorch_lightning": pytorch_lightning, "lightning.pytorch": lightning.pytorch}
+    made = both[flavour()].Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, strategy=tl.RayStrategy(),
+        callbacks=[tl.TuneReportCallback({"loss": "val_loss"})],
+    )  # fmt: skip
+    made.fit(Line(config["lr"]), datamodule=LineData())
+
+
+@pytest.mark.both
+def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(
+    ray4: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, flavour())
+    (trial,) = sweep(tmp_path, uses_both).trials
+    assert trial.error is None
+    assert len(trial.history) == 1
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(TrainFunctionError, match=r"uses lightning\.pytorch and .*uses pytorch_lightning"):
+        sweep(tmp_path / "undecided", uses_both)
+    assert not (tmp_path / "undecided").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_both_packages_on_one_driver_have_the_same_losses_to_every_digit(tmp_path: Path) -> None:
+    """Sweeps, resume, a loaded winner, an exported one, a fit of its own, and checkpoints of each in the other."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.both", str(tmp_path)],
+        cwd=ROOT, env=flavours.as_a_user(), capture_output=True, text=True, timeout=880, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    for part in ("found out", "chosen"):
+        ours, other = (told[part][name] for name in FABRIC)
+        assert ours == other, part
+    first, *rest = told["gone on"].values()
+    assert all(one == first for one in rest)
+    assert len(rest) == 3
+    assert told["chosen"]["pytorch_lightning"]["resumed"][:3] == told["chosen"]["pytorch_lightning"]["sweep"]

@@ -1,0 +1,37 @@
+"""Names of torch's sharded training that have other places in torch 2.4 and 2.5.
+
+``fully_shard`` and its kin are public from 2.6 on, distributed tensors from 2.5 on; before, both were there under
+private names. Read in 2.4.0, 2.5.1 and 2.13.0. A name is looked up when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+_FSDP: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
+_TENSOR: Final = ("torch.distributed.tensor", "torch.distributed._tensor")
+
+PLACES: Final = {
+    "DTensor": _TENSOR,
+    "FSDPModule": _FSDP,
+    "distribute_tensor": _TENSOR,
+    "fully_shard": _FSDP,
+    "register_fsdp_forward_method": _FSDP,
+}
+"""Each name, and the modules that may have it, the public one first."""
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of torch's when it is first asked for. Raises: AttributeError for one that is not here."""
+        for place in PLACES.get(name, ()):
+            if hasattr(module := import_module(place), name):
+                value = globals()[name] = getattr(module, name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
