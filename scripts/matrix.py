@@ -45,8 +45,6 @@ LIVE = {
 }
 SHOWN = ("torch", "ray", "pytorch-lightning", "optuna", "numpy", "pandas")
 """Packages whose versions the table gives."""
-NAMES = {"pytorch_lightning": "lightning.pytorch", "lightning_fabric": "lightning.fabric"}
-"""What the tests of a row of the other flavour import instead."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,8 @@ class Row:
     pins: Sequence[str] = ()
     python: str = "3.11"
     lowest: bool = False
-    flavour: str = "pytorch_lightning"
+    lightning: str = "pytorch_lightning"
+    """Which package of Lightning the tests and the demo train with."""
 
 
 def _lightning(minor: str) -> list[str]:
@@ -70,14 +69,17 @@ ROWS: Mapping[str, Row] = {
     "ray-2.49": Row(["ray==2.49.*"]),
     "ray-2.54": Row(["ray==2.54.*"]),
     **{
-        f"{flavour.partition('.')[0].replace('_', '-')}-{minor}": Row(_lightning(minor), flavour=flavour)
+        f"{package.replace('_', '-')}-{minor}": Row(_lightning(minor), lightning=package)
         for minor in ("2.4", "2.5", "2.6")
-        for flavour in ("pytorch_lightning", "lightning.pytorch")
+        for package in ("pytorch_lightning", "lightning")
     },
     "optuna-4": Row(["optuna==4.*"]),
     "py3.12": Row(python="3.12"),
     "py3.13": Row(python="3.13"),
 }
+
+WITH_TORCH_OF_THEIR_OWN = ("lowest", "newest")
+"""Rows that take torch as the index has it, with CUDA's libraries, where a CPU build would be another version."""
 
 
 @dataclass
@@ -164,11 +166,11 @@ def interpreter(version: str) -> str | None:
     if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    places = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
-    for place in filter(None, places):
+    places = [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
+    for place in filter(None, (shutil.which(f"python{version}"), *places)):
         # pyenv puts a program on PATH for every version, which fails where another is chosen.
         if subprocess.run([place, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return str(place)
+            return place
     return None
 
 
@@ -184,7 +186,8 @@ def cpu_torch(env: Mapping[str, str], python: str) -> str | None:
 def build(name: str, row: Row, env: Mapping[str, str], *, cpu: bool, fresh: bool) -> Path:
     """Return the row's environment, made unless one of the same requirements is there."""
     wanted = requirements(row, cpu_torch(env, row.python) if cpu else None)
-    folder, key = BUILD / (f"{name}-short" if cpu else name), environment_key(row, wanted)
+    folder = BUILD / (f"{name}-cpu" if cpu and name in WITH_TORCH_OF_THEIR_OWN else name)
+    key = environment_key(row, wanted)
     mark = folder / "requirements.key"
     if not fresh and mark.exists() and mark.read_text() == key:
         return folder
@@ -193,7 +196,7 @@ def build(name: str, row: Row, env: Mapping[str, str], *, cpu: bool, fresh: bool
     shutil.rmtree(folder, ignore_errors=True)
     program = uv()
     subprocess.run([program, "venv", "--quiet", "--python", python, folder], env=env, check=True)
-    command = [program, "pip", "install", "--quiet", "--python", folder / "bin" / "python", *wanted]
+    command = [program, "pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), *wanted]
     command += ["--resolution", "lowest-direct"] if row.lowest else []
     subprocess.run([*command, "--editable", f"{ROOT}[data,pb2,demo]"], env=env, check=True, cwd=ROOT)
     mark.write_text(key)
@@ -208,34 +211,17 @@ def size_mb(folder: Path) -> int:
 # --- running ----------------------------------------------------------------------------------------------
 
 
-def sources(name: str, row: Row) -> Path:
-    """Return the folder whose tests and examples a row runs: this one, or a copy that imports the other Lightning."""
-    if row.flavour == "pytorch_lightning":
-        return ROOT
-    tree = BUILD / f"{name}-sources"
-    shutil.rmtree(tree, ignore_errors=True)
-    for folder in ("tests", "examples"):
-        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__", "runs"))
-    for file in ("pyproject.toml", "tunelight", "searchspaces"):
-        (tree / file).symlink_to(ROOT / file)
-    for path in tree.glob("*/**/*.py"):
-        text = path.read_text()
-        for old, new in NAMES.items():
-            text = text.replace(old, new)
-        path.write_text(text)
-    return tree
-
-
-def pytest(python: Path, where: Path, env: Mapping[str, str], tests: Sequence[str], report: Path) -> ET.Element | None:
-    """Run tests, and return pytest's report of them; None where pytest itself failed.
+def pytest(row: Row, python: Path, env: Mapping[str, str], tests: Sequence[str], report: Path) -> ET.Element | None:
+    """Run tests with a row's Lightning, and return pytest's report of them; None where pytest itself failed.
 
     Warnings are no errors here: older libraries warn of one another.
     """
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", "-m", "not slow", "-k"]
-    command += ["not horovod and not Horovod", f"--junitxml={report}", "--timeout=300", *tests]
+    command = [str(python), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", "-m", "not slow", "-k"]
+    command += ["not horovod and not Horovod", f"--junitxml={report}", "--timeout=300"]
+    command += ["--lightning", row.lightning, *tests]
     with report.with_suffix(".log").open("w") as log:
-        subprocess.run(command, cwd=where, env=env, stdout=log, stderr=log, check=False, timeout=LIMIT_S)
+        subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, check=False, timeout=LIMIT_S)
     return ET.parse(report).getroot() if report.exists() else None  # noqa: S314 - pytest's own
 
 
@@ -244,21 +230,21 @@ def run(name: str, row: Row, *, short: bool, fresh: bool) -> Outcome:
     one, began = Outcome(name), time.monotonic()
     env = uv_environment()
     try:
-        folder = build(name, row, env, cpu=short, fresh=fresh)
+        folder = build(name, row, env, cpu=short or name not in WITH_TORCH_OF_THEIR_OWN, fresh=fresh)
     except subprocess.CalledProcessError as error:
         one.error = f"no environment: {error}"
         return one
     one.built_s, began = time.monotonic() - began, time.monotonic()
     one.mb, python = size_mb(folder), folder / "bin" / "python"
     one.versions = versions(python)
-    where, logs = sources(name, row), BUILD / f"{name}-logs"
+    logs = BUILD / f"{name}-logs"
     logs.mkdir(exist_ok=True)
-    env |= {"PYTHONPATH": str(where), "TUNELIGHT_LIGHTNING": row.flavour, "PYTHONWARNINGS": "ignore"}
+    env |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     env.pop("CI", None)  # with it a skipped test is a failed one, and tests of extras are skipped here
     try:
-        unit = pytest(python, where, env, unit_tests(row, short=short), logs / "unit.xml")
-        live = pytest(python, where, env, list(LIVE.values()), logs / "live.xml")
-        one.live["demo"] = "ok" if demo(python, where, env, logs) else "FAILED"
+        unit = pytest(row, python, env, unit_tests(row, short=short), logs / "unit.xml")
+        live = pytest(row, python, env, list(LIVE.values()), logs / "live.xml")
+        one.live["demo"] = "ok" if demo(row, python, env, logs) else "FAILED"
     except subprocess.TimeoutExpired as error:
         one.error = f"{error.cmd[:3]} took longer than {LIMIT_S} s"
         return one
@@ -276,16 +262,19 @@ def run(name: str, row: Row, *, short: bool, fresh: bool) -> Outcome:
 
 
 def unit_tests(row: Row, *, short: bool) -> list[str]:
-    """Return the unit tests of a row; for the other flavour those alone that are the same under both names."""
-    if row.flavour != "pytorch_lightning":
+    """Return the unit tests of a row: those of Lightning alone where nothing but its package differs from another."""
+    if row.lightning != "pytorch_lightning":
         return ["tests/unit/lightning"]
     return [f"tests/unit/{folder}" for folder in (UNIT[:SHORT_UNIT] if short else UNIT)]
 
 
-def demo(python: Path, where: Path, env: Mapping[str, str], logs: Path) -> bool:
-    """Tell whether the demo finds a configuration."""
-    command = [python, where / "examples" / "digits_asha.py", "--num-samples", "4"]
-    command += ["--storage", logs / "runs", "--export", logs / "best.yaml"]
+def demo(row: Row, python: Path, env: Mapping[str, str], logs: Path) -> bool:
+    """Tell whether the demo, with the row's Lightning, finds a configuration."""
+    text = (ROOT / "examples" / "digits_asha.py").read_text()
+    if row.lightning != "pytorch_lightning":
+        text = text.replace("import pytorch_lightning as pl", f"import {row.lightning}.pytorch as pl")
+    (logs / "demo.py").write_text(text)
+    command = [str(python), "demo.py", "--num-samples", "4"]
     with (logs / "demo.log").open("w") as log:
         ended = subprocess.run(command, cwd=logs, env=env, stdout=log, stderr=log, check=False, timeout=LIMIT_S)
     return ended.returncode == 0 and "Best configuration" in (logs / "demo.log").read_text()

@@ -13,6 +13,7 @@ from typing import Any
 
 import tunelight as tl
 from tunelight.compat.lightning import FABRIC
+from tunelight.record import read_sweep_file
 
 QUIET: dict[str, Any] = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
 SWEEP: dict[str, Any] = {
@@ -62,9 +63,9 @@ def chosen(name: str, folder: Path) -> dict[str, Any]:
     from tunelight.digits import DigitsClassifier, DigitsData
 
     space = {"model.lr": tl.loguniform(1e-3, 1e-1), "model.hidden": tl.choice([16, 32])}
-    args = {"trainer_args": QUIET, "storage": folder, "name": name}
+    args: dict[str, Any] = {"trainer_args": QUIET, "storage": folder, "name": name}
     first = tl.run(space, model=DigitsClassifier, data=DigitsData, **args, **SWEEP)
-    assert first.settings["lightning"] == name
+    assert read_sweep_file(first.folder)["lightning"] == name
     results = tl.resume(first.folder, num_samples=4, progress=False)
     best = results.best.load_model()
     assert isinstance(best, import_module(name).LightningModule)

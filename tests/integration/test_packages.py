@@ -15,7 +15,7 @@ from tests import flavours
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "packages"
-INSTALL_LIMIT_S, RUN_LIMIT_S = 1200, 600
+INSTALL_LIMIT_S, RUN_LIMIT_S = 1200, 900
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_LIMIT_S + RUN_LIMIT_S + 60)]
 
