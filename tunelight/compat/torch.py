@@ -1,7 +1,7 @@
 """Names of torch's sharded training that have other places in torch 2.4 and 2.5.
 
-``fully_shard`` and its kin are public from 2.6 on, distributed tensors from 2.5 on; before, both were there under
-private names. Read in 2.4.0, 2.5.1 and 2.13.0. A name is looked up when it is first asked for.
+``fully_shard`` and its kin are public in 2.6, and so are distributed tensors; before, both were there under
+private names. Read in 2.4.0 and 2.13.0. A name is looked up when it is first asked for.
 """
 
 from __future__ import annotations

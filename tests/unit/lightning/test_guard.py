@@ -83,7 +83,7 @@ def test_a_trainer_of_a_lightning_that_tunelight_does_not_know_is_left_alone() -
 import lightning.pytorch
 import pytorch_lightning
 for package in (pytorch_lightning, lightning.pytorch):
-    package.__version__ = "2.4.0"
+    package.__version__ = "2.2.5"
     package.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
 """
     command = [sys.executable, "-c", code]
