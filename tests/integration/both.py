@@ -78,6 +78,7 @@ def chosen(name: str, folder: Path) -> dict[str, Any]:
     fit = trainer(name, folder, 2)
     model, data = DigitsClassifier(0.02, hidden=16), DigitsData()
     fit.fit(model, datamodule=data)
+    fitted = float(fit.callback_metrics["val_loss"])
     (tested,) = fit.test(model, datamodule=data, verbose=False)
     fit.save_checkpoint(folder / f"{name}.ckpt")
     return {
@@ -85,7 +86,7 @@ def chosen(name: str, folder: Path) -> dict[str, Any]:
         "resumed": losses(results),
         "winner": float(sum(value.double().sum() for value in best.state_dict().values())),
         "exported": float(cli.trainer.callback_metrics["val_loss"]),
-        "fit": float(fit.callback_metrics["val_loss"]),
+        "fit": fitted,
         "tested": tested["test_loss"],
     }
 
