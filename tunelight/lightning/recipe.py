@@ -52,7 +52,7 @@ def with_device(args: Mapping[str, Any], strategy: Callable[[], Any], *, on_gpu:
     if str(args.get("accelerator")).lower() == "mps":
         # One worker alone, as checked before the sweep: Lightning refuses the DDP family there.
         return {"strategy": "auto", **args}
-    if "strategy" not in args and not on_gpu:
+    if "strategy" not in args and not on_gpu and str(args.get("accelerator", "auto")) == "auto":
         # Left to itself, Lightning takes MPS where it sees it, and refuses the strategy then.
         args = {**args, "accelerator": "cpu"}
     return {"strategy": strategy(), **args} if "strategy" not in args else dict(args)
