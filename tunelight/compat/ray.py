@@ -27,8 +27,9 @@ LOCAL_RAY: Final[Mapping[str, Any]] = {
     "_node_ip_address": "127.0.0.1",
     "_system_config": {"prestart_worker_first_driver": False},
 }
-"""Arguments of ``ray.init`` for a Ray of tunelight's own: it listens on this machine only, and starts no idle task
-workers, since a sweep has actors only. Undocumented; read in 2.60.0."""
+"""Arguments of ``ray.init`` for a Ray of tunelight's own: it starts no idle task workers, since a sweep has actors
+only, and is asked to listen on this machine only. Ray 2.54 and 2.60 take the machine's own address for the loopback's,
+so that Ray's token is what keeps others out. Undocumented; read in 2.60.0."""
 
 TUNE_ENVIRONMENT: Final[Mapping[str, str]] = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # tunelight keeps its own record
