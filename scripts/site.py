@@ -10,7 +10,10 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-BESIDE_DOCS = ("*.md", "LICENSE", "cluster/*", "examples/*", "searchspaces/*", "benchmarks/README.md")
+BESIDE_DOCS = (
+    *("*.md", "LICENSE", "cluster/*", "searchspaces/*", "benchmarks/README.md"),
+    *("examples/*", "examples/*/*.py", "examples/*/*/*.py"),
+)
 """What the site holds beside docs/."""
 
 

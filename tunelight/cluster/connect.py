@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import platform
 import signal
 import socket
 import sys
@@ -26,10 +25,11 @@ from tunelight.compat.ray import (
     cluster_versions,
     is_client,
     local_cpus,
+    own_versions,
     runtime_env_fields,
 )
 from tunelight.errors import ResourceError, SettingsError, unknown
-from tunelight.machine.versions import ADVICE, installed
+from tunelight.machine.versions import ADVICE
 from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _check_versions(address: str) -> None:
     """
     if "://" in address or not address.rpartition(":")[2].isdecimal():
         return
-    theirs, mine = cluster_versions(address), (str(installed()["ray"]), platform.python_version())
+    theirs, mine = cluster_versions(address), own_versions()
     count = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
     if theirs is None or (theirs[0], theirs[1].split(".")[:count]) == (mine[0], mine[1].split(".")[:count]):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 
@@ -11,6 +12,6 @@ def forget_states() -> None:
     A warm worker's next trial may have others. Does nothing where Accelerate is not imported.
     """
     state = sys.modules.get("accelerate.state")
-    if state is not None:
-        state.AcceleratorState._reset_state(reset_partial_state=True)
-        state.GradientState._reset_state()
+    for name in ("PartialState", "AcceleratorState", "GradientState") if state is not None else ():
+        with contextlib.suppress(AttributeError, TypeError):  # another version, whose states stay as they are
+            getattr(state, name)._reset_state()

@@ -200,7 +200,7 @@ def _choice(name: Any, where: str) -> Flavour:
 def check_installed(chosen: Flavour, where: str) -> Flavour:
     """Return a flavour. Raises: SettingsError, which begins with ``where``, if its package is not installed."""
     package = chosen.partition(".")[0]
-    if package not in sys.modules and find_spec(package) is None:
+    if sys.modules.get(package) is None and (package in sys.modules or find_spec(package) is None):
         raise SettingsError(
             f"{where}: the package {package} is not installed. Install it (pip install "
             f"{package.replace('_', '-')}), or use the other one."
@@ -247,7 +247,7 @@ def prefer(name: str | None) -> None:
     ``name``: what the sweep recorded; None for one of version 0.1.
     """
     undecided = asked() is None and _process.current is None and not any(known in sys.modules for known in FABRIC)
-    if undecided and name in CHOICES and find_spec(name.partition(".")[0]) is not None:
+    if undecided and isinstance(name, str) and name in CHOICES and find_spec(name.partition(".")[0]) is not None:
         switch(CHOICES[name])
 
 
@@ -308,6 +308,8 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a name of Lightning's when it is first asked for."""
+        if name != "pl" and name not in DOCUMENTED and name not in UNDOCUMENTED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         chosen = flavour()
         value = lookup(name, chosen)
         switch(chosen)

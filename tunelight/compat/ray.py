@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,9 +28,8 @@ LOCAL_RAY: Final[Mapping[str, Any]] = {
     "_node_ip_address": "127.0.0.1",
     "_system_config": {"prestart_worker_first_driver": False},
 }
-"""Arguments of ``ray.init`` for a Ray of tunelight's own: it starts no idle task workers, since a sweep has actors
-only, and is asked to listen on this machine only. Ray 2.54 and 2.60 take the machine's own address for the loopback's,
-so that Ray's token is what keeps others out. Undocumented; read in 2.60.0."""
+"""Arguments of ``ray.init`` for a Ray of tunelight's own: no idle task workers, and the loopback's address, for which
+Ray 2.54 and 2.60 take the machine's own: there its token keeps others out. Undocumented; read in 2.60.0."""
 
 TUNE_ENVIRONMENT: Final[Mapping[str, str]] = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # tunelight keeps its own record
@@ -247,6 +247,13 @@ def autoscaler_status() -> dict[str, Any]:
     return status
 
 
+def own_versions() -> tuple[str, str]:
+    """Return the versions of Ray and Python of this process, as Ray records those of a cluster. Read in 2.60.0."""
+    import ray
+
+    return str(ray.__version__), ".".join(map(str, sys.version_info[:3]))
+
+
 def cluster_versions(address: str) -> tuple[str, str] | None:
     """Return the versions of Ray and Python that the cluster at ``host:port`` was started with; None if unknown.
 
@@ -255,7 +262,8 @@ def cluster_versions(address: str) -> tuple[str, str] | None:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # of Cython, without types
 
     try:
-        told = json.loads(GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster"))
+        client = GcsClient(address=address)
+        told = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=5.0))
         return str(told["ray_version"]), str(told["python_version"])
     except Exception:  # noqa: BLE001 - it only makes an error clearer, and what differs between versions fails anyhow
         return None

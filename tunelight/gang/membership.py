@@ -22,6 +22,8 @@ from tunelight.gang.spec import START_LIMIT_S, GangSpec
 from tunelight.machine.versions import ADVICE, differences, node_name
 from tunelight.settings.backends import BACKENDS
 
+_OWN_PACKAGES = {"conda", "container", "image_uri", "pip", "py_modules", "uv"}
+"""Fields of a runtime_env that give workers other packages than the driver has."""
 _LOOK_S = 0.05
 _CALL_LIMIT_S = 30.0
 _MOST_TRIES = 6
@@ -182,6 +184,12 @@ class Membership:
                     f"Waited {limit_s:.0f} s for workers to start and import: {there} of {enough} are there.{lost}"
                 )
 
+    def _of_driver(self) -> dict[str, str | None]:
+        """Return the driver's versions that the workers' must agree with: of an environment of their own, none."""
+        if _OWN_PACKAGES & (self.spec.runtime_env or {}).keys():
+            return {}
+        return {name: version for name, version in self.spec.versions.items() if version is not None}
+
     def _meet(self, seats: list[Seat]) -> None:
         """Let the workers of ``seats`` meet; their ranks follow from the nodes that they run on."""
         head = ray.get_runtime_context().get_node_id()
@@ -196,7 +204,7 @@ class Membership:
             self.locations.append(seat.location)
         versions = {node_name(one.hostname, one.node_id, one.address): one.versions for one in self.locations}
         lightning = self.spec.environ.get(LIGHTNING_VARIABLE, "pytorch_lightning")
-        conflicts = differences({"the driver": self.spec.versions, **versions}, lightning)
+        conflicts = differences({"the driver": self._of_driver(), **versions}, lightning)
         if conflicts:
             raise GangError(f"The gang's workers cannot train together. {' '.join(conflicts)} {ADVICE}", "exception")
         interface, nodes = places[0].interface, layout(places)

@@ -55,8 +55,14 @@ def guard_for(session: Session, package: Flavour) -> Any:
 
 
 def check_strategy(trainer: Any, context: Context) -> None:
-    """Raise StrategyError unless ``trainer`` trains on the gang (any Trainer does for a gang of one)."""
+    """Raise StrategyError unless ``trainer`` trains on the gang (any Trainer of one process does for a gang of one)."""
     if context.wanted == 1:
+        if (size := getattr(trainer, "world_size", 1)) > 1:
+            raise StrategyError(
+                f"This Trainer trains on {size} devices, and this trial has one worker, which nobody starts {size} "
+                f"processes for. Give the sweep workers={size} and the Trainer strategy=tunelight.RayStrategy(), "
+                "without devices."
+            )
         return
     alone = f"each of the gang's {context.world_size} workers would train a model of its own"
     ours = f"tunelight.{BACKENDS[context.backend].strategy_name}"

@@ -189,7 +189,12 @@ class TrialResult:
             # holds was settled above.
             if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
                 arguments = {**arguments, "weights_only": weights_only}
-            return cls.load_from_checkpoint(path, map_location="cpu", **arguments)
+            try:
+                return cls.load_from_checkpoint(path, map_location="cpu", **arguments)
+            except pickle.UnpicklingError:
+                if weights_only or "weights_only" in arguments:
+                    raise
+                return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments)
         except pickle.UnpicklingError as error:
             raise CheckpointError(
                 f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "

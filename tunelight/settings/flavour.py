@@ -21,10 +21,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from tunelight.compat import lightning
 from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour_of, flavour_of_module, made_for_one
 from tunelight.errors import TrainFunctionError
-from tunelight.settings.pickling import captured, operands, parts_of
+from tunelight.settings.pickling import captured, imports, parts_of
 
-_MOST_PARTS = 1000
-"""Items of a list or a mapping that are looked at: data that a function takes along may have millions."""
+_MOST_VALUES = 5000
+"""How many values are looked at: data that a function takes along may have millions."""
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, bytearray)
 _NEUTRAL: Final = frozenset(
     {"builtins", "numpy", "pandas", "ray", "sklearn", "torch", "torchmetrics", "torchvision", "tunelight"}
 )
@@ -50,10 +51,21 @@ def find_flavour(code: Mapping[str, Any]) -> Flavour:
             f"{next(iter(seen.found.values()))}, and {chosen} was chosen for this process by tunelight.use() or by "
             f"{lightning.VARIABLE}. {_ALIKE} Choose the package that your code imports."
         )
+    if chosen is not None and (kinds := [kind for known, kind in seen.own.items() if known != chosen]):
+        raise TrainFunctionError(
+            f"The code of this sweep uses tunelight's {kinds[0]} as it was made for the other package of Lightning, "
+            f"and {chosen} was chosen for this process. Import it again after the choice, or write "
+            f"tunelight.{kinds[0]} where it is used."
+        )
     if chosen is None and len(seen.found) > 1:
+        about = "".join(
+            f" {kind} of tunelight is made for the package that is imported when it is first asked for: import "
+            "Lightning before it."
+            for kind in [*seen.own.values()][:1]
+        )
         raise TrainFunctionError(
             f"{' and '.join(seen.found.values())}. {_ALIKE} Import the same one in all of this code, or choose: "
-            f"{HOW_TO_CHOOSE}.{seen.about_own}"
+            f"{HOW_TO_CHOOSE}.{about}"
         )
     if chosen is None:
         written_with = set(seen.found) or {known for name in seen.packages if (known := _of_package(name))}
@@ -75,8 +87,8 @@ class _Search:
     """What it uses of each flavour."""
     packages: set[str] = field(default_factory=set)
     """Other packages that it uses."""
-    about_own: str = ""
-    """What to say where one of the names is of a class of tunelight."""
+    own: dict[Flavour, str] = field(default_factory=dict)
+    """The classes of tunelight that it uses, by what they were made for."""
     visited: dict[int, Any] = field(default_factory=dict)
 
     def names(self, value: Any, home: str | None = None) -> Iterator[tuple[Flavour, str]]:
@@ -84,29 +96,30 @@ class _Search:
 
         Functions that it calls are searched if they are of the same module, ``home``.
         """
-        if id(value) in self.visited:
+        # By type(), which a proxy cannot answer for another object.
+        kind = type(value)
+        if kind in _PLAIN or id(value) in self.visited or len(self.visited) >= _MOST_VALUES:
             return
         self.visited[id(value)] = value
-        if isinstance(value, ModuleType):
-            yield from self._module(value.__name__)
+        if issubclass(kind, ModuleType):
+            yield from self._module(getattr(value, "__name__", None))
             return
-        kind = value if isinstance(value, type) else type(value)
+        if issubclass(kind, FunctionType):
+            yield from self._function(value, home)
+            return
+        kind = value if issubclass(kind, type) else kind
         if (flavour := flavour_of(kind)) is not None:
             if made_for_one(kind.__module__):
-                self.about_own = (
-                    f" {kind.__name__} of tunelight is made for the package that is imported when it is first asked "
-                    "for: import Lightning before it."
-                )
+                self.own.setdefault(flavour, kind.__name__)
             yield flavour, f"{kind.__module__}.{kind.__name__} ({flavour})"
-            return
-        if isinstance(value, FunctionType):
-            yield from self._function(value, home)
             return
         yield from self._module(kind.__module__)
         for part in _parts(value):
             yield from self.names(part, home)
 
-    def _module(self, name: str) -> Iterator[tuple[Flavour, str]]:
+    def _module(self, name: Any) -> Iterator[tuple[Flavour, str]]:
+        if not isinstance(name, str):  # code that was made by exec has none
+            return
         if (flavour := flavour_of_module(name)) is not None:
             yield flavour, name
             return
@@ -121,21 +134,26 @@ class _Search:
         if home not in (None, value.__module__):
             yield from self._module(value.__module__)
             return
-        for name in operands(value.__code__, "IMPORT_NAME"):
+        for name in imports(value.__code__):
             yield from self._module(name)
         for _, part in captured(value):
             yield from self.names(part, value.__module__)
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """Yield the parts of a value that training code may be in; a class's source is not read."""
-    if isinstance(value, functools.partial | MethodType | Mapping | list | tuple | set | frozenset):
-        yield from (part for _, part in itertools.islice(parts_of(value), _MOST_PARTS))
-    elif not isinstance(value, type):
-        call = inspect.getattr_static(type(value), "__call__", None)
-        if isinstance(call, FunctionType):
-            yield call
-            yield from getattr(value, "__dict__", {}).values()
+def _parts(value: Any) -> list[Any]:
+    """Return the parts of a value that training code may be in; a class's source is not read."""
+    kind = type(value)
+    try:
+        if issubclass(kind, functools.partial | MethodType | dict | list | tuple | set | frozenset):
+            return [part for _, part in itertools.islice(parts_of(value), _MOST_VALUES)]
+        if issubclass(kind, type):
+            return []
+        wrapped = inspect.getattr_static(value, "__wrapped__", None)  # as functools.lru_cache leaves it
+        call = inspect.getattr_static(kind, "__call__", None)
+        called = [call, *getattr(value, "__dict__", {}).values()] if isinstance(call, FunctionType) else []
+        return [wrapped, *called]
+    except Exception:  # noqa: BLE001 - a user's object may raise anything, and this only looks for a name
+        return []
 
 
 def _of_package(name: str) -> Flavour | None:

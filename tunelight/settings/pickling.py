@@ -61,6 +61,22 @@ def operands(code: CodeType, operation: str) -> Iterator[str]:
             yield from operands(constant, operation)
 
 
+def imports(code: CodeType) -> Iterator[str]:
+    """Yield the modules that some code and the functions inside it import by absolute names."""
+    level: Any = 0
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+            # Before an import come its level and the names that it takes of the module.
+            level = instruction.argval if isinstance(instruction.argval, int) else level
+        elif instruction.opname == "IMPORT_NAME":
+            if not level:
+                yield instruction.argval
+            level = 0
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from imports(constant)
+
+
 def find_unpicklable(
     value: Any,
     dumps: Callable[[Any], object],

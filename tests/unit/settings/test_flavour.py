@@ -109,6 +109,37 @@ def test_code_that_says_nothing_gets_what_is_imported(monkeypatch):
     assert find_flavour({"train": lambda config: None}) == PL
 
 
+def test_a_relative_import_is_of_the_users_own_module():
+    for line in ("from .lightning import Net", "from . import lightning", "from ..pytorch_lightning.x import y"):
+        assert find_flavour({"train": defined(f"def train(c):\n    {line}\n    import lightning.pytorch")}) == OTHER
+    assert find_flavour({"train": defined("def train(c):\n    from . import x\n    import pytorch_lightning")}) == PL
+
+
+def test_what_a_function_takes_along_may_be_of_any_kind(monkeypatch):
+    class Raising(dict[str, Any]):
+        __module__ = "mine"
+
+        def items(self) -> Any:
+            raise RuntimeError("interpolation")
+
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise ReferenceError("the object is gone")
+
+    monkeypatch.setitem(sys.modules, OTHER, types.ModuleType(OTHER))
+    monkeypatch.delitem(sys.modules, PL, raising=False)
+    nameless = defined("def train(c): return data", data=Raising(a=1))
+    nameless.__module__ = None
+    assert find_flavour({"train": nameless, "trainer_args": Raising(a=1)}) == OTHER
+    many = [[float(n) for n in range(1000)] for _ in range(200)]
+    search = find_flavour({"train": functools.partial(lambda config, data: None, data=many)})
+    assert search == OTHER
+
+
+def test_a_cached_function_is_searched():
+    assert find_flavour({"train": functools.cache(ways(OTHER)[4])}) == OTHER
+
+
 # --- both ---------------------------------------------------------------------------------------------------
 
 
@@ -133,6 +164,19 @@ def test_a_callback_of_tunelight_made_for_the_other_package_says_what_to_import_
     train = defined("def train(c): pl.Trainer(callbacks=[Report()])", pl=package(used), Report=TuneReportCallback)
     with pytest.raises(
         TrainFunctionError, match=r"TuneReportCallback of tunelight is made for .* import Lightning before"
+    ):
+        find_flavour({"train": train})
+
+
+def test_a_class_of_tunelight_that_was_made_before_the_choice_says_what_to_do(monkeypatch):
+    from tunelight.lightning.callbacks import TuneReportCallback
+
+    name = "lightning" if TuneReportCallback.__mro__[1].__module__.startswith(PL) else PL
+    monkeypatch.setenv(lightning.VARIABLE, name)
+    used = package(OTHER if name == "lightning" else PL)
+    train = defined("def train(c): pl.Trainer(callbacks=[Report()])", pl=used, Report=TuneReportCallback)
+    with pytest.raises(
+        TrainFunctionError, match=r"tunelight's TuneReportCallback as it was made for .*Import it again"
     ):
         find_flavour({"train": train})
 

@@ -47,7 +47,7 @@ def torchrun_variables(meeting: Meeting, place: Place, chosen: Mapping[str, str]
     Like torchrun's, the store is served already. Accelerate must be told of a gang on CPUs, as ``accelerate launch
     --cpu`` does: it would train each rank alone. ``chosen`` is the user's environment, whose choice for it stays.
     """
-    variables = {
+    variables: dict[str, object] = {
         "RANK": place.rank,
         "WORLD_SIZE": place.world_size,
         "LOCAL_RANK": place.local_rank,
@@ -58,9 +58,11 @@ def torchrun_variables(meeting: Meeting, place: Place, chosen: Mapping[str, str]
         "ROLE_WORLD_SIZE": place.world_size,
         "MASTER_ADDR": meeting.host,
         "MASTER_PORT": meeting.port,
-        "TORCHELASTIC_RUN_ID": "tunelight",
-        "TORCHELASTIC_USE_AGENT_STORE": True,
     }
+    if place.world_size > 1:
+        # By these a process knows that its group is made from outside. A gang of one may well start one of its own.
+        variables |= {"TORCHELASTIC_RUN_ID": "tunelight", "TORCHELASTIC_USE_AGENT_STORE": True}
+        variables |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}  # torch 2.4 reads the first
     on_cpus = place.gpu is None and place.world_size > 1
     variables[_ACCELERATE_ON_CPUS] = chosen.get(_ACCELERATE_ON_CPUS, str(on_cpus).lower())
     return {name: str(value) for name, value in variables.items()}

@@ -22,7 +22,7 @@ import torch
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
-from tunelight.compat.lightning import VARIABLE, Precision, _Launcher, flavour, pl
+from tunelight.compat.lightning import VARIABLE, Precision, _Launcher, flavour, flavour_of_module, pl, switch
 from tunelight.compat.ray import is_client
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
@@ -106,6 +106,7 @@ class DriverLauncher(_Launcher):
         """
         if trainer is None:
             return function(*args, **kwargs)
+        switch(flavour_of_module(pl.__name__) or flavour())  # a sweep since may have worked with the other one
         self._check(trainer)
         if not self._busy.acquire(blocking=False):
             raise StrategyError(
@@ -315,7 +316,7 @@ class DriverLauncher(_Launcher):
             timeout_s=_seconds(getattr(strategy, "_timeout", None)),
             environ={
                 **{name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
-                VARIABLE: flavour(),
+                VARIABLE: pl.__name__,
             },
             init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
             cwd=str(Path.cwd()),
