@@ -88,9 +88,9 @@ format: setup
 bench: setup
 	set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py; done
 
-# Two at a time: in a short run nothing is measured, and most of it waits for processes to start.
+# Three at a time: in a short run nothing is measured, and most of it waits for processes to start.
 bench-short: setup
-	printf '%s\n' $(filter-out $(LONG),$(BENCHMARKS)) record_curves | xargs -P 2 -I NAME $(BIN)/python benchmarks/NAME.py --short
+	printf '%s\n' $(filter-out $(LONG),$(BENCHMARKS)) record_curves | xargs -P 3 -I NAME $(BIN)/python benchmarks/NAME.py --short
 
 # Environments of their own, made once each: scripts/matrix.py says how, and docs/versions.md what came of it.
 matrix: setup

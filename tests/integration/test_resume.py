@@ -129,7 +129,6 @@ def test_another_sweep_of_that_name_is_refused_and_forced(ray4: Any, tmp_path: P
     assert [len(trial.history) for trial in results.trials] == [4, 1]
 
 
-@pytest.mark.both
 def test_a_sweep_whose_trials_all_fail_ends_with_their_error_and_goes_on_when_that_is_mended(
     ray4: Any, tmp_path: Path
 ) -> None:
