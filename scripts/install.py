@@ -26,6 +26,7 @@ OPTIONS = {
     "constraint": "--constraints",
 }
 """Settings of pip, each a list, beside uv's options of the same meaning."""
+PIP = (sys.executable, "-m", "pip")
 
 
 def read_config(text: str) -> dict[str, str]:
@@ -59,20 +60,27 @@ def uv_environment(config: dict[str, str]) -> dict[str, str]:
     return {name: config[setting] for setting, name in names.items() if setting in config} | environment
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Install what pip's arguments say and return the exit status; uv itself is installed first where it is missing."""
-    pip = [sys.executable, "-m", "pip"]
-    if importlib.util.find_spec("uv") is None:
-        bootstrap = [*pip, "install", "--quiet", "-c", str(CONSTRAINTS), "uv"]
-        if subprocess.run(bootstrap, check=False).returncode != 0:
-            print("install: no uv here, so pip installs, which takes some minutes", file=sys.stderr)
-            return subprocess.run([*pip, "install", *arguments], check=False).returncode
-    listed = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=True).stdout
+def install(python: str | Path, arguments: Sequence[str]) -> int:
+    """Install by uv into the environment of a Python what pip's arguments say, and return the exit status.
+
+    uv must be in the environment of the Python that runs this; pip's configuration is that one's too.
+    """
+    listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True, check=True).stdout
     config = read_config(listed)
     # Bytecode as pip makes it, whatever the environment says: without any, Ray's agents take too long to start.
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--compile-bytecode", "--python", sys.executable]
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--compile-bytecode", "--python", str(python)]
     command = [*uv, *uv_options(config), *arguments]
     return subprocess.run(command, env=uv_environment(config), check=False).returncode
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Install what pip's arguments say and return the exit status; uv itself is installed first where it is missing."""
+    if importlib.util.find_spec("uv") is None:
+        bootstrap = [*PIP, "install", "--quiet", "-c", str(CONSTRAINTS), "uv"]
+        if subprocess.run(bootstrap, check=False).returncode != 0:
+            print("install: no uv here, so pip installs, which takes some minutes", file=sys.stderr)
+            return subprocess.run([*PIP, "install", *arguments], check=False).returncode
+    return install(sys.executable, arguments)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 
 A row runs unit tests, the demo with a few trials, and four live tests: one of a warm gang, of a fault, of a plain
 Tuner and of a Trainer outside a sweep. Environments are kept in build/matrix by the hash of what they were asked for.
-They are built by uv, from PATH or installed into build/matrix/uv, which is told of pip's own settings, so that a CPU
-build of torch is taken where pip is offered one. A row of another Python is left out where there is no such Python.
+They are built as `make setup` builds .venv (scripts/install.py), so that a CPU build of torch is taken where pip is
+offered one. A row of another Python is left out where there is no such Python.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from install import PIP, install, read_config
+
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "matrix"
 LIMIT_S = 1800
 """How long a row's unit tests, demo or live tests may take."""
 
-TEST_PACKAGES = ("pytest", "hypothesis", "pytest-timeout", "ConfigSpace", "jsonschema", "lightning")
+TEST_PACKAGES = ("pytest", "hypothesis", "pytest-timeout", "pytest-xdist", "ConfigSpace", "jsonschema", "lightning")
 """What the tests import beside tunelight, the second package of Lightning too; with the ranges of the extra `dev`."""
 UNIT = ("compat", "searchers", "lightning", "trial", "schedulers", "simulation", "gang", "results", "sweep", "session")
 """Folders of tests/unit, by how near they are to other libraries; a short run takes the first of them."""
@@ -43,6 +45,8 @@ LIVE = {
     "tune": "tests/integration/test_plain_tune.py::test_a_tuner_with_rays_own_asha_runs_to_its_end",
     "alone": "tests/integration/test_parity_fit.py::test_train[ddp]",
 }
+PARALLEL = ("-n", "2", "--dist", "loadfile")
+"""How unit tests run: on two cores, those of a file in one process."""
 SHOWN = ("torch", "ray", "pytorch-lightning", "optuna", "numpy", "pandas")
 """Packages whose versions the table gives."""
 
@@ -133,34 +137,6 @@ def environment_key(row: Row, wanted: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
 
-def uv() -> str:
-    """Return the program uv: from PATH, else installed into build/matrix/uv."""
-    if found := shutil.which("uv"):
-        return found
-    folder = BUILD / "uv"
-    if not (program := folder / "bin" / "uv").exists():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([folder / "bin" / "pip", "install", "--quiet", "uv"], check=True)
-    return str(program)
-
-
-def uv_environment() -> dict[str, str]:
-    """Return this process's environment, with pip's settings under the names by which uv reads them."""
-    pip = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    ).stdout
-    told = dict(line.split("=", 1) for line in pip.splitlines() if "=" in line)
-    known = {
-        name: told.get(f":env:.{name}", told.get(f"global.{name}", "")).strip("'")
-        for name in ("find-links", "index-url")
-    }
-    env = {**os.environ}
-    for name, variable in (("find-links", "UV_FIND_LINKS"), ("index-url", "UV_DEFAULT_INDEX")):
-        if known[name]:
-            env.setdefault(variable, known[name].replace(" ", ","))
-    return env
-
-
 def interpreter(version: str) -> str | None:
     """Return a Python of that minor version: this one, one on PATH, or one of pyenv's; None where there is none."""
     if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
@@ -174,18 +150,19 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def cpu_torch(env: Mapping[str, str], python: str) -> str | None:
-    """Return the version of the newest CPU build of torch for a Python in the folders of wheels; None without one."""
+def cpu_torch(python: str) -> str | None:
+    """Return the version of the newest CPU build of torch for a Python in the folders that pip is told of, if any."""
+    listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True, check=True).stdout
+    folders = [Path(place) for place in read_config(listed).get("find-links", "").split() if "://" not in place]
     tag = f"cp{python.replace('.', '')}"
-    folders = [Path(place) for place in env.get("UV_FIND_LINKS", "").replace(",", " ").split() if "://" not in place]
     wheels = [path.name for folder in folders for path in folder.glob(f"torch-*+cpu-{tag}-*.whl")]
     found = [wheel.split("-")[1] for wheel in wheels]
     return max(found, key=lambda version: [int(part) for part in version.split("+")[0].split(".")], default=None)
 
 
-def build(name: str, row: Row, env: Mapping[str, str], *, cpu: bool, fresh: bool) -> Path:
-    """Return the row's environment, made unless one of the same requirements is there."""
-    wanted = requirements(row, cpu_torch(env, row.python) if cpu else None)
+def build(name: str, row: Row, *, cpu: bool, fresh: bool) -> Path:
+    """Return the row's environment, made unless one of the same requirements is there; RuntimeError if uv fails."""
+    wanted = requirements(row, cpu_torch(row.python) if cpu else None)
     folder = BUILD / (f"{name}-cpu" if cpu and name in WITH_TORCH_OF_THEIR_OWN else name)
     key = environment_key(row, wanted)
     mark = folder / "requirements.key"
@@ -193,12 +170,10 @@ def build(name: str, row: Row, env: Mapping[str, str], *, cpu: bool, fresh: bool
         return folder
     python = interpreter(row.python)
     assert python is not None  # the caller left such rows out
-    shutil.rmtree(folder, ignore_errors=True)
-    program = uv()
-    subprocess.run([program, "venv", "--quiet", "--python", python, folder], env=env, check=True)
-    command = [program, "pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), *wanted]
-    command += ["--resolution", "lowest-direct"] if row.lowest else []
-    subprocess.run([*command, "--editable", f"{ROOT}[data,pb2,demo]"], env=env, check=True, cwd=ROOT)
+    subprocess.run([python, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+    arguments = ["--quiet", *wanted, *(["--resolution", "lowest-direct"] if row.lowest else [])]
+    if install(folder / "bin" / "python", [*arguments, "--editable", f"{ROOT}[data,pb2,demo]"]) != 0:
+        raise RuntimeError(f"uv did not install into {folder}")
     mark.write_text(key)
     return folder
 
@@ -211,14 +186,16 @@ def size_mb(folder: Path) -> int:
 # --- running ----------------------------------------------------------------------------------------------
 
 
-def pytest(row: Row, python: Path, env: Mapping[str, str], tests: Sequence[str], report: Path) -> ET.Element | None:
+def pytest(
+    row: Row, python: Path, env: Mapping[str, str], tests: Sequence[str], report: Path, *options: str
+) -> ET.Element | None:
     """Run tests with a row's Lightning, and return pytest's report of them; None where pytest itself failed.
 
     Warnings are no errors here: older libraries warn of one another.
     """
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", "-m", "not slow", "-k"]
-    command += ["not horovod and not Horovod", f"--junitxml={report}", "--timeout=300"]
+    command += ["not horovod and not Horovod", f"--junitxml={report}", "--timeout=300", *options]
     command += ["--lightning", row.lightning, *tests]
     with report.with_suffix(".log").open("w") as log:
         subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, check=False, timeout=LIMIT_S)
@@ -228,10 +205,9 @@ def pytest(row: Row, python: Path, env: Mapping[str, str], tests: Sequence[str],
 def run(name: str, row: Row, *, short: bool, fresh: bool) -> Outcome:
     """Build a row's environment, and run its tests."""
     one, began = Outcome(name), time.monotonic()
-    env = uv_environment()
     try:
-        folder = build(name, row, env, cpu=short or name not in WITH_TORCH_OF_THEIR_OWN, fresh=fresh)
-    except subprocess.CalledProcessError as error:
+        folder = build(name, row, cpu=short or name not in WITH_TORCH_OF_THEIR_OWN, fresh=fresh)
+    except (RuntimeError, subprocess.CalledProcessError) as error:
         one.error = f"no environment: {error}"
         return one
     one.built_s, began = time.monotonic() - began, time.monotonic()
@@ -239,10 +215,10 @@ def run(name: str, row: Row, *, short: bool, fresh: bool) -> Outcome:
     one.versions = versions(python)
     logs = BUILD / f"{name}-logs"
     logs.mkdir(exist_ok=True)
-    env |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     env.pop("CI", None)  # with it a skipped test is a failed one, and tests of extras are skipped here
     try:
-        unit = pytest(row, python, env, unit_tests(row, short=short), logs / "unit.xml")
+        unit = pytest(row, python, env, unit_tests(row, short=short), logs / "unit.xml", *PARALLEL)
         live = pytest(row, python, env, list(LIVE.values()), logs / "live.xml")
         one.live["demo"] = "ok" if demo(row, python, env, logs) else "FAILED"
     except subprocess.TimeoutExpired as error:
