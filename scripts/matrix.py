@@ -67,7 +67,8 @@ def _lightning(minor: str) -> list[str]:
 
 
 ROWS: Mapping[str, Row] = {
-    "lowest": Row(lowest=True),
+    # tensorboard's server imports pkg_resources before 2.21.
+    "lowest": Row(["setuptools<82"], lowest=True),
     "newest": Row(),
     "ray-2.43": Row(["ray==2.43.*"]),
     "ray-2.49": Row(["ray==2.49.*"]),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.train._internal.checkpoint_manager import _TrainingResult
 from ray.train._internal.storage import StorageContext
-from ray.tune import Checkpoint
+from ray.tune import Checkpoint, Trainable
 from ray.tune.experiment import Trial
 from ray.tune.experiment.trial import _TrialInfo
 from ray.tune.result import TRIAL_INFO
@@ -47,13 +49,14 @@ class Heads:
         """Start a head for a trial."""
         with warnings.catch_warnings():  # Ray's own, of its loggers; gone from 2.60 on
             warnings.filterwarnings("ignore", "(?s).*UnifiedLogger", DeprecationWarning)
-            head = cls(self._told(config, trial_id), storage=self._storage_of(trial_id))
+            head = cls(self._told(config, trial_id), storage=self._storage_of(trial_id), **self._logs(trial_id))
         self.made.append(head)
         return head
 
     def reset(self, head: Any, config: dict[str, Any], trial_id: str = "00000") -> None:
         """Give a head another trial."""
-        assert head.reset(self._told(config, trial_id), storage=self._storage_of(trial_id)) is True
+        storage = self._storage_of(trial_id)
+        assert head.reset(self._told(config, trial_id), storage=storage, **self._logs(trial_id)) is True
 
     @staticmethod
     def train(head: Any) -> dict[str, Any]:
@@ -66,6 +69,15 @@ class Heads:
         """Have a head's trial go on from a checkpoint of Tune's, of report ``number``."""
         told = {"training_iteration": number, **metrics}
         head.restore(_TrainingResult(Checkpoint.from_directory(pointer), told))
+
+    def _logs(self, trial_id: str) -> dict[str, Any]:
+        """Return what the controller passes of loggers: one that writes nothing, in Rays whose heads still log."""
+        if "logger_creator" not in inspect.signature(Trainable.reset).parameters:
+            return {}
+        from ray.tune.execution import tune_controller
+
+        creator: Any = vars(tune_controller)["_noop_logger_creator"]
+        return {"logger_creator": partial(creator, logdir=self._storage_of(trial_id).trial_working_directory)}
 
     def _told(self, config: dict[str, Any], trial_id: str) -> dict[str, Any]:
         trial = Trial("stub", stub=True, trial_id=trial_id, storage=self._storage_of(trial_id))

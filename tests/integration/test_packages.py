@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from tests import flavours
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "packages"
 INSTALL_LIMIT_S, RUN_LIMIT_S = 1200, 900
+install = runpy.run_path(str(ROOT / "scripts" / "install.py"))["install"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_LIMIT_S + RUN_LIMIT_S + 60)]
 
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_LIMIT_S + RUN_LIMIT_
 def run(*command: str | Path, limit_s: float, **environment: str) -> str:
     """Return what a command printed; raise an AssertionError with it where it failed."""
     inherited = {key: value for key, value in flavours.as_a_user().items() if key != "PYTHONPATH"}
+    BUILT.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,
         check=False, cwd=BUILT, env=inherited | environment,
@@ -31,33 +33,20 @@ def run(*command: str | Path, limit_s: float, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def uv() -> Path:
-    """Return uv, which makes an environment of cached packages in seconds; it is kept in the build folder."""
-    BUILT.mkdir(parents=True, exist_ok=True)
-    if not (BUILT / "uv" / "bin" / "uv").is_file():
-        run(sys.executable, "-m", "venv", BUILT / "uv", limit_s=120)
-        run(BUILT / "uv" / "bin" / "python", "-m", "pip", "install", "--quiet", "uv", limit_s=300)
-    return BUILT / "uv" / "bin" / "uv"
-
-
 @pytest.fixture
-def example(uv: Path, tmp_path: Path) -> Callable[[str], str]:
+def example(tmp_path: Path) -> Callable[[str], str]:
     """Return a function that installs an example's requirements, runs it and returns what it printed."""
 
     def printed(path: str) -> str:
         script = ROOT / "examples" / "packages" / path
         python = BUILT / script.parent.name / "bin" / "python"
         if not python.is_file():
-            run(uv, "venv", "--quiet", "--python", sys.executable, python.parents[1], limit_s=120)
-        # Of the pinned versions only torch, for the package may ask for others; pip's setting may offer a CPU build.
+            run(sys.executable, "-m", "venv", "--without-pip", python.parents[1], limit_s=120)
+        # Of the pinned versions only torch, for the package may ask for others; a CPU build where pip is offered one.
         torch = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
         assert torch is not None
-        links = {"UV_FIND_LINKS": os.environ["PIP_FIND_LINKS"]} if "PIP_FIND_LINKS" in os.environ else {}
-        run(
-            uv, "pip", "install", "--quiet", "--python", python, torch[0], "-e", ROOT, "-r",
-            script.parent / "requirements.txt", limit_s=INSTALL_LIMIT_S, **links,
-        )  # fmt: skip
+        requirements = script.parent / "requirements.txt"
+        assert install(python, ["--quiet", torch[0], "--editable", str(ROOT), "-r", str(requirements)]) == 0
         return run(python, script, "--storage", tmp_path, limit_s=RUN_LIMIT_S)
 
     return printed

@@ -1,4 +1,4 @@
-"""Names of torch's sharded training that have other places in torch 2.4 and 2.5.
+"""What older versions of torch have in other places, or do not have.
 
 ``fully_shard`` and its kin are public in 2.6, and so are distributed tensors; before, both were there under
 private names. Read in 2.4.0 and 2.13.0. A name is looked up when it is first asked for.
@@ -6,10 +6,14 @@ private names. Read in 2.4.0 and 2.13.0. A name is looked up when it is first as
 
 from __future__ import annotations
 
+from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import socket
+
+    import torch.distributed as dist
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -24,6 +28,23 @@ PLACES: Final = {
     "register_fsdp_forward_method": _FSDP,
 }
 """Each name, and the modules that may have it, the public one first."""
+
+
+def store_on(listener: socket.socket, address: str, limit_s: float) -> dist.TCPStore:
+    """Return a new ``TCPStore`` that listens by a socket, which it takes over.
+
+    The store's default server, libuv, takes no socket before torch 2.8 ("does not support initialization with an
+    listen fd", read in 2.4.0); the other server of those versions does.
+    """
+    import torch
+    import torch.distributed as dist
+
+    older = {"use_libuv": False} if torch.__version__ < "2.8" else {}  # torch compares it as a version
+    port, timeout = int(listener.getsockname()[1]), timedelta(seconds=limit_s)
+    return dist.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, timeout=timeout,
+        master_listen_fd=listener.detach(), **older,
+    )  # fmt: skip
 
 
 if not TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tunelight.compat.torch import store_on
 from tunelight.errors import GangError
 from tunelight.gang.meeting.group import CollectiveGroup, Meeting
 from tunelight.machine.network import interface_name, listening, no_such_address, reach, unreachable
@@ -86,18 +87,9 @@ class Rendezvous:
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
         """Open a new store, and the backend's rendezvous, on ``address`` alone; return their ports. Runs on: rank 0."""
-        import torch.distributed as dist  # only workers import torch
-
         with listening(address) as listener:
             port = int(listener.getsockname()[1])
-            self._server = dist.TCPStore(
-                address,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=JOIN_LIMIT_S),
-                master_listen_fd=listener.detach(),
-            )
+            self._server = store_on(listener, address, JOIN_LIMIT_S)
         self._group = group_for(backend)
         return port, self._group.host(address, layout)
 

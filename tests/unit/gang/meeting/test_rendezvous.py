@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,8 +22,8 @@ ELSEWHERE = "203.0.113.7"  # of the range that is kept for documentation
 
 @pytest.fixture
 def two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def entry(kind: Any, address: str) -> psutil._ntuples.snicaddr:
-        return psutil._ntuples.snicaddr(kind, address, None, None, None)
+    def entry(kind: Any, address: str) -> SimpleNamespace:
+        return SimpleNamespace(family=kind, address=address, netmask=None, broadcast=None, ptp=None)
 
     found = {
         "lo": [entry(socket.AF_INET, "127.0.0.1"), entry(socket.AF_INET6, "::1")],
