@@ -68,7 +68,7 @@ def _lightning(minor: str) -> list[str]:
 
 ROWS: Mapping[str, Row] = {
     # tensorboard's server imports pkg_resources before 2.21.
-    "lowest": Row(["setuptools<82"], lowest=True),
+    "lowest": Row(["setuptools>=75,<82"], lowest=True),
     "newest": Row(),
     "ray-2.43": Row(["ray==2.43.*"]),
     "ray-2.49": Row(["ray==2.49.*"]),
