@@ -75,7 +75,7 @@ ROWS: Mapping[str, Row] = {
     "ray-2.54": Row(["ray==2.54.*"]),
     **{
         f"{package.replace('_', '-')}-{minor}": Row(_lightning(minor), lightning=package)
-        for minor in ("2.4", "2.5", "2.6")
+        for minor in ("2.5", "2.6")
         for package in ("pytorch_lightning", "lightning")
     },
     "optuna-4": Row(["optuna==4.*"]),

@@ -312,20 +312,6 @@ def is_resuming(fit: Any) -> bool:
     return getattr(fit, "is_resuming", False)
 
 
-def resumed_on_epoch_end(fit: Any) -> bool:
-    """Tell whether a fit loop that is about to run goes on from a checkpoint of an epoch's very end.
-
-    Lightning 2.4 does not ask, and leaves that epoch uncompleted; it is counted here, as 2.5 and newer do.
-    """
-    if hasattr(fit, "resumed_on_epoch_end"):
-        return bool(fit.resumed_on_epoch_end)
-    total = fit.epoch_progress.total
-    at_end = not fit.restarting and total.ready == total.started == total.processed == total.completed + 1
-    if at_end:
-        total.completed += 1
-    return at_end
-
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, pl, resumed_on_epoch_end
+from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, pl
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import epoch_metrics, gradients, loggers
@@ -167,7 +167,7 @@ class Recovery(Callback):
             if self._epoch_began is None:
                 self.begin_data(trainer, [0])  # not a strategy of tunelight's, in a gang of one
             self._fetched = self.generators.states()
-            if self._loaded is not None and self._own and resumed_on_epoch_end(trainer.fit_loop):
+            if self._loaded is not None and self._own and trainer.fit_loop.resumed_on_epoch_end:
                 self._put_metrics(trainer, middle=True)
                 _end_epoch(trainer)
             original()

@@ -38,7 +38,7 @@ from tunelight.session.session import Session, current
 if TYPE_CHECKING:
     from tunelight.lightning.remote.driver import DriverLauncher
 
-_LIGHTNING = ((2, 4), (2, 7))
+_LIGHTNING = ((2, 5), (2, 7))
 """The first version of pytorch-lightning that the strategies are made for, and the first that they are not."""
 
 
@@ -47,8 +47,8 @@ def check_lightning(version: str) -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2])
     if not _LIGHTNING[0] <= numbers < _LIGHTNING[1]:
         raise StrategyError(
-            f"tunelight works with Lightning 2.4 to 2.6, and {version} of {pl.__name__} is installed: pip install "
-            f"'{pl.__name__.partition('.')[0].replace('_', '-')}>=2.4,<2.7'."
+            f"tunelight works with Lightning 2.5 and 2.6, and {version} of {pl.__name__} is installed: pip install "
+            f"'{pl.__name__.partition('.')[0].replace('_', '-')}>=2.5,<2.7'."
         )
 
 

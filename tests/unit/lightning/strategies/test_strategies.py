@@ -302,9 +302,9 @@ def test_a_trainer_of_the_other_lightning_says_how_to_choose(kind: Any) -> None:
         import_module(other).Trainer(strategy=kind(num_workers=2), accelerator="cpu", logger=False)
 
 
-@pytest.mark.parametrize("version", ["1.6.5", "2.3.3", "2.7.0", "3.0.0rc1"])
+@pytest.mark.parametrize("version", ["1.6.5", "2.4.0", "2.7.0", "3.0.0rc1"])
 def test_a_lightning_that_is_too_old_or_too_new_is_an_error(version: str) -> None:
-    check_lightning("2.4.0")
+    check_lightning("2.5.0")
     with pytest.raises(StrategyError, match=f"and {version} of {pl.__name__} is installed"):
         check_lightning(version)
 
