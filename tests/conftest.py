@@ -18,7 +18,8 @@ import pytest
 from hypothesis import settings
 
 from tests.flavours import PACKAGES
-from tunelight.compat.lightning import VARIABLE
+from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
+from tunelight.machine.forkserver.ready import ForkServer, possible
 
 # Before anything imports Ray. A local start turns token authentication on and keeps its token in the home
 # folder, from where a later start takes it: with both set here, the order of tests decides nothing and
@@ -140,11 +141,16 @@ def ray4() -> Iterator[Any]:
     """Start the session's Ray, on 4 logical CPUs, and return the `ray` module."""
     import ray
 
+    server = ForkServer((flavour(), FABRIC[flavour()]))
+    env = {"py_executable": server.py_executable} if possible(None) else None  # heads are forked, too
     before = _children()
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    if env is not None:
+        server.start({})
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=env)
     shared_processes.update(_children() - before)
     yield ray
     ray.shutdown()
+    server.remove()
 
 
 # --- what a test leaves behind ----------------------------------------------------------------------------

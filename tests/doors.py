@@ -125,7 +125,7 @@ ROOMS: dict[str, Room] = {
         "the front door: every public name",
         names(
             "errors compat policies settings session space resources schedulers searchers simulation results trial",
-            "lightning data sweep",
+            "lightning data cluster sweep",
         ),
     ),
 }

@@ -43,6 +43,7 @@ _WHERE = {
     "reproduce": "tunelight.sweep.reproduce",
     "resume": "tunelight.sweep.resume",
     "run": "tunelight.sweep.run",
+    "shutdown": "tunelight.cluster.local",
     "simulate": "tunelight.simulation",
     "use": "tunelight.compat.lightning",
     **dict.fromkeys(
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     )
     from ray.tune import grid_search as grid
 
+    from tunelight.cluster.local import shutdown
     from tunelight.compat.lightning import use
     from tunelight.data.cached import cached
     from tunelight.data.module import RayDataModule

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunelight.cluster import local
 from tunelight.cluster.runtime_env import for_job, refuse_local
 from tunelight.compat.ray import (
-    LOCAL_RAY,
     PLUGINS_VARIABLE,
     TUNE_ENVIRONMENT,
     autoscaler_status,
@@ -52,11 +52,21 @@ def connected(
     """
     import ray  # half a second
 
-    ours = not ray.is_initialized()
+    ours = not ray.is_initialized() or local.kept() is not None
     environment = dict(os.environ)
     watch: GcsWatch | None = None
+    mine: local.LocalRay | None = None
+    done = False
     try:
-        if ours:
+        if ours and _remote(settings.address) is None:
+            with quiet(settings.verbose):
+                threads = local.threads_of(reservation.cpus_per_worker)
+                mine = local.start(
+                    settings.runtime_env, settings.verbose, threads,
+                    fork=settings.reuse_gangs, as_it_is=settings.datasets is not None,
+                )  # fmt: skip
+        elif ours:
+            local.shutdown()
             _init_ray(settings.address, settings.runtime_env, settings.verbose, sweep_file.parent.parent)
         else:
             refuse_local(settings.runtime_env)
@@ -64,13 +74,20 @@ def connected(
         reservation = check_cluster(reservation, data_cpus=settings.room_for_data)
         watch = _watched(sweep_file, settings, signals)
         yield reservation, watch
+        done = True
     finally:
-        if ours:
+        keep = mine is not None and done and settings.reuse_gangs and mine.lives and signals.received is None
+        if mine is not None and (keep or mine.stays):
+            mine.rest()
+        elif ours:
             with _undisturbed():
-                ray.shutdown()
+                if mine is None:
+                    ray.shutdown()
+                else:
+                    local.shutdown()
         if watch is not None:
             watch.close()  # last, because without a head the shutdown may hang
-        if ours:
+        if ours and mine is None:
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
 
@@ -79,7 +96,12 @@ def check_ray(settings: Settings) -> None:
     """Raise SettingsError for errors in ``address`` and ``runtime_env`` that are known without a cluster."""
     if settings.runtime_env:
         check_runtime_env(settings.runtime_env)
-    if settings.address is not None and "ray" in sys.modules and sys.modules["ray"].is_initialized():
+    if (
+        settings.address is not None
+        and "ray" in sys.modules
+        and sys.modules["ray"].is_initialized()
+        and not local.kept()
+    ):
         raise SettingsError(
             f"address={settings.address!r} was given, but this process is connected to a Ray already. Leave "
             "address out to use that one, or call ray.shutdown() first."
@@ -103,8 +125,17 @@ def use_ray() -> None:
     import ray
 
     check_ray_internals("core")
-    if not ray.is_initialized():
+    if (not ray.is_initialized() and _remote(None) is None) or local.kept() is not None:
+        with quiet(0):
+            local.start(None, 0, as_it_is=True, stays=True)
+    elif not ray.is_initialized():
         _init_ray(None, None, 0)
+
+
+def _remote(address: str | None) -> str | None:
+    """Return the address of the cluster to connect to; None to start a Ray here."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    return None if address == "local" else address or None
 
 
 @contextlib.contextmanager
@@ -131,7 +162,7 @@ def _refuse_client() -> None:
 def _init_ray(
     address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int, storage: Path | None = None
 ) -> None:
-    """Connect, or start a Ray here. With ``storage`` code will run there, and this process's folder is sent along."""
+    """Connect to a cluster. With ``storage`` code will run there, and this process's folder is sent along."""
     import ray
 
     common: dict[str, Any] = {
@@ -139,31 +170,23 @@ def _init_ray(
         "log_to_driver": verbose > 0,
         "logging_level": logging.INFO if verbose > 1 else logging.ERROR,
     }
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = _remote(address)
+    assert address is not None  # a local one is cluster.local's
     with quiet(verbose):
-        if address and address != "local":
-            if storage is not None:
-                from tunelight.machine.network import addresses  # imports psutil
+        if storage is not None:
+            from tunelight.machine.network import addresses  # imports psutil
 
-                common["runtime_env"] = for_job(runtime_env, address, storage, addresses()) or None
-            try:
-                _reach(address)
-                _check_versions(address)
-                ray.init(address=address, **common)
-            except ResourceError:
-                raise
-            except (OSError, RuntimeError, ValueError) as error:
-                raise ResourceError(
-                    f"The Ray cluster at {address} does not answer: {error}. Is it up, and the address right "
-                    "(RAY_ADDRESS)?"
-                ) from error
-        else:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                **LOCAL_RAY,
-                **common,
-            )
+            common["runtime_env"] = for_job(runtime_env, address, storage, addresses()) or None
+        try:
+            _reach(address)
+            _check_versions(address)
+            ray.init(address=address, **common)
+        except ResourceError:
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ResourceError(
+                f"The Ray cluster at {address} does not answer: {error}. Is it up, and the address right (RAY_ADDRESS)?"
+            ) from error
 
 
 def _reach(address: str) -> None:

@@ -135,14 +135,16 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
 def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.StreamHandler[Any], Any]]:
     """Let log handlers that write to one of ``old`` write to ``new``; return each with its old stream.
 
-    A handler keeps the stream that was standard error when it was made: Lightning's is made at its import.
+    A handler keeps the stream that was standard error when it was made: Lightning's is made at its import, in a fork
+    before Ray has put other streams in the place of Python's own.
     """
+    streams = (*old, sys.__stdout__, sys.__stderr__)
     loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
     every = {id(one): one for logger in loggers if isinstance(logger, logging.Logger) for one in logger.handlers}
     moved = [
         (handler, handler.stream)
         for handler in every.values()
-        if isinstance(handler, logging.StreamHandler) and any(handler.stream is stream for stream in old)
+        if isinstance(handler, logging.StreamHandler) and any(handler.stream is stream for stream in streams)
     ]
     for handler, _ in moved:
         handler.setStream(new)

@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from tunelight.checkpoints.writer import CheckpointWriter
-from tunelight.compat.lightning import FABRIC, flavour
+from tunelight.compat.lightning import FABRIC, asked, flavour, switch
 from tunelight.compat.ray import session_folder
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
@@ -62,11 +62,21 @@ def warm_imports() -> None:
     with collector_resting():
         for name in WARM_IMPORTS:
             importlib.import_module(name)
+    _use_threads()
     # Lightning's use of torch's trees warns once a run and rank, and users can do nothing about it.
     warnings.filterwarnings("ignore", message=r".isinstance\(treespec, LeafSpec\)", category=FutureWarning)
     for name in (flavour(), FABRIC[flavour()], "lightning", ""):  # a logger's filter would miss its children's records
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_worth_a_line)
+
+
+def _use_threads() -> None:
+    """Let torch use the threads that Ray allows: a fork may have imported it with another number."""
+    import torch
+
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    if allowed.isdigit() and int(allowed) not in (0, torch.get_num_threads()):
+        torch.set_num_threads(int(allowed))
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
@@ -117,6 +127,7 @@ class GangWorker:
         with contextlib.suppress(OSError):
             os.chdir(cwd)
         os.environ[CACHE_VARIABLE] = str(Path(session_folder(), "tunelight-cache"))  # this node's
+        switch(asked() or flavour())  # a fork may have the modules of the other one
         warm_imports()
         self._rendezvous = Rendezvous()
         self._clean = CleanState()

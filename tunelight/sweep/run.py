@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, tune_environment
+from tunelight.cluster.local import with_forks
 from tunelight.cluster.runtime_env import for_workers
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import switch
@@ -398,7 +399,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         first=first_decision(scheduler),
         failures=settings.failures,
         on_resize=settings.on_resize,
-        runtime_env=for_workers(settings.runtime_env),
+        runtime_env=_workers_env(settings, sweep.reservation),
         soft_errors=True,
         real_checkpoints=False,
         verbose=settings.verbose,
@@ -435,6 +436,11 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
             verbose=2 if settings.verbose > 1 else 0,
         )
     sweep_seats()  # of heads that were killed
+
+
+def _workers_env(settings: Settings, reservation: Reservation) -> dict[str, Any] | None:
+    env = for_workers(settings.runtime_env)
+    return with_forks(env, reservation.cpus_per_worker) if settings.reuse_gangs else env
 
 
 @contextlib.contextmanager

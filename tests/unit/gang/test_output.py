@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,12 +64,12 @@ def test_a_stream_is_the_terminal_that_the_driver_has(stream: RankStream, posted
     assert not RankStream(0, Terminal(), posted.append, error=True).isatty()
 
 
-@pytest.fixture
-def early() -> Iterator[logging.Logger]:
-    """Return a logger whose handler was made before there was a trial, as Lightning's is."""
+@pytest.fixture(params=["stderr", "__stderr__"])
+def early(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
+    """Return a logger whose handler was made before there was a trial, as Lightning's is: in a fork, before Ray."""
     logger = logging.getLogger("tests.early")
     logger.propagate = False
-    handler = logging.StreamHandler()
+    handler = logging.StreamHandler(getattr(sys, request.param))
     logger.addHandler(handler)
     yield logger
     logger.removeHandler(handler)

@@ -22,6 +22,7 @@ import torch
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
+from tunelight.cluster.local import with_forks
 from tunelight.compat.lightning import VARIABLE, Precision, _Launcher, flavour, flavour_of_module, pl, switch
 from tunelight.compat.ray import is_client
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
@@ -308,6 +309,7 @@ class DriverLauncher(_Launcher):
         spec = GangSpec(
             replace(each, workers=reservation.workers * per_bundle, most=wanted.number),
             wanted.failures,
+            runtime_env=with_forks(None, each.cpus_per_worker),
             on_resize=wanted.on_resize,
             backend=strategy.backend,
             first_bundle=first,

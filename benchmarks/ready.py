@@ -1,0 +1,168 @@
+"""How soon a run reports first: the first of a process, the next one, and one after an edit; and its workers' memory.
+
+One process calls `tunelight.run` three times (two trials of two workers, digits), the last time with another model.
+
+  forked     as it is: Ray stays from run to run, and workers are forked with their libraries
+  started    Ray stays, and each worker is a new Python that imports them (TUNELIGHT_FORK=0)
+  alone      neither (reuse_gangs=False)
+  torchrun   the same training by `torchrun`, from its start to its first epoch's end, each time anew
+
+    python benchmarks/ready.py            # about 6 minutes on 2 cores
+    python benchmarks/ready.py --short    # forked only, once
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from figures import median, show, table
+
+RANKS, RUNS, LIMIT_S = 2, 3, 300
+VARIANTS = {"forked": {}, "started": {"TUNELIGHT_FORK": "0"}, "alone": {"BENCHMARK_REUSE": "0"}, "torchrun": {}}
+MODEL = """
+from tunelight.digits import DigitsClassifier
+class Model(DigitsClassifier):
+    hidden = {hidden}
+    def __init__(self, lr):
+        super().__init__(lr=lr, hidden=self.hidden)
+"""
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train two epochs with a model from a file. Runs on every worker."""
+    import pytorch_lightning as pl
+    from edited_model import Model  # type: ignore[import-not-found]  # written by `runs`
+
+    import tunelight as tl
+    from tunelight.digits import DigitsData
+
+    began = time.time()
+
+    class Clock(pl.Callback):
+        def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            if not trainer.sanity_checking:
+                tl.report({"val_loss": trainer.callback_metrics["val_loss"], "trained": time.time() - began})
+
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", strategy=tl.RayStrategy(), callbacks=[Clock()], enable_progress_bar=False,
+        num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(Model(config["lr"]), datamodule=DigitsData(batch_size=64))
+
+
+def runs(folder: Path) -> None:
+    """Call `tunelight.run` in this process, and print for each run the seconds to its first report, and its memory."""
+    import psutil
+    from ray.tune import Callback
+
+    import tunelight as tl
+
+    class Watch(Callback):
+        """Notes the first report, and what the workers take then."""
+
+        first = pss = trained = 0.0
+
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+            if not self.first:
+                self.first, self.trained = time.time(), result["trained"]
+                self.pss = sum(
+                    process.memory_full_info().pss
+                    for process in psutil.process_iter(["cmdline"])
+                    if "GangWorker" in " ".join(process.info["cmdline"] or ())
+                )
+
+    sys.path.insert(0, str(folder))
+    for number in range(RUNS):
+        (folder / "edited_model.py").write_text(MODEL.format(hidden=32 if number < RUNS - 1 else 64))
+        watch, began = Watch(), time.time()
+        tl.run(
+            {"lr": tl.loguniform(1e-3, 1e-1)}, train, metric="val_loss", num_samples=2, workers=RANKS,
+            max_concurrent=1, scheduler="fifo", storage=folder / "runs", name=f"run-{number}", progress=False, seed=1,
+            callbacks=[watch], reuse_gangs=os.environ.get("BENCHMARK_REUSE") != "0",
+        )  # fmt: skip
+        found = {"first": watch.first - began, "trained": watch.trained, "mb": watch.pss / 1e6}
+        print("FOUND", json.dumps(found), flush=True)
+    print("END", flush=True)
+
+
+def by_torchrun(folder: Path) -> dict[str, float]:
+    """Return the seconds from torchrun's start to the end of the first epoch."""
+    (folder / "edited_model.py").write_text(MODEL.format(hidden=32))
+    script = folder / "loop.py"
+    script.write_text(
+        "import sys, time\nsys.path.insert(0, sys.argv[1])\nbegan = time.time()\nimport pytorch_lightning as pl\n"
+        "from edited_model import Model\nfrom tunelight.digits import DigitsData\n"
+        "class Clock(pl.Callback):\n    def on_validation_end(self, trainer, module):\n"
+        "        if trainer.is_global_zero: print('EPOCH', time.time(), time.time() - began, flush=True)\n"
+        "        trainer.should_stop = True\n"
+        "t = pl.Trainer(max_epochs=1, accelerator='cpu', devices=2, strategy='ddp', num_sanity_val_steps=0,\n"
+        "    enable_progress_bar=False, callbacks=[Clock()], logger=False, enable_checkpointing=False)\n"
+        "t.fit(Model(0.01), datamodule=DigitsData(batch_size=64))\n"
+    )
+    began = time.time()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    done = subprocess.run(
+        [*command, str(script), str(folder)], capture_output=True, text=True, timeout=LIMIT_S, check=True, cwd=folder
+    )
+    ended = min(float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("EPOCH"))
+    return {"first": ended - began, "trained": 0.0, "mb": 0.0}
+
+
+def measured(variant: str, folder: Path) -> list[dict[str, float]]:
+    """Return what each run of one process took."""
+    folder.mkdir()
+    if variant == "torchrun":
+        return [by_torchrun(folder)] * RUNS
+    done = subprocess.run(
+        [sys.executable, __file__, "--runs", str(folder)], capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        env=os.environ | VARIANTS[variant],
+    )  # fmt: skip
+    if "END" not in done.stdout:
+        raise SystemExit(f"{variant}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+
+
+def main() -> int:
+    """Measure, and print a table of medians with ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="forked only, once")
+    parser.add_argument("--repeats", type=int, default=3, help="processes of each row (default 3)")
+    parser.add_argument("--runs", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.runs is not None:
+        runs(args.runs)
+        return 0
+    found: dict[str, list[list[dict[str, float]]]] = {}
+    with tempfile.TemporaryDirectory(prefix="ready-") as parent:
+        for number in range(1 if args.short else args.repeats):
+            for variant in ["forked"] if args.short else VARIANTS:  # in turn, so that noise falls on all
+                print(f"{variant}, process {number + 1} ...", file=sys.stderr, flush=True)
+                found.setdefault(variant, []).append(measured(variant, Path(parent, f"{variant}-{number}")))
+    head = ["", "1st run s", "2nd run s", "after an edit s", "2nd / 1st", "2nd beyond training s", "2 workers MB"]
+    lines = []
+    for variant, processes in found.items():
+        first, second, edited = ([one[run] for one in processes] for run in range(RUNS))
+        times = [median(one["first"] for one in each) for each in (first, second, edited)]
+        beyond = median(one["first"] - one["trained"] for one in second)
+        own = variant != "torchrun"
+        lines.append([
+            variant, *map(show, times), show(times[1] / times[0]), show(beyond) if own else "-",
+            show(median(one["mb"] for one in second), 0) if own else "-",
+        ])  # fmt: skip
+    print(f"\nready: seconds from the call to the first report, {RANKS} workers, {os.cpu_count()} cores; medians.\n")
+    print(table(head, lines, markdown=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What is ready for the next run: Ray, and workers that are forked with their libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import tunelight as tl
+from tests import flavours
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("ready")
+    before = set(Path("/tmp").glob("tunelight-*"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.ready", str(folder)], cwd=ROOT, capture_output=True, text=True,
+        timeout=250, check=False, env=flavours.as_a_user(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"what"')]
+    left = set(Path("/tmp").glob("tunelight-*")) - before
+    return {"folders": {"left": left}} | {line["what"]: line for line in lines}
+
+
+def test_a_second_run_is_on_the_same_ray_and_in_new_processes(said: dict[str, dict[str, Any]]) -> None:
+    first, again = said["first"], said["again"]
+    assert first["kept"]
+    assert first["session"] == again["session"]
+    assert first["pid"] != again["pid"]
+    assert first["forked"]
+    assert again["forked"]
+
+
+def test_a_module_is_imported_anew_for_each_run(said: dict[str, dict[str, Any]]) -> None:
+    assert [said[what]["said"] for what in ("first", "again", "edited")] == [1, 1, 22]
+    assert {said[what]["seen"] for what in ("first", "again", "edited")} == {1}
+    assert said["edited"]["session"] == said["first"]["session"]
+
+
+def test_another_environment_needs_another_ray_and_gets_it(said: dict[str, dict[str, Any]]) -> None:
+    assert said["edited"]["variable"] == 0
+    assert said["environment"]["variable"] == 7
+    assert said["environment"]["session"] != said["edited"]["session"]
+
+
+def test_without_reuse_nothing_is_kept_and_nothing_forked(said: dict[str, dict[str, Any]]) -> None:
+    assert not said["alone"]["kept"]
+    assert not said["alone"]["forked"]
+    assert said["after"]["kept"]
+    assert said["after"]["forked"]
+
+
+def test_a_shutdown_ends_it_and_nothing_is_left(said: dict[str, dict[str, Any]]) -> None:
+    assert not said["shutdown"]["kept"]
+    assert not said["folders"]["left"]
+
+
+def test_workers_are_as_eager_as_their_driver(said: dict[str, dict[str, Any]]) -> None:
+    assert said["first"]["niceness"] == os.nice(0)
+
+
+def test_workers_on_a_ray_that_was_there_are_forked_too(ray4: Any, tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        parent = psutil.Process().parent()
+        tl.report({"loss": 0.0, "forked": parent is not None and "forkserver" in " ".join(parent.cmdline())})
+
+    results = tl.run(
+        {"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=1, workers=2, storage=tmp_path, progress=False
+    )
+    assert results.trials[0].history[0]["forked"]

@@ -1,0 +1,215 @@
+"""Workers forked by a server: real processes, without Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tunelight.machine.forkserver import launcher
+from tunelight.machine.forkserver.ready import VARIABLE, ForkServer, possible
+
+WORKER = """
+import json, os, sys, time
+print("to standard output")
+if "json.tool" in sys.modules:
+    import mark
+found = {
+    "pid": os.getpid(), "parent": os.getppid(), "argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd(),
+    "path": sys.path, "umask": os.umask(0), "niceness": os.nice(0), "session": os.getsid(0), "name": __name__,
+    "imported": sorted({"json.tool", "mark"} & sys.modules.keys()),
+}
+with open(sys.argv[1] + ".part", "w") as file:
+    json.dump(found, file)
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(float(sys.argv[2]))
+sys.exit(int(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ForkServer]:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "mark.py").write_text("import os\nmade_by = os.getpid()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    monkeypatch.setenv("RAY_RAYLET_PID", str(os.getpid()))
+    monkeypatch.setattr("tunelight.machine.forkserver.ready._FIRST", ("json.tool",))
+    monkeypatch.setattr("tunelight.machine.forkserver.ready._LATER", ("mark",))
+    folder = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
+    yield ForkServer((), 3, str(folder))
+    for process in servers(folder):
+        process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def until(true: Callable[[], object], limit_s: float = 10.0) -> None:
+    end = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def servers(folder: str | Path) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if str(folder) in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+def launched(server: ForkServer, tmp_path: Path, name: str = "one", sleeps: float = 0.0, code: int = 0) -> Any:
+    """Start a worker as Ray would, and return what it found."""
+    script, result = tmp_path / "worker.py", tmp_path / f"{name}.json"
+    script.write_text(WORKER)
+    command = f"exec {server.py_executable} {script} {result} {sleeps} {code}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False, cwd=tmp_path
+    )
+    until(result.exists, 10)
+    return json.loads(result.read_text()) | {"output": done.stdout, "errors": done.stderr}
+
+
+def test_a_worker_is_forked_with_all_that_its_parent_gave_it(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_JOB_ID", "01000000")
+    monkeypatch.setenv("TUNELIGHT_LIGHTNING", "x")
+    found = launched(server, tmp_path)
+    assert found["parent"] in {process.pid for process in servers(server.folder)}
+    assert found["imported"] == ["json.tool", "mark"]
+    assert found["argv"] == [str(tmp_path / "worker.py"), str(tmp_path / "one.json"), "0.0", "0"]
+    assert found["cwd"] == str(tmp_path)
+    assert found["name"] == "__main__"
+    assert found["session"] == found["pid"]
+    assert found["niceness"] == os.nice(0)
+    assert found["env"]["RAY_JOB_ID"] == "01000000"
+    assert found["env"]["TUNELIGHT_LIGHTNING"] == "x"
+    assert "OMP_NUM_THREADS" not in found["env"]  # Ray sets it
+    assert "to standard output" in found["output"]
+
+
+def test_a_forked_worker_is_as_one_that_python_starts(server, tmp_path, monkeypatch):
+    forked = launched(server, tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # not what the server imported with
+    plain = launched(server, tmp_path, "two")
+    assert plain["imported"] == []
+    assert plain["path"] == forked["path"]
+    assert plain["umask"] == forked["umask"]
+    assert plain["env"].pop("OMP_NUM_THREADS") == "7"
+    assert {**plain["env"], "_": ""} == {**forked["env"], "_": ""}
+    assert "differs in OMP_NUM_THREADS" in Path(server.folder, "log").read_text()
+
+
+def test_workers_of_one_job_share_a_server_and_another_job_has_its_own(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_JOB_ID", "01000000")
+    first, second = launched(server, tmp_path, "one"), launched(server, tmp_path, "two")
+    monkeypatch.setenv("RAY_JOB_ID", "02000000")
+    other = launched(server, tmp_path, "three")
+    assert first["parent"] == second["parent"] != other["parent"]
+    assert first["pid"] != second["pid"]
+    assert psutil.Process(first["parent"]).ppid() == psutil.Process(other["parent"]).ppid()
+
+
+def test_many_at_once_are_all_started_and_by_one_server(server, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    commands = [f"exec {server.py_executable} {script} {tmp_path / f'{i}.json'} 0 0" for i in range(8)]
+    started = [subprocess.Popen(["bash", "-c", command], cwd=tmp_path) for command in commands]
+    assert [process.wait(30) for process in started] == [0] * 8
+    results = [tmp_path / f"{index}.json" for index in range(8)]
+    until(lambda: all(result.exists() for result in results), 10)
+    assert len({json.loads(result.read_text())["parent"] for result in results}) == 1
+
+
+@pytest.mark.parametrize("stopped", ["killed", "stuck"])
+def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkeypatch):
+    first = launched(server, tmp_path)
+    for process in servers(server.folder):
+        process.send_signal(signal.SIGKILL if stopped == "killed" else signal.SIGSTOP)
+    if stopped == "killed":
+        second = launched(server, tmp_path, "two")
+        assert second["imported"] == ["json.tool", "mark"]  # by a new server
+        assert second["parent"] != first["parent"]
+        return
+    script = Path(launcher.__file__).read_text().replace("TAKE_S = 120.0", "TAKE_S = 0.5")
+    impatient = tmp_path / "impatient.py"
+    impatient.write_text(script)
+    command = server.py_executable.replace(launcher.__file__, str(impatient))
+    assert str(impatient) in command
+    result = tmp_path / "two.json"
+    subprocess.run(
+        ["bash", "-c", f"exec {command} {tmp_path / 'worker.py'} {result} 0 0"], timeout=30, check=True, cwd=tmp_path
+    )
+    plain = json.loads(result.read_text())
+    assert plain["imported"] == []
+    result.unlink()
+    for process in servers(server.folder):
+        process.send_signal(signal.SIGCONT)
+    time.sleep(1.0)
+    assert not result.exists(), "the fork must not begin: its launcher has started the worker itself"
+
+
+def test_servers_end_with_the_raylet_and_take_their_folder_along(server, tmp_path, monkeypatch):
+    raylet = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setenv("RAY_RAYLET_PID", str(raylet.pid))
+    launched(server, tmp_path)
+    assert len(servers(server.folder)) == 2
+    raylet.kill()
+    raylet.wait()
+    until(lambda: not servers(server.folder), 10)
+    until(lambda: not Path(server.folder).exists(), 5)
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(server, tmp_path):
+    Path(server.folder).chmod(0o777)
+    found = launched(server, tmp_path)
+    assert found["imported"] == []
+    assert not servers(server.folder)
+
+
+def test_a_library_that_starts_threads_is_no_base_for_forks(server, tmp_path):
+    code = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    (tmp_path / "modules" / "mark.py").write_text(code)
+    found = launched(server, tmp_path)
+    assert found["imported"] == []
+    assert "no forks: threads" in Path(server.folder, "log").read_text()
+
+
+def test_a_module_that_fails_is_left_to_the_worker(server, tmp_path):
+    (tmp_path / "modules" / "mark.py").write_text("raise ImportError('not here')\n")
+    script = WORKER.replace("    import mark\n", "    pass\n")
+    (tmp_path / "quiet.py").write_text(script)
+    command = f"exec {server.py_executable} {tmp_path / 'quiet.py'} {tmp_path / 'one.json'} 0 0"
+    subprocess.run(["bash", "-c", command], timeout=30, check=True, cwd=tmp_path)
+    until((tmp_path / "one.json").exists, 10)
+    assert json.loads((tmp_path / "one.json").read_text())["imported"] == ["json.tool"]
+    assert "mark: ImportError: not here" in Path(server.folder, "log").read_text()
+
+
+def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path):
+    server.start({})
+    until(Path(server.folder, launcher.BASE).exists)
+    (first,) = servers(server.folder)
+    found = launched(server, tmp_path)
+    assert psutil.Process(found["parent"]).ppid() == first.pid
+
+
+@pytest.mark.parametrize("field", ["pip", "conda", "py_executable", "container", "uv"])
+def test_workers_of_another_python_are_not_forked(field):
+    assert possible(None)
+    assert possible({"env_vars": {"X": "1"}, "working_dir": "."})
+    assert not possible({field: "x"})
+
+
+def test_forking_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "0")
+    assert not possible(None)

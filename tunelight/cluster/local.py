@@ -1,0 +1,210 @@
+"""The Ray that tunelight starts on this machine, which stays for a while after the run that it was started for.
+
+Its workers are forked (:mod:`tunelight.machine.forkserver`), so that a second run of this process has neither Ray nor
+imports to wait for. A fork is a new process: nothing of an earlier run's modules is left in it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunelight.compat.lightning import FABRIC, flavour
+from tunelight.compat.ray import LOCAL_RAY
+from tunelight.machine.forkserver.ready import ForkServer, possible
+
+KEEP_S = 300.0
+"""How long it stays without a run."""
+
+
+@dataclass(eq=False)
+class LocalRay:
+    """A local Ray of this process's own, and what it was started with."""
+
+    asked: tuple[Any, ...]
+    """What it was started with."""
+    inherited: tuple[Any, ...]
+    """What workers have from this process: environment, working directory, import paths."""
+    added: frozenset[str]
+    """Environment variables that Ray has set when it started."""
+    server: ForkServer | None
+    session: str
+    stays: bool
+    """Whether it stays until this process ends, since objects of the user's may be there."""
+    timer: threading.Timer | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def lives(self) -> bool:
+        """Whether this process is still connected to it."""
+        import ray
+
+        return ray.is_initialized() and _session() == self.session
+
+    def hold(self) -> None:
+        """Keep it until ``rest``."""
+        with self.lock:
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
+
+    def rest(self) -> None:
+        """End it after ``KEEP_S`` seconds, unless it is held again or stays."""
+        with self.lock:
+            self.hold()
+            self.inherited = _inherited(self.added)  # libraries that were imported meanwhile have set variables
+            if self.stays:
+                return
+            self.timer = threading.Timer(KEEP_S, self._end_of_rest)
+            self.timer.daemon = True
+            self.timer.name = "tunelight-local-ray"
+            self.timer.start()
+
+    def _end_of_rest(self) -> None:
+        with self.lock:
+            if self.timer is threading.current_thread():
+                shutdown()
+
+
+class _Process:
+    """What this process has started, and who forks workers on a Ray that it found."""
+
+    kept: LocalRay | None = None
+    found: tuple[str, int, ForkServer] | None = None
+
+
+def kept() -> LocalRay | None:
+    """Return the Ray that this process has started by :func:`start`, if it is still there."""
+    mine = _Process.kept
+    return mine if mine is not None and mine.lives else None
+
+
+def start(
+    runtime_env: Mapping[str, Any] | None,
+    verbose: int,
+    threads: int = 1,
+    *,
+    fork: bool = True,
+    as_it_is: bool = False,
+    stays: bool = False,
+) -> LocalRay:
+    """Start a Ray on this machine, or take the one that was kept, if it was started in the same way.
+
+    Args:
+        runtime_env: of the job.
+        threads: how many CPUs each worker has.
+        fork: fork workers where that is possible.
+        as_it_is: take a kept one however it was started, for the caller may have objects there.
+        stays: one that is started here stays until this process ends.
+    """
+    import ray  # half a second
+
+    modules = (flavour(), FABRIC[flavour()])
+    asked = (dict(runtime_env or {}), verbose, threads, fork, modules)
+    found = kept()
+    if found is not None:
+        if as_it_is or found.stays or (found.asked, found.inherited) == (asked, _inherited(found.added)):
+            found.hold()
+            return found
+        shutdown()
+    before = set(os.environ)
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: beside other work a fraction of a core
+    env = dict(runtime_env or {})
+    server = ForkServer(modules, threads) if fork and possible(env) else None
+    try:
+        if server is not None:
+            server.start(env.get("env_vars") or {})
+            env["py_executable"] = server.py_executable
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            runtime_env=env or None,
+            log_to_driver=verbose > 0,
+            logging_level=logging.INFO if verbose > 1 else logging.ERROR,
+            **LOCAL_RAY,
+        )
+    except BaseException:
+        for name in os.environ.keys() - before:
+            del os.environ[name]
+        raise
+    added = frozenset(os.environ.keys() - before)
+    _Process.kept = LocalRay(asked, _inherited(added), added, server, _session(), stays)
+    return _Process.kept
+
+
+def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, Any] | None:
+    """Return the ``runtime_env`` of workers, with which they are forked where that is possible.
+
+    On a Ray of this process's own they are already, as on one that was told so at its start. On another one it is
+    possible if all nodes are on this machine, where the same Python and the same folders are known to be there.
+    """
+    import ray
+
+    env = dict(runtime_env or {})
+    if kept() is not None or not possible(env) or not possible(ray.get_runtime_context().runtime_env) or not _alone():
+        return env or None
+    threads, session = threads_of(cpus), _session()
+    if _Process.found is None or _Process.found[:2] != (session, threads):
+        server = ForkServer((flavour(), FABRIC[flavour()]), threads)
+        _Process.found = session, threads, server
+    return env | {"py_executable": _Process.found[2].py_executable}
+
+
+def threads_of(cpus: float) -> int:
+    """Return how many threads Ray lets a worker's libraries use, with that many CPUs."""
+    return max(1, int(cpus))
+
+
+def _alone() -> bool:
+    """Tell whether all nodes of the cluster are on this machine."""
+    import ray
+
+    here = ray.util.get_node_ip_address()
+    return {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]} == {here}
+
+
+def shutdown() -> None:
+    """End what tunelight keeps ready in this process: idle gangs, and the Ray that it has started.
+
+    After a run they stay for five minutes, so that the next one begins at once. A process that ends ends them too. It
+    may be called more than once. Runs on: driver.
+    """
+    if (pools := sys.modules.get("tunelight.gang.pool")) is not None:
+        pools.pool.close()
+    ended, _Process.kept = _Process.kept, None
+    if ended is None:
+        return
+    import ray
+
+    ended.hold()
+    if ray.is_initialized() and _session() == ended.session:
+        ray.shutdown()
+    for name in ended.added & os.environ.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
+        del os.environ[name]
+    if ended.server is not None:
+        ended.server.remove()
+
+
+def _session() -> str:
+    from tunelight.compat.ray import session_folder
+
+    return str(session_folder())
+
+
+def _inherited(added: frozenset[str]) -> tuple[Any, ...]:
+    """Return what processes of a Ray have from the process that starts it, beside what Ray ``added``."""
+    variables = {name: value for name, value in os.environ.items() if name not in added}
+    return variables, str(Path.cwd()), tuple(sys.path)
+
+
+@atexit.register
+def _remove() -> None:
+    if _Process.kept is not None and _Process.kept.server is not None:
+        _Process.kept.server.remove()

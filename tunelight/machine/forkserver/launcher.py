@@ -1,0 +1,146 @@
+"""Starts a Ray worker as a fork of a server that has imported its libraries; where that fails, as Ray would.
+
+Ray runs this script in Python's place (``py_executable`` of a ``runtime_env``), without site-packages, for it must be
+fast:
+
+    python -I -S launcher.py FOLDER THREADS MODULES LATER default_worker.py ARGUMENTS...
+
+FOLDER is this user's own, and holds the sockets of the servers. The first launcher of a node starts the server
+(server.py beside this), which imports MODULES; launchers wait for it meanwhile. Everything that a process is told by
+its parent (arguments, environment, folder, open files, niceness) is sent to the server, whose fork takes it over. The
+fork begins once both sides have said so: a launcher that gave up has started the worker itself.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import hashlib
+import marshal
+import os
+import socket
+import stat
+import sys
+import time
+from typing import Any, NamedTuple
+
+TAKE_S = 120.0
+"""How long a server may take until it forks: it may be importing."""
+LISTEN_S = 10.0
+"""How long a server that has been started may take until it listens."""
+_LOOK_S = 0.01
+BASE = "server"
+"""The name of the first server's socket."""
+FORKED, REFUSED, ELSEWHERE, GO = b"1", b"0", b"2", b"3"
+"""What a server answers, and what the launcher says to a fork."""
+
+
+class Request(NamedTuple):
+    """What a process has from its parent."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    umask: int
+    niceness: int
+    job: str
+    """The name of the socket of the server that has met this Ray job."""
+
+
+def job_of(env: dict[str, str]) -> str:
+    """Return the name of a job's server: Ray's libraries read its variables when they are imported, and only then."""
+    read = sorted((name, value) for name, value in env.items() if name.startswith("RAY_") or name == "PYTHONPATH")
+    return f"job-{hashlib.sha256(repr(read).encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+
+
+def own(folder: str) -> bool:
+    """Make a folder for this user alone, unless it is there; tell whether it is that."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def send(link: socket.socket, request: Request, files: list[int]) -> None:
+    """Send a request, and copies of open files."""
+    data = marshal.dumps(tuple(request))
+    rights = array.array("i", files)
+    link.sendmsg([len(data).to_bytes(8, "little")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    link.sendall(data)
+
+
+def receive(link: socket.socket, files: int) -> tuple[Request, list[int]]:
+    """Return what ``send`` has sent. Raises: EOFError where the other side has gone."""
+    rights = array.array("i")
+    head, passed, _, _ = link.recvmsg(8, socket.CMSG_SPACE(files * rights.itemsize))
+    for _, _, data in passed:
+        rights.frombytes(data[: len(data) - len(data) % rights.itemsize])
+    parts, left = [], int.from_bytes(head, "little") if len(head) == 8 else -1
+    while left > 0:
+        parts.append(link.recv(left))
+        if not parts[-1]:
+            break
+        left -= len(parts[-1])
+    if left:
+        for file in rights:
+            os.close(file)
+        raise EOFError
+    return Request(*marshal.loads(b"".join(parts))), list(rights)  # noqa: S302 - from this user's own folder
+
+
+def forked(folder: str, server: list[str], argv: list[str]) -> bool:
+    """Let a server fork this worker; tell whether it did."""
+    if not own(folder):
+        return False
+    env = dict(os.environ)
+    umask = os.umask(0)
+    os.umask(umask)
+    request = Request(argv, env, os.getcwd(), umask, os.nice(0), job_of(env))
+    end, started = time.monotonic() + LISTEN_S, False
+    while time.monotonic() < end:
+        for name in (request.job, BASE):
+            with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
+                try:
+                    link.connect(os.path.join(folder, name))
+                except OSError:
+                    continue  # it has ended, or is about to begin
+                link.settimeout(TAKE_S)
+                send(link, request, [0, 1, 2])
+                answer = link.recv(1)
+                if answer == FORKED:
+                    link.sendall(GO)
+                    return True
+                if answer != ELSEWHERE:
+                    return False
+        if not started:
+            started = True
+            spawn(server)
+        time.sleep(_LOOK_S)
+    return False
+
+
+def spawn(server: list[str]) -> None:
+    """Start a server in a session of its own; it ends by itself where there is one already."""
+    if os.fork() == 0:
+        os.setsid()
+        os.execv(server[0], server)
+
+
+def main(argv: list[str]) -> Any:
+    """Start the worker, and end; or become it. Without a worker's command start the server alone."""
+    folder, threads, modules, later, *command = argv
+    server = [sys.executable, os.path.join(os.path.dirname(__file__), "server.py"), folder, threads, modules, later]
+    if not command:
+        if own(folder):
+            spawn(server)
+        return
+    try:
+        if forked(folder, server, command):
+            return
+    except (OSError, EOFError, ValueError):
+        pass  # a server that ended meanwhile
+    os.execv(sys.executable, [sys.executable, *command])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,80 @@
+"""Says where workers are forked in place of being started, and starts the server ahead of the first of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "TUNELIGHT_FORK"
+"""Set to 0, it lets Ray start each worker as a new Python."""
+_HERE = Path(__file__).parent
+_FIRST = ("torch", "torch.distributed", "numpy", "pandas", "pyarrow", "cloudpickle", "fsspec")
+_LATER = (
+    "ray",
+    "ray.tune",
+    "ray._private.node",
+    "tunelight.trial.trainable",
+    "tunelight.gang.worker",
+    "tunelight.lightning.callbacks",
+    "tunelight.lightning.strategies",
+)
+_OTHER_PYTHON = frozenset({"py_executable", "pip", "conda", "uv", "container", "image_uri", "nsight", "rocprof_sys"})
+"""Fields of a runtime_env that start workers by another Python, or by another program."""
+
+
+def possible(runtime_env: Mapping[str, Any] | None) -> bool:
+    """Tell whether workers with that ``runtime_env`` can be forked here."""
+    return (
+        sys.platform == "linux" and os.environ.get(VARIABLE) != "0" and not _OTHER_PYTHON & (runtime_env or {}).keys()
+    )
+
+
+@dataclass(frozen=True)
+class ForkServer:
+    """The servers of one Ray, on each of its nodes.
+
+    Attributes:
+        modules: what is imported before a worker is forked, beside torch: the package of Lightning in use.
+        threads: how many threads a worker's libraries use, which they decide when they are imported.
+        folder: this user's own, and nobody else's; the servers make it.
+    """
+
+    modules: tuple[str, ...] = ()
+    threads: int = 1
+    folder: str = field(default_factory=lambda: f"/tmp/tunelight-{os.geteuid()}-{secrets.token_hex(4)}")  # noqa: S108 - a socket's path has to be short, and is refused unless the folder is this user's alone
+
+    @property
+    def _launcher(self) -> list[str]:
+        python = [sys.executable, "-I", "-S", str(_HERE / "launcher.py")]
+        return [*python, self.folder, str(self.threads), ",".join([*_FIRST, *self.modules]), ",".join(_LATER)]
+
+    @property
+    def py_executable(self) -> str:
+        """What Ray runs in Python's place to start a worker: a field of ``runtime_env``."""
+        return shlex.join(self._launcher)
+
+    def start(self, variables: Mapping[str, str]) -> None:
+        """Let this machine's server begin to import, with environment variables that workers will have.
+
+        It does not wait for that. Without it the first worker starts the server.
+        """
+        subprocess.run(
+            self._launcher,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+
+    def remove(self) -> None:
+        """Delete this machine's folder, once Ray has ended; servers end by themselves."""
+        shutil.rmtree(self.folder, ignore_errors=True)

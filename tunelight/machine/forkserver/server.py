@@ -1,0 +1,331 @@
+"""Imports libraries once, and forks workers that have them.
+
+There are two generations. The first server imports MODULES, knows nothing of Ray, and forks a second server for each
+Ray job that asks: this one takes over the job's environment, imports LATER (Ray itself, whose libraries read their
+settings then), and forks the job's workers. So a worker starts within a fraction of a second, shares the memory of all
+that is imported, and still is a new process, which Ray has assigned its place and resources.
+
+A server refuses to fork for another environment than the one that it imported with, since libraries read variables
+when they are imported; the worker is then started as Ray would. Servers end with the job's raylet, and after
+``IDLE_S`` without a worker; they also end if memory gets short. They are run as a script:
+
+    python server.py FOLDER THREADS MODULES LATER
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).parents[3])  # in place of this script's folder
+from tunelight.machine.forkserver import launcher
+from tunelight.machine.forkserver.launcher import Request
+
+sys.path.pop(0)
+
+IDLE_S = 300.0
+"""How long a server without a living worker waits for the next."""
+_FIRST_S = 60.0
+"""How long the first request may take, while Ray starts."""
+_LOOK_S = 1.0
+_SCARCE = 0.05
+"""The share of the machine's memory that is left when servers end."""
+_ANSWER_S = 10.0
+"""How long a launcher may take to send its request, and to say that it waits for the fork."""
+_FREE = frozenset(
+    {
+        *("PYTHONPATH", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "LINES", "COLUMNS", "SPT_NOENV"),
+        "PL_DISABLE_FORK",  # Tune sets it for its trials; Lightning reads it when it launches processes
+    }
+)
+_FREE_PREFIXES = ("RAY_", "TUNE_", "TUNELIGHT_")
+"""Variables that may differ from those of the server: no library of MODULES reads them when it is imported."""
+_VISIBLE = "_VISIBLE_DEVICES"
+_BAD_ADJUSTMENT = "1000"
+"""As Ray marks its workers: the kernel ends them first where memory is short, and never the raylet."""
+
+
+def main(argv: list[str]) -> Request | None:
+    """Serve until the end; return what a fork of it, a worker, has to become."""
+    folder, threads, modules, later = argv
+    if not launcher.own(folder):
+        return None
+    lock = (Path(folder) / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return None  # another one serves
+    _log_to(folder)
+    listener = _listen(folder, launcher.BASE)
+    mine = dict(os.environ)
+    os.environ.setdefault("OMP_NUM_THREADS", threads)  # Ray sets it for a worker before that imports anything
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be met before a fork
+    _import(modules)
+    os.environ.clear()
+    os.environ.update(mine)
+    if why := _unfit():
+        print(f"no forks: {why}", flush=True)
+    request = Server(folder, [listener, lock], lambda env: not why and _same(env, mine)).serve_jobs(later)
+    if request is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return request
+
+
+class Server:
+    """Forks for those that ask at a socket."""
+
+    def __init__(self, folder: str, holds: Sequence[Any], takes: Callable[[Mapping[str, str]], bool]) -> None:
+        self._folder = folder
+        self._holds = holds
+        """Its socket, and what else a fork closes."""
+        self._listener: socket.socket = holds[0]
+        self._takes = takes
+        self._children: dict[int, str] = {}
+        self._raylet = 0
+        """The process of the Ray node that has asked last."""
+        self._last = time.monotonic()
+        signal.signal(signal.SIGCHLD, self._reap)
+
+    def serve_jobs(self, later: str) -> Request | None:
+        """Fork a server for each job; return a worker's request in a worker that it has forked."""
+        while (asked := self._next()) is not None:
+            link, request, files = asked
+            with contextlib.closing(link):
+                if not self._takes(request.env):
+                    _answer(link, launcher.REFUSED)
+                elif request.job in self._children.values():
+                    _answer(link, launcher.ELSEWHERE)
+                else:
+                    listener = _listen(self._folder, request.job)
+                    if self._fork(request.job):
+                        return Server(self._folder, [listener], self._takes).serve_workers(later, link, request, files)
+                    listener.close()
+            _close(files)
+        return None
+
+    def serve_workers(self, later: str, link: socket.socket, request: Request, files: list[int]) -> Request | None:
+        """Fork workers of one job; return the request in a worker."""
+        mine = os.environ.get("PYTHONPATH", "")
+        os.environ.clear()
+        os.environ.update(request.env)
+        _set_path(request, mine)
+        self._raylet = raylet_of(request)
+        _import(later)
+        if why := _unfit():
+            print(f"no forks: {why}", flush=True)
+        asked: tuple[socket.socket, Request, list[int]] | None = (link, request, files)
+        while asked is not None:
+            link, request, files = asked
+            with contextlib.closing(link):
+                if why or not self._takes(request.env):
+                    _answer(link, launcher.REFUSED)
+                elif self._fork("worker"):
+                    if not _answer(link, launcher.FORKED, launcher.GO):
+                        os._exit(0)  # the launcher gave up, and has started the worker itself
+                    _become(request, files)
+                    return request
+            _close(files)
+            asked = self._next()
+        (Path(self._folder) / request.job).unlink(missing_ok=True)
+        os._exit(0)  # what was registered to be done at exit belongs to workers
+
+    def _fork(self, name: str) -> bool:
+        """Fork, and tell whether this is the child."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # a child that ends at once is known by then
+        if pid := os.fork():
+            self._children[pid] = name
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            return False
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        for held in self._holds:
+            held.close()
+        return True
+
+    def _next(self) -> tuple[socket.socket, Request, list[int]] | None:
+        """Return the next request and its connection; None once this server has to end."""
+        while not self._over():
+            if not select.select([self._listener], [], [], _LOOK_S)[0]:
+                continue
+            link, _ = self._listener.accept()
+            link.settimeout(_ANSWER_S)
+            try:
+                if _user_of(link) != os.geteuid():
+                    raise EOFError
+                request, files = launcher.receive(link, 3)
+            except (OSError, EOFError, ValueError):
+                link.close()
+                continue
+            self._last = time.monotonic()
+            self._raylet = raylet_of(request)
+            return link, request, files
+        return None
+
+    def _reap(self, *_: object) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                self._children.pop(ended, None)
+                self._last = time.monotonic()
+
+    def _over(self) -> bool:
+        """Tell whether to end: Ray has ended, nothing was asked for long, or memory is short."""
+        if self._raylet and not _lives(self._raylet):
+            return "worker" in self._children.values() or not self._children  # a server of jobs outlives another Ray's
+        limit_s = IDLE_S if self._raylet else _FIRST_S
+        return (not self._children and time.monotonic() - self._last > limit_s) or _scarce()
+
+
+def raylet_of(request: Request) -> int:
+    """Return the id of the process that manages the node, which asks for the worker."""
+    return int(request.env.get("RAY_RAYLET_PID", "0"))
+
+
+def _log_to(folder: str) -> None:
+    """Write what libraries print to a file in the server's folder, and read nothing."""
+    os.chdir("/")
+    log = os.open(Path(folder) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for file, number in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(file, number)
+    for file in (log, null):
+        os.close(file)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_BAD_ADJUSTMENT)
+
+
+def _listen(folder: str, name: str) -> socket.socket:
+    path = Path(folder) / name
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(128)
+    return listener
+
+
+def _import(modules: str) -> None:
+    """Import modules, separated by commas; those that are not there are left to the worker to miss."""
+    gc.disable()
+    for name in filter(None, modules.split(",")):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - the worker will see it where it imports this itself
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+    gc.collect()
+    gc.freeze()  # collections in forks would copy all pages that hold objects
+
+
+def _unfit() -> str | None:
+    """Return why this process must not fork: it would leave threads, or a GPU's context, behind."""
+    if threading.active_count() > 1:
+        return f"threads {[thread.name for thread in threading.enumerate()]}"
+    with contextlib.suppress(OSError):
+        maps = Path("/proc/self/maps").read_text()
+        if "/libcuda.so" in maps or "/dev/kfd" in maps:
+            return "a library has met a GPU"
+    return None
+
+
+def _same(env: Mapping[str, str], mine: Mapping[str, str]) -> bool:
+    """Tell whether libraries that were imported with ``mine`` are as if they were imported with ``env``."""
+
+    def read(given: Mapping[str, str]) -> dict[str, str]:
+        return {
+            name: value
+            for name, value in given.items()
+            if name not in _FREE and not name.startswith(_FREE_PREFIXES) and not name.endswith(_VISIBLE)
+        }
+
+    differ = {name for name, _ in read(env).items() ^ read(mine).items()}
+    if differ:
+        print(f"no fork: the environment differs in {', '.join(sorted(differ))}", flush=True)
+    return not differ
+
+
+def _user_of(link: socket.socket) -> int:
+    """Return the id of the user at the other end."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _answer(link: socket.socket, said: bytes, expected: bytes = b"") -> bool:
+    """Send an answer; tell whether the expected one came back."""
+    try:
+        link.sendall(said)
+        return not expected or link.recv(len(expected)) == expected
+    except OSError:
+        return False
+
+
+def _become(request: Request, files: list[int]) -> None:
+    """Take over what a process has from its parent."""
+    os.setsid()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    _close(files)
+    os.environ.clear()
+    os.environ.update(request.env)
+    os.umask(request.umask)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, request.niceness)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(request.env.get("RAY_worker_oom_score_adjustment", _BAD_ADJUSTMENT))
+    with contextlib.suppress(OSError):
+        os.chdir(request.cwd)
+    sys.argv = list(request.argv)
+    gc.enable()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # as in a process of its own; Python's generator does so by itself
+
+
+def _set_path(request: Request, mine: str) -> None:
+    """Import from where Python would: the script's folder, PYTHONPATH (``mine`` until now), the environment's own."""
+    given = [path for path in request.env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    rest = [path for path in sys.path if path not in mine.split(os.pathsep)]
+    sys.path[:] = [str(Path(request.argv[0]).parent), *(str(Path(request.cwd, path)) for path in given), *rest]
+
+
+def _close(files: list[int]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.close(file)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _scarce() -> bool:
+    """Tell whether the machine is short of memory."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = {line.split(":")[0]: int(line.split()[1]) for line in lines[:3]}
+        return found["MemAvailable"] < _SCARCE * found["MemTotal"]
+    except (OSError, KeyError, ValueError, IndexError):
+        return False
+
+
+if __name__ == "__main__":
+    if (worker := main(sys.argv[1:])) is not None:
+        import runpy
+
+        runpy.run_path(worker.argv[0], run_name="__main__")  # ends as a script does
