@@ -138,7 +138,8 @@ def run(
         resources_per_trial: the same as Ray Tune used to write it: {"cpu": head, "extra_cpu": all workers together}.
         backend: how workers train together: "ddp", "horovod" or "sharded" ("ddp"). The strategy in ``train`` has to
             match.
-        reuse_gangs: keep workers warm from trial to trial (True).
+        reuse_gangs: keep workers warm from trial to trial, fork new ones from a process that has their imports, and
+            keep the Ray that this run has started for five minutes, for the next one (True).
         checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep in addition to
             the last two, and when to write one. None: a ``model=`` sweep writes none.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
