@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,25 @@ def test_workers_on_a_ray_that_was_there_are_forked_too(ray4: Any, tmp_path: Pat
         {"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=1, workers=2, storage=tmp_path, progress=False
     )
     assert results.trials[0].history[0]["forked"]
+
+
+def test_forked_workers_draw_ids_of_their_own(ray4: Any) -> None:
+    import ray
+
+    class Drawer:
+        def drawn(self) -> tuple[bool, set[str]]:
+            found = [ray.NodeID.from_random().hex()]
+            for _ in range(3):  # the generator is a thread's
+                thread = threading.Thread(target=lambda: found.append(ray.NodeID.from_random().hex()))
+                thread.start()
+                thread.join()
+            parent = psutil.Process().parent()
+            return parent is not None and "forkserver" in " ".join(parent.cmdline()), set(found)
+
+    actors: list[Any] = [ray.remote(num_cpus=0)(Drawer).remote() for _ in range(2)]
+    (one_forked, one), (two_forked, two) = ray.get([actor.drawn.remote() for actor in actors], timeout=60)
+    for actor in actors:
+        ray.kill(actor)
+    assert one_forked
+    assert two_forked
+    assert len(one | two) == 8

@@ -7,6 +7,7 @@ imports to wait for. A fork is a new process: nothing of an earlier run's module
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.compat.lightning import FABRIC, flavour
-from tunelight.compat.ray import LOCAL_RAY
-from tunelight.machine.forkserver.ready import ForkServer, possible
+from tunelight.compat.ray import LOCAL_RAY, setup_worker
+from tunelight.machine.forkserver.ready import SETUP_WORKER, ForkServer, possible
 
 KEEP_S = 300.0
 """How long it stays without a run."""
@@ -122,14 +123,15 @@ def start(
         if server is not None:
             server.start(env.get("env_vars") or {})
             env["py_executable"] = server.py_executable
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            runtime_env=env or None,
-            log_to_driver=verbose > 0,
-            logging_level=logging.INFO if verbose > 1 else logging.ERROR,
-            **LOCAL_RAY,
-        )
+        with setup_worker(SETUP_WORKER) if server is not None else contextlib.nullcontext():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                runtime_env=env or None,
+                log_to_driver=verbose > 0,
+                logging_level=logging.INFO if verbose > 1 else logging.ERROR,
+                **LOCAL_RAY,
+            )
     except BaseException:
         for name in os.environ.keys() - before:
             del os.environ[name]

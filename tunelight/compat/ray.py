@@ -9,14 +9,17 @@ controller) override and read its protected names where they stand; those are in
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from tunelight.errors import VersionError
@@ -284,6 +287,65 @@ def local_cpus() -> int:
     from ray._private.utils import get_num_cpus
 
     return int(get_num_cpus(override_docker_cpu_warning=True))
+
+
+@contextlib.contextmanager
+def setup_worker(script: Path) -> Iterator[None]:
+    """Let a Ray that is started meanwhile set up its workers by another script of the name of Ray's own.
+
+    Ray joins a name to its folder; a path takes the folder's place. Read in ``ray._private.node`` of 2.43.0 and 2.60.0.
+    """
+    from ray._private import ray_constants
+
+    name = "SETUP_WORKER_FILENAME"
+    before = getattr(ray_constants, name, None)
+    if before == script.name:
+        setattr(ray_constants, name, str(script))
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(ray_constants, name, before)
+
+
+def import_for_forks(import_the_rest: Callable[[], object]) -> str | None:
+    """Import Ray and ``the_rest`` in a process that will fork; return why its forks would not do, or None.
+
+    Ray draws an ID for each class of actors that is defined, in C++. That seeds a generator, which all forks would go
+    on with: they would be workers of the same IDs. So these IDs are drawn in Python meanwhile. Read in ``ray.actor`` of
+    2.43.0 and 2.60.0.
+    """
+    import ray.actor
+
+    real = ray.actor.ActorClassID
+
+    class DrawnInPython:
+        @staticmethod
+        def from_random() -> Any:
+            return real(os.urandom(real.size()))
+
+    setattr(ray.actor, "ActorClassID", DrawnInPython)  # noqa: B010 - mypy knows it as a type
+    try:
+        import_the_rest()
+    finally:
+        setattr(ray.actor, "ActorClassID", real)  # noqa: B010
+    return "forks would draw the same IDs" if _id_of_a_fork() == _id_of_a_fork() else None
+
+
+def _id_of_a_fork() -> bytes:
+    """Return the ID that a fork of this process draws first. Read in 2.60.0."""
+    import ray
+
+    ours, theirs = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(theirs, ray.NodeID.from_random().binary())
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as answer:
+        drawn = answer.read()
+    with contextlib.suppress(ChildProcessError):  # a handler of SIGCHLD was first
+        os.waitpid(pid, 0)
+    return drawn
 
 
 def session_folder() -> str:

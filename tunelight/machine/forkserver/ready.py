@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tunelight.machine.forkserver import setup_worker
+
 VARIABLE = "TUNELIGHT_FORK"
 """Set to 0, it lets Ray start each worker as a new Python."""
-_HERE = Path(__file__).parent
+SETUP_WORKER = Path(setup_worker.__file__)
+"""In place of Ray's own script of this name, which imports Ray."""
 _FIRST = ("torch", "torch.distributed", "numpy", "pandas", "pyarrow", "cloudpickle", "fsspec")
 _LATER = (
+    "tunelight.compat.ray:import_for_forks",
     "ray",
     "ray.tune",
     "ray._private.node",
@@ -53,7 +57,7 @@ class ForkServer:
 
     @property
     def _launcher(self) -> list[str]:
-        python = [sys.executable, "-I", "-S", str(_HERE / "launcher.py")]
+        python = [sys.executable, *setup_worker.PYTHON_OPTIONS, setup_worker.__file__]
         return [*python, self.folder, str(self.threads), ",".join([*_FIRST, *self.modules]), ",".join(_LATER)]
 
     @property

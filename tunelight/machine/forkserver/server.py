@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path[0] = str(Path(__file__).parents[3])  # in place of this script's folder
-from tunelight.machine.forkserver import launcher
-from tunelight.machine.forkserver.launcher import Request
+from tunelight.machine.forkserver import setup_worker
+from tunelight.machine.forkserver.setup_worker import Request
 
 sys.path.pop(0)
 
@@ -62,7 +62,7 @@ _BAD_ADJUSTMENT = "1000"
 def main(argv: list[str]) -> Request | None:
     """Serve until the end; return what a fork of it, a worker, has to become."""
     folder, threads, modules, later = argv
-    if not launcher.own(folder):
+    if not setup_worker.own(folder):
         return None
     lock = (Path(folder) / "lock").open("w")
     try:
@@ -70,15 +70,13 @@ def main(argv: list[str]) -> Request | None:
     except OSError:
         return None  # another one serves
     _log_to(folder)
-    listener = _listen(folder, launcher.BASE)
+    listener = _listen(folder, setup_worker.BASE)
     mine = dict(os.environ)
     os.environ.setdefault("OMP_NUM_THREADS", threads)  # Ray sets it for a worker before that imports anything
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be met before a fork
-    _import(modules)
+    why = _prepare(modules)
     os.environ.clear()
     os.environ.update(mine)
-    if why := _unfit():
-        print(f"no forks: {why}", flush=True)
     request = Server(folder, [listener, lock], lambda env: not why and _same(env, mine)).serve_jobs(later)
     if request is None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -106,9 +104,9 @@ class Server:
             link, request, files = asked
             with contextlib.closing(link):
                 if not self._takes(request.env):
-                    _answer(link, launcher.REFUSED)
+                    _answer(link, setup_worker.REFUSED)
                 elif request.job in self._children.values():
-                    _answer(link, launcher.ELSEWHERE)
+                    _answer(link, setup_worker.ELSEWHERE)
                 else:
                     listener = _listen(self._folder, request.job)
                     if self._fork(request.job):
@@ -124,17 +122,15 @@ class Server:
         os.environ.update(request.env)
         _set_path(request, mine)
         self._raylet = raylet_of(request)
-        _import(later)
-        if why := _unfit():
-            print(f"no forks: {why}", flush=True)
+        why = _prepare(later)
         asked: tuple[socket.socket, Request, list[int]] | None = (link, request, files)
         while asked is not None:
             link, request, files = asked
             with contextlib.closing(link):
                 if why or not self._takes(request.env):
-                    _answer(link, launcher.REFUSED)
+                    _answer(link, setup_worker.REFUSED)
                 elif self._fork("worker"):
-                    if not _answer(link, launcher.FORKED, launcher.GO):
+                    if not _answer(link, setup_worker.FORKED, setup_worker.GO):
                         os._exit(0)  # the launcher gave up, and has started the worker itself
                     _become(request, files)
                     return request
@@ -166,7 +162,7 @@ class Server:
             try:
                 if _user_of(link) != os.geteuid():
                     raise EOFError
-                request, files = launcher.receive(link, 3)
+                request, files = setup_worker.receive(link, 3)
             except (OSError, EOFError, ValueError):
                 link.close()
                 continue
@@ -216,16 +212,33 @@ def _listen(folder: str, name: str) -> socket.socket:
     return listener
 
 
-def _import(modules: str) -> None:
-    """Import modules, separated by commas; those that are not there are left to the worker to miss."""
+def _prepare(modules: str) -> str | None:
+    """Import modules, separated by commas; return why this process must not fork then, or None.
+
+    An entry ``module:function`` is called with a function that imports those after it, and says why or None.
+    """
     gc.disable()
-    for name in filter(None, modules.split(",")):
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - the worker will see it where it imports this itself
-            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+    why = _import([name for name in modules.split(",") if name])
     gc.collect()
     gc.freeze()  # collections in forks would copy all pages that hold objects
+    if why := why or _unfit():
+        print(f"no forks: {why}", flush=True)
+    return why
+
+
+def _import(names: Sequence[str]) -> str | None:
+    """Import modules; those that are not there are left to the worker to miss."""
+    for number, name in enumerate(names):
+        module, _, function = name.partition(":")
+        try:
+            found = importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - the worker will see it where it imports this itself
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+            continue
+        if function:
+            why: str | None = getattr(found, function)(lambda rest=names[number + 1 :]: _import(rest))
+            return why
+    return None
 
 
 def _unfit() -> str | None:

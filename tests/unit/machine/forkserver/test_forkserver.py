@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tunelight.machine.forkserver import launcher
-from tunelight.machine.forkserver.ready import VARIABLE, ForkServer, possible
+from tunelight.machine.forkserver import setup_worker
+from tunelight.machine.forkserver.ready import SETUP_WORKER, VARIABLE, ForkServer, possible
 
 WORKER = """
 import json, os, sys, time
@@ -68,11 +68,13 @@ def servers(folder: str | Path) -> list[psutil.Process]:
     ]
 
 
-def launched(server: ForkServer, tmp_path: Path, name: str = "one", sleeps: float = 0.0, code: int = 0) -> Any:
+def launched(
+    server: ForkServer, tmp_path: Path, name: str = "one", sleeps: float = 0.0, code: int = 0, *, options: str = ""
+) -> Any:
     """Start a worker as Ray would, and return what it found."""
     script, result = tmp_path / "worker.py", tmp_path / f"{name}.json"
     script.write_text(WORKER)
-    command = f"exec {server.py_executable} {script} {result} {sleeps} {code}"
+    command = f"exec {server.py_executable} {options} {script} {result} {sleeps} {code}"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False, cwd=tmp_path
     )
@@ -140,10 +142,10 @@ def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkey
         assert second["imported"] == ["json.tool", "mark"]  # by a new server
         assert second["parent"] != first["parent"]
         return
-    script = Path(launcher.__file__).read_text().replace("TAKE_S = 120.0", "TAKE_S = 0.5")
+    script = Path(setup_worker.__file__).read_text().replace("TAKE_S = 120.0", "TAKE_S = 0.5")
     impatient = tmp_path / "impatient.py"
     impatient.write_text(script)
-    command = server.py_executable.replace(launcher.__file__, str(impatient))
+    command = server.py_executable.replace(setup_worker.__file__, str(impatient))
     assert str(impatient) in command
     result = tmp_path / "two.json"
     subprocess.run(
@@ -184,6 +186,68 @@ def test_a_library_that_starts_threads_is_no_base_for_forks(server, tmp_path):
     assert "no forks: threads" in Path(server.folder, "log").read_text()
 
 
+@pytest.mark.parametrize("why", [None, "it cannot be"])
+def test_a_function_may_import_the_rest_and_say_why_forks_would_not_do(server, tmp_path, monkeypatch, why):
+    (tmp_path / "modules" / "first.py").write_text(f"def go(rest):\n    rest()\n    return {why!r}\n")
+    monkeypatch.setattr("tunelight.machine.forkserver.ready._LATER", ("first:go", "mark"))
+    found = launched(server, tmp_path)
+    assert found["imported"] == (["json.tool", "mark"] if why is None else [])
+    assert ("no forks: it cannot be" in Path(server.folder, "log").read_text()) == (why is not None)
+
+
+def test_a_python_with_options_of_its_own_is_not_forked(server, tmp_path):
+    assert launched(server, tmp_path, options="-S")["imported"] == []
+
+
+@pytest.fixture
+def setup(server, tmp_path) -> Callable[..., Any]:
+    """Return what the worker found that a raylet's setup_worker.py has set up."""
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    (folder / "default_worker.py").write_text(WORKER)
+    (folder / "setup_worker.py").write_text(f"open({str(tmp_path / 'rays')!r}, 'w').write('')\n")
+
+    def run(language: str = "PYTHON", **context: Any) -> Any:
+        given = {"py_executable": server.py_executable, "env_vars": {}, "command_prefix": [], **context}
+        options = [f"--language={language}", f"--serialized-runtime-env-context={json.dumps(given)}"]
+        worker = [str(folder / "default_worker.py"), str(tmp_path / "one.json"), "0", "0"]
+        command = [sys.executable, str(SETUP_WORKER), *worker, *options]
+        subprocess.run(command, timeout=30, check=True, cwd=tmp_path)
+        if (tmp_path / "rays").exists():
+            return None
+        until((tmp_path / "one.json").exists, 10)
+        return json.loads((tmp_path / "one.json").read_text())
+
+    return run
+
+
+def test_a_worker_is_set_up_without_rays_script(setup, tmp_path):
+    found = setup()
+    assert found["imported"] == ["json.tool", "mark"]
+    assert found["argv"][1:] == [str(tmp_path / "one.json"), "0", "0"]
+
+
+def test_a_worker_has_the_variables_of_its_job(setup):
+    assert setup(env_vars={"RAY_MINE": "7"})["env"]["RAY_MINE"] == "7"
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"language": "JAVA"},
+        {"command_prefix": ["numactl"]},
+        {"override_worker_entrypoint": "other.py"},
+        {"env_vars": {"PATH": "${PATH}:/x"}},
+        {"py_executable": sys.executable},
+        {"py_executable": "uv run"},
+        {"py_executable": None},
+    ],
+    ids=str,
+)
+def test_whatever_else_is_set_up_goes_to_rays_script(setup, context):
+    assert setup(**context) is None
+
+
 def test_a_module_that_fails_is_left_to_the_worker(server, tmp_path):
     (tmp_path / "modules" / "mark.py").write_text("raise ImportError('not here')\n")
     script = WORKER.replace("    import mark\n", "    pass\n")
@@ -197,7 +261,7 @@ def test_a_module_that_fails_is_left_to_the_worker(server, tmp_path):
 
 def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path):
     server.start({})
-    until(Path(server.folder, launcher.BASE).exists)
+    until(Path(server.folder, setup_worker.BASE).exists)
     (first,) = servers(server.folder)
     found = launched(server, tmp_path)
     assert psutil.Process(found["parent"]).ppid() == first.pid

@@ -3,7 +3,12 @@
 Ray runs this script in Python's place (``py_executable`` of a ``runtime_env``), without site-packages, for it must be
 fast:
 
-    python -I -S launcher.py FOLDER THREADS MODULES LATER default_worker.py ARGUMENTS...
+    python -I -S setup_worker.py FOLDER THREADS MODULES LATER default_worker.py ARGUMENTS...
+
+A Ray of tunelight's own runs it even before, in the place of Ray's script of this name, by which the raylet knows it.
+That one imports a part of Ray to read a few words of JSON, which takes longer than all else of a fork's start:
+
+    python setup_worker.py default_worker.py ARGUMENTS... --language=PYTHON --serialized-runtime-env-context=JSON
 
 FOLDER is this user's own, and holds the sockets of the servers. The first launcher of a node starts the server
 (server.py beside this), which imports MODULES; launchers wait for it meanwhile. Everything that a process is told by
@@ -16,23 +21,32 @@ from __future__ import annotations
 import array
 import contextlib
 import hashlib
+import json
 import marshal
 import os
+import shlex
 import socket
 import stat
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 TAKE_S = 120.0
 """How long a server may take until it forks: it may be importing."""
 LISTEN_S = 10.0
 """How long a server that has been started may take until it listens."""
 _LOOK_S = 0.01
+PYTHON_OPTIONS = ["-I", "-S"]
+"""With which Python runs this script."""
 BASE = "server"
 """The name of the first server's socket."""
 FORKED, REFUSED, ELSEWHERE, GO = b"1", b"0", b"2", b"3"
 """What a server answers, and what the launcher says to a fork."""
+
+
+CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
+_READ = frozenset({"py_executable", "env_vars"})
+"""Fields of Ray's context that are read here; of the others all have to be empty."""
 
 
 class Request(NamedTuple):
@@ -126,7 +140,25 @@ def spawn(server: list[str]) -> None:
         os.execv(server[0], server)
 
 
-def main(argv: list[str]) -> Any:
+def in_python_s_place(argv: list[str]) -> tuple[list[str], dict[str, str]] | None:
+    """Return the arguments of this script in Python's place, and variables to set; None if Ray's script has to run."""
+    given = [arg for arg in argv if arg.startswith((CONTEXT, LANGUAGE))]
+    context = json.loads(next((arg.removeprefix(CONTEXT) for arg in given if arg.startswith(CONTEXT)), "{}"))
+    added = context.get("env_vars") or {}
+    if (
+        f"{LANGUAGE}PYTHON" not in given
+        or any(value for name, value in context.items() if name not in _READ)
+        or any("$" in value for value in added.values())  # Ray puts variables in
+    ):
+        return None
+    mine = [sys.executable, *PYTHON_OPTIONS, __file__]
+    command = shlex.split(context.get("py_executable") or "")
+    if command[: len(mine)] != mine:
+        return None
+    return [*command[len(mine) :], *(arg for arg in argv if arg not in given)], added
+
+
+def launch(argv: list[str]) -> None:
     """Start the worker, and end; or become it. Without a worker's command start the server alone."""
     folder, threads, modules, later, *command = argv
     server = [sys.executable, os.path.join(os.path.dirname(__file__), "server.py"), folder, threads, modules, later]
@@ -135,11 +167,27 @@ def main(argv: list[str]) -> Any:
             spawn(server)
         return
     try:
-        if forked(folder, server, command):
+        if not command[0].startswith("-") and forked(folder, server, command):  # -S or -s, which are Python's own
             return
     except (OSError, EOFError, ValueError):
         pass  # a server that ended meanwhile
     os.execv(sys.executable, [sys.executable, *command])
+
+
+def main(argv: list[str]) -> None:
+    """Let a worker be forked, or become Ray's own script."""
+    if not any(arg.startswith(CONTEXT) for arg in argv):
+        launch(argv)
+        return
+    found = in_python_s_place(argv)
+    if found is not None:
+        command, added = found
+        os.environ.update(added)
+        launch(command)
+        return
+    worker = next(arg for arg in argv if arg.endswith(".py"))
+    script = os.path.join(os.path.dirname(worker), os.path.basename(__file__))
+    os.execv(sys.executable, [sys.executable, script, *argv])
 
 
 if __name__ == "__main__":
