@@ -58,16 +58,26 @@ def check(
     --batch trains and validates one batch on the gang (a train function: until its first report). It starts Ray, and
     deletes what it wrote.
     """
-    space, settings = load_space_and_settings(file, sets, given(workers=workers_of(workers), address=address))
-    from tunelight.sweep.check import check as look
-    from tunelight.sweep.check import dry_run
+    from rich.console import Console
 
-    checked = look(space, settings)
-    if not json:
-        _show_checked(checked)
-    if checked.misfit:
-        raise ResourceError(checked.misfit)
-    tried = dry_run(checked) if batch else None
+    from tunelight.reporting import Steps
+
+    with Steps(shown=not json, console=Console(stderr=True)) as steps:
+        steps(f"Importing what {shown_path(Path(file))} names")
+        space, settings = load_space_and_settings(file, sets, given(workers=workers_of(workers), address=address))
+        steps("Checking the sweep")
+        from tunelight.sweep.check import check as look
+        from tunelight.sweep.check import dry_run
+
+        checked = look(space, settings)
+        steps.end()
+        if not json:
+            _show_checked(checked)
+        if checked.misfit:
+            raise ResourceError(checked.misfit)
+        if batch:
+            steps(f"Training one batch, workers: {checked.reservation.workers}")
+        tried = dry_run(checked) if batch else None
     if json:
         print_json(_checked(checked) | {"batch": tried})
     elif tried is not None and tried.error is None:

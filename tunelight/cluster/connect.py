@@ -92,6 +92,13 @@ def connected(
                 del os.environ[name]
 
 
+def step_of(address: str | None) -> str:
+    """Return what ``connected`` will do, in words."""
+    there = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    known = None if there and local.kept() is None else _remote(address)
+    return "Starting Ray" if known is None else f"Connecting to the Ray cluster at {known}"
+
+
 def check_ray(settings: Settings) -> None:
     """Raise SettingsError for errors in ``address`` and ``runtime_env`` that are known without a cluster."""
     if settings.runtime_env:

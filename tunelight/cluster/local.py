@@ -15,11 +15,16 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tunelight.cluster.runtime_env import for_workers
 from tunelight.compat.lightning import FABRIC, flavour
 from tunelight.compat.ray import LOCAL_RAY, setup_worker
 from tunelight.machine.forkserver.ready import SETUP_WORKER, ForkServer, possible
+
+if TYPE_CHECKING:
+    from tunelight.resources import Reservation
+    from tunelight.settings import Settings
 
 KEEP_S = 300.0
 """How long it stays without a run."""
@@ -139,6 +144,12 @@ def start(
     added = frozenset(os.environ.keys() - before)
     _Process.kept = LocalRay(asked, _inherited(added), added, server, _session(), stays)
     return _Process.kept
+
+
+def env_of_workers(settings: Settings, reservation: Reservation) -> dict[str, Any] | None:
+    """Return the ``runtime_env`` of a sweep's workers."""
+    env = for_workers(settings.runtime_env)
+    return with_forks(env, reservation.cpus_per_worker) if settings.reuse_gangs else env
 
 
 def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, Any] | None:

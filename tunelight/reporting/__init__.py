@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from tunelight.reporting.images import write_image
     from tunelight.reporting.page import report
     from tunelight.reporting.progress import ProgressCallback
+    from tunelight.reporting.steps import Steps
     from tunelight.reporting.tensorboard import TensorBoardCallback
     from tunelight.reporting.watching import watch
 
-__all__ = ["FIGURES", "ProgressCallback", "TensorBoardCallback", "report", "watch", "write_image"]
+__all__ = ["FIGURES", "ProgressCallback", "Steps", "TensorBoardCallback", "report", "watch", "write_image"]
 
 _WHERE: Final = {
     "FIGURES": "figures",
     "ProgressCallback": "progress",
+    "Steps": "steps",
     "TensorBoardCallback": "tensorboard",
     "report": "page",
     "watch": "watching",

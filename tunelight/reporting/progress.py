@@ -12,6 +12,7 @@ from rich.console import Console
 from tunelight.record import SweepState
 from tunelight.reporting.display import Display
 from tunelight.reporting.guard import guarded
+from tunelight.reporting.steps import Steps
 
 
 class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
@@ -28,6 +29,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         total: how many trials the sweep will have; None takes what Tune says, if it knows.
         progress: False shows nothing at all.
         console: where to write; None is standard output.
+        steps: what was shown until now; the first thing that is shown here ends its step.
         clock: seconds since the epoch.
 
     Runs on: driver.
@@ -40,8 +42,10 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         total: int | None = None,
         progress: bool = True,
         console: Console | None = None,
+        steps: Steps | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._state, self._steps = state, steps
         self._display: Display | None = None
         if progress:
             self._display = Display(lambda: state, total=total, console=console, clock=clock)
@@ -56,7 +60,11 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     @guarded
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Redraw if it is time. Called by Tune in each step of its loop, ten times a second or more."""
-        if self._display is not None:
+        if self._display is None:
+            return
+        if self._steps is not None and self._display.view.animated and self._state.trials:
+            self._begin()  # in its place the table
+        if self._steps is None or not self._display.view.animated:
             self._display.tick()
 
     @guarded
@@ -75,12 +83,14 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Say that a trial has ended."""
+        self._begin()
         if self._display is not None:
             self._display.trial_ended(trial.trial_id)
 
     @guarded
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Say that a trial has failed where Tune saw it."""
+        self._begin()
         if self._display is not None:
             self._display.trial_ended(trial.trial_id)
 
@@ -97,19 +107,28 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     @guarded
     def close(self) -> None:
         """Give the terminal back and say how the sweep went. Callable more than once, and without Tune."""
+        self._begin()
         if self._display is not None:
             self._display.close()
 
     def say(self, text: str) -> None:
         """Show a line at once, above the table where there is one."""
+        self._begin()
         if self._display is not None:
             self._display.say(text)
 
+    def _begin(self) -> None:
+        """End the step that was shown until now."""
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            steps.end()
+
     def _news(self) -> None:
+        self._begin()
         if self._display is not None:
             self._display.touch()
             self._display.say_notes()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return a silent copy: Tune pickles its callbacks, and a terminal stays where it is."""
-        return {**self.__dict__, "_display": None}
+        return {**self.__dict__, "_display": None, "_steps": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from tunelight.record import (
     SweepState,
     TrialState,
     locked,
+    provenance,
     pull,
     reaching,
     read_lines,
@@ -30,8 +31,11 @@ from tunelight.record import (
     sweep_folder,
     to_json_types,
 )
+from tunelight.resources import Reservation
 from tunelight.settings import Settings, fingerprint
+from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
+from tunelight.stores.masking import masked_settings
 
 FORCE: Final = "force"
 _CODE: Final = ("train", "model", "data")
@@ -182,3 +186,20 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
         lines = read_lines(folder)
         yield SavedSweep(folder, read_sweep_file(folder), lines, read_record(folder))
+
+
+def sweep_file_of(
+    space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation
+) -> dict[str, Any]:
+    """Return the content of sweep.yaml: space, settings and provenance as plain data, with secrets masked."""
+    sweep_file: dict[str, Any] = {"space": space.describe(), "require": space.require}
+    for entry in fields(settings):
+        sweep_file[entry.name] = plain_setting(getattr(settings, entry.name))
+    sweep_file["workers"] = (
+        reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
+    )
+    sweep_file["reservation"] = at_first.bundles
+    sweep_file["code"] = code_of(settings)
+    sweep_file["lightning"] = settings.lightning
+    sweep_file["space_objects"] = objects_in(space)
+    return masked_settings(sweep_file | provenance(space.source))

@@ -7,15 +7,14 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight import stores
-from tunelight.cluster.connect import at_once, check_ray, connected, tune_environment
-from tunelight.cluster.local import with_forks
-from tunelight.cluster.runtime_env import for_workers
+from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment
+from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import switch
 from tunelight.compat.ray import check_ray_internals
@@ -31,7 +30,6 @@ from tunelight.record import (
     create_sweep_folder,
     locked,
     mirrored,
-    provenance,
     to_json_types,
     write_sweep_file,
 )
@@ -39,12 +37,10 @@ from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
-from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import drop, for_tune
-from tunelight.stores.masking import masked_settings
-from tunelight.sweep.past import SavedSweep, code_of, objects_in, open_saved_sweep
+from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -52,6 +48,7 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
     from tunelight.cluster.gcs_watch import GcsWatch
+    from tunelight.reporting import Steps
     from tunelight.searchers import ResumeState, SweepSearch
 
 _INLINE_BYTES = 100_000
@@ -174,12 +171,16 @@ def run(
     space = SearchSpace.of(search_space)
     settings = Settings(**{**space.settings, **given})
     check_settings(space, settings)
+    from tunelight.reporting import Steps  # imports rich
+
     with contextlib.ExitStack() as stack:
         past = stack.enter_context(open_saved_sweep(settings)) if settings.resume else None
         if settings.seed is None:
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
         check_ray(settings)
+        steps = stack.enter_context(Steps(shown=settings.progress))
+        steps("Checking the sweep")
         sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
         if past is None:
             stack.enter_context(locked(sweep.folder))
@@ -188,13 +189,15 @@ def run(
             _settle(past, sweep)
             return SweepResults.load(sweep.folder)
         signals = StopSignals()
+        steps(step_of(settings.address))
         with (
             connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, signals) as (reservation, watch),
             signals,  # after Ray, which installs a handler of SIGTERM when it starts
             served(settings, reservation.least or reservation.workers) as handle,
         ):
+            steps(f"Starting the first trial, workers: {reservation.workers}")
             try:
-                _tune(replace(sweep, reservation=reservation), watch, handle, signals)
+                _tune(replace(sweep, reservation=reservation), watch, handle, signals, steps)
             except SweepFailedError as error:
                 raise error.with_traceback(None) from None  # the traceback of Tune's loop is of no use
         return SweepResults.load(sweep.folder)
@@ -279,7 +282,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     at_first = reservation
     if getattr(scheduler, "resizes", False) and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
-    sweep_file = _sweep_file(space, settings, reservation, at_first)
+    sweep_file = sweep_file_of(space, settings, reservation, at_first)
     start = ResumeState()
     if past is not None:
         past.check(space, settings, sweep_file)
@@ -356,24 +359,7 @@ def _default_name(settings: Settings) -> str:
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 
 
-def _sweep_file(
-    space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation
-) -> dict[str, Any]:
-    """Return the content of sweep.yaml: space, settings and provenance as plain data, with secrets masked."""
-    sweep_file: dict[str, Any] = {"space": space.describe(), "require": space.require}
-    for entry in fields(settings):
-        sweep_file[entry.name] = plain_setting(getattr(settings, entry.name))
-    sweep_file["workers"] = (
-        reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
-    )
-    sweep_file["reservation"] = at_first.bundles
-    sweep_file["code"] = code_of(settings)
-    sweep_file["lightning"] = settings.lightning
-    sweep_file["space_objects"] = objects_in(space)
-    return masked_settings(sweep_file | provenance(space.source))
-
-
-def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals) -> None:
+def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals, steps: Steps) -> None:
     """Run the sweep on Ray Tune, which records it in the sweep's folder."""
     import ray
     from ray import tune
@@ -400,7 +386,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         first=first_decision(scheduler),
         failures=settings.failures,
         on_resize=settings.on_resize,
-        runtime_env=_workers_env(settings, sweep.reservation),
+        runtime_env=env_of_workers(settings, sweep.reservation),
         soft_errors=True,
         real_checkpoints=False,
         verbose=settings.verbose,
@@ -419,7 +405,8 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         start=sweep.start,
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
-    with tune_environment(settings.verbose), _callbacks(sweep, search, watch, datasets, signals) as callbacks:
+    made = _callbacks(sweep, search, watch, datasets, signals, steps=steps)
+    with tune_environment(settings.verbose), made as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
             name=folder.name,
@@ -439,14 +426,15 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     sweep_seats()  # of heads that were killed
 
 
-def _workers_env(settings: Settings, reservation: Reservation) -> dict[str, Any] | None:
-    env = for_workers(settings.runtime_env)
-    return with_forks(env, reservation.cpus_per_worker) if settings.reuse_gangs else env
-
-
 @contextlib.contextmanager
 def _callbacks(
-    sweep: _Sweep, search: SweepSearch, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals
+    sweep: _Sweep,
+    search: SweepSearch,
+    watch: GcsWatch,
+    datasets: DatasetHandle | None,
+    signals: StopSignals,
+    *,
+    steps: Steps | None = None,
 ) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record's first, and close them at the end."""
     from tunelight.cluster.gcs_watch import GcsCallback
@@ -473,7 +461,7 @@ def _callbacks(
     )
     write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
     tensorboard = TensorBoardCallback(folder, record.state)
-    shown = ProgressCallback(record.state, total=total, progress=settings.progress)
+    shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps)
     if settings.progress:
         signals.say = shown.say
     metrics = [metric for metric, _ in settings.objectives]

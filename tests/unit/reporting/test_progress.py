@@ -31,6 +31,16 @@ class Screen(io.StringIO):
         return self.tty
 
 
+class Step:
+    """A step that is shown until there is something else to show."""
+
+    def __init__(self) -> None:
+        self.ends: list[None] = []
+
+    def end(self) -> None:
+        self.ends.append(None)
+
+
 class Sweep:
     """A sweep that never ran: what Tune would call, in the order in which it calls it."""
 
@@ -393,3 +403,19 @@ def test_the_view_fits_where_the_program_runs(notebook, monkeypatch):
     assert isinstance(choose_view(Console(file=Screen(tty=False))), LinesView)
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(choose_view(Console(file=Screen(tty=True))), LinesView)
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_the_step_before_the_sweep_is_shown_until_there_is_something_else(tty):
+    step = Step()
+    sweep = Sweep(tty, steps=step)
+    sweep.callback.on_step_end(1, [])
+    assert not step.ends
+    assert not sweep.screen.getvalue()
+    sweep.start("00000")
+    sweep.callback.on_step_end(1, [])
+    assert len(step.ends) == tty  # there is a table now, and no line yet
+    sweep.report("00000", 1, 0.5)
+    sweep.end("00000")
+    sweep.callback.close()
+    assert len(step.ends) == 1

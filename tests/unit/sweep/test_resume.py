@@ -174,7 +174,7 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, m
 
     from tunelight.resources import reserve
     from tunelight.settings import Settings
-    from tunelight.sweep.run import _sweep_file
+    from tunelight.sweep.past import sweep_file_of
 
     monkeypatch.setenv("A", "1")  # its value is not recorded
     space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})
@@ -187,7 +187,7 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, m
     sweep.report(trial, 1, 1.0)
     sweep.end_by_itself(trial)
     sweep.end()
-    write_sweep_file(tmp_path / "s", _sweep_file(space, replace(asked, seed=3), reservation, reservation))
+    write_sweep_file(tmp_path / "s", sweep_file_of(space, replace(asked, seed=3), reservation, reservation))
     results = tl.resume(tmp_path / "s")
     assert [trial.state for trial in results.trials] == ["FINISHED"]
 
