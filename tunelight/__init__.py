@@ -39,6 +39,7 @@ _WHERE = {
     "get_dataset_shard": "tunelight.data.shards",
     "get_tune_resources": "tunelight.resources",
     "plan": "tunelight.simulation",
+    "ready": "tunelight.cluster.local",
     "report": "tunelight.session.session",
     "reproduce": "tunelight.sweep.reproduce",
     "resume": "tunelight.sweep.resume",
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
     )
     from ray.tune import grid_search as grid
 
-    from tunelight.cluster.local import shutdown
+    from tunelight.cluster.local import ready, shutdown
     from tunelight.compat.lightning import use
     from tunelight.data.cached import cached
     from tunelight.data.module import RayDataModule

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,10 @@ class LocalRay:
 
         return ray.is_initialized() and _session() == self.session
 
+    def fits(self, asked: tuple[Any, ...]) -> bool:
+        """Whether one that would be started now would be the same."""
+        return (self.asked, self.inherited) == (asked, _inherited(self.added))
+
     def hold(self) -> None:
         """Keep it until ``rest``."""
         with self.lock:
@@ -66,7 +70,7 @@ class LocalRay:
         with self.lock:
             self.hold()
             self.inherited = _inherited(self.added)  # libraries that were imported meanwhile have set variables
-            if self.stays:
+            if self.stays or _Process.blocks:
                 return
             self.timer = threading.Timer(KEEP_S, self._end_of_rest)
             self.timer.daemon = True
@@ -84,6 +88,8 @@ class _Process:
 
     kept: LocalRay | None = None
     found: tuple[str, int, ForkServer] | None = None
+    blocks: int = 0
+    """How many blocks of ``ready`` there are, one within another."""
 
 
 def kept() -> LocalRay | None:
@@ -115,10 +121,10 @@ def start(
     modules = (flavour(), FABRIC[flavour()])
     asked = (dict(runtime_env or {}), verbose, threads, fork, modules)
     found = kept()
-    if found is not None:
-        if as_it_is or found.stays or (found.asked, found.inherited) == (asked, _inherited(found.added)):
-            found.hold()
-            return found
+    if found is not None and (as_it_is or found.stays or found.fits(asked)):
+        found.hold()
+        return found
+    if _Process.kept is not None:
         shutdown()
     before = set(os.environ)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: beside other work a fraction of a core
@@ -181,6 +187,22 @@ def _alone() -> bool:
 
     here = ray.util.get_node_ip_address()
     return {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]} == {here}
+
+
+@contextlib.contextmanager
+def ready() -> Iterator[None]:
+    """Keep what is ready for the next run until the end of a ``with`` block, and end it there.
+
+    Without it the Ray that a run has started stays for five minutes. Blocks may be nested; the outermost ends it. Runs
+    on: driver.
+    """
+    _Process.blocks += 1
+    try:
+        yield
+    finally:
+        _Process.blocks -= 1
+        if not _Process.blocks:
+            shutdown()
 
 
 def shutdown() -> None:

@@ -1,0 +1,119 @@
+"""The Ray that stays after a run: when it ends, and when the next run may start on it. Ray itself is a stand-in."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tunelight.cluster import local
+
+
+class Ray:
+    """What is asked of Ray: it runs or not, and each start is another session."""
+
+    def __init__(self) -> None:
+        self.started: list[dict[str, Any]] = []
+        self.running = False
+
+    def init(self, **arguments: Any) -> None:
+        self.started.append(arguments)
+        self.running = True
+        os.environ["RAY_OF_ITS_OWN"] = "1"
+
+    def is_initialized(self) -> bool:
+        return self.running
+
+    def shutdown(self) -> None:
+        self.running = False
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
+    one = Ray()
+    monkeypatch.setitem(sys.modules, "ray", one)
+    monkeypatch.setattr(local, "_session", lambda: str(len(one.started)))
+    monkeypatch.setattr(local, "possible", lambda env: False)
+    monkeypatch.setattr(local, "_Process", SimpleNamespace(kept=None, found=None, blocks=0))
+    monkeypatch.setenv("MINE", "1")
+    yield one
+    local.shutdown()
+    assert "RAY_OF_ITS_OWN" not in os.environ
+
+
+def test_a_second_run_starts_on_it(ray):
+    first = local.start(None, 0)
+    first.rest()
+    assert local.start(None, 0) is first
+    assert len(ray.started) == 1
+    assert local.kept() is first
+
+
+@pytest.mark.parametrize("change", ["runtime_env", "verbose", "environment", "cwd", "path", "user"])
+def test_another_one_is_started_where_it_would_not_be_the_same(ray, change, monkeypatch, tmp_path):
+    local.start(None, 0).rest()
+    asked: dict[str, Any] = {"runtime_env": None, "verbose": 0}
+    if change == "environment":
+        monkeypatch.setenv("MINE", "2")
+    elif change == "cwd":
+        monkeypatch.chdir(tmp_path)
+    elif change == "path":
+        monkeypatch.syspath_prepend(tmp_path)
+    elif change == "user":
+        ray.shutdown()  # by hand
+    else:
+        asked[change] = {"env_vars": {"A": "1"}} if change == "runtime_env" else 1
+    assert local.start(**asked).lives
+    assert len(ray.started) == 2
+
+
+def test_it_ends_after_a_while_and_not_while_it_is_used(ray, monkeypatch):
+    monkeypatch.setattr(local, "KEEP_S", 0.05)
+    mine = local.start(None, 0)
+    mine.rest()
+    mine.hold()
+    time.sleep(0.15)
+    assert ray.running
+    mine.rest()
+    end = time.monotonic() + 5
+    while ray.running and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not ray.running
+    assert local.kept() is None
+
+
+def test_one_with_objects_of_the_user_s_stays_however_the_next_run_is(ray, monkeypatch):
+    monkeypatch.setattr(local, "KEEP_S", 0.01)
+    fits = local.start(None, 0, stays=True)
+    fits.rest()
+    time.sleep(0.05)
+    assert local.start(None, 1) is fits
+
+
+def test_a_block_keeps_it_ready_and_ends_it(ray, monkeypatch):
+    monkeypatch.setattr(local, "KEEP_S", 0.01)
+    with tl.ready():
+        with tl.ready():
+            local.start(None, 0).rest()
+        time.sleep(0.05)
+        assert ray.running
+    assert not ray.running
+    tl.shutdown()  # nothing is left to end
+
+
+def test_a_start_that_fails_leaves_the_environment_as_it_was(ray, monkeypatch):
+    def fail(**arguments: Any) -> None:
+        os.environ["RAY_OF_ITS_OWN"] = "1"
+        raise OSError("no room")
+
+    monkeypatch.setattr(ray, "init", fail)
+    before = dict(os.environ)
+    with pytest.raises(OSError, match="no room"):
+        local.start(None, 0)
+    assert dict(os.environ) == before
+    assert local.kept() is None
