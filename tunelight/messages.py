@@ -53,6 +53,8 @@ class Report:
     seconds: float = 0.0
     """How long the trial has trained: rank 0's seconds in the training code, without waiting for answers. After a
     restart they count on from the checkpoint's."""
+    compiled: int = 0
+    """How many graphs torch.compile has made on rank 0 since the trial, or its restart, began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ private names. Read in 2.4.0 and 2.13.0. A name is looked up when it is first as
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -56,3 +57,42 @@ if not TYPE_CHECKING:
                 value = globals()[name] = getattr(module, name)
                 return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def compiled_graphs() -> int:
+    """Return how many graphs torch.compile has made in this process. Read in 2.4.0 and 2.13.0."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+
+
+def recompile_limit() -> int | None:
+    """Return how many versions of a function torch.compile makes; None while it is not imported. Read in 2.13.0."""
+    config = sys.modules.get("torch._dynamo.config")
+    return None if config is None else int(getattr(config, _limit_of(config)))
+
+
+def set_recompile_limit(limit: int) -> None:
+    """Let torch.compile make so many versions of a function, in this thread (2.13.0) or this process (2.4.0)."""
+    config = sys.modules["torch._dynamo.config"]
+    setattr(config, _limit_of(config), limit)
+
+
+def _limit_of(config: Any) -> str:
+    """Return the setting's name. Read in 2.4.0 (the older one) and 2.13.0."""
+    return "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+
+
+def versions() -> int | None:
+    """Return how many versions the most compiled function has; None if this torch does not tell. Read in 2.13.0."""
+    frames, loop = sys.modules.get("torch._dynamo.convert_frame"), sys.modules.get("torch._dynamo.eval_frame")
+    try:
+        codes = [ref() for ref in frames.input_codes.seen]  # type: ignore[union-attr]
+        return max((len(loop._debug_get_cache_entry_list(code)) for code in codes if code is not None), default=0)  # type: ignore[union-attr]
+    except AttributeError:
+        return None
+
+
+def forget_compiled() -> None:
+    """Drop what torch.compile has made in this process. Read in 2.4.0 and 2.13.0."""
+    if (dynamo := sys.modules.get("torch._dynamo")) is not None:
+        dynamo.reset()

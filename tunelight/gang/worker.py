@@ -25,6 +25,7 @@ from tunelight.compat.lightning import FABRIC, asked, flavour, switch
 from tunelight.compat.ray import session_folder
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
+from tunelight.gang.compiled import Compiled
 from tunelight.gang.gpus import VISIBLE, fixed_gpus
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
@@ -131,6 +132,7 @@ class GangWorker:
         warm_imports()
         self._rendezvous = Rendezvous()
         self._clean = CleanState()
+        self._compiled = Compiled()
         self._trial = TrialBox(0)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -241,6 +243,8 @@ class GangWorker:
                 if ended.error is not None:
                     post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
                 self._left = self._clean.restore()
+                if (said := self._compiled.end()) and self._rank == 0 and not task.job:
+                    sys.stdout.write(f"{said}\n")
                 parted = not self._rendezvous.tidy()
             if task.terminal is None:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
@@ -269,6 +273,7 @@ class GangWorker:
         self._writing = session.writing
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task))
+            self._compiled.begin()
             _add_paths(task.sys_path)
             sessions.set_current(session)
             self._session = session

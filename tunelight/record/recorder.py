@@ -199,6 +199,7 @@ class RecordCallback(Callback):
             decision="STOP" if result.get("done") else "CONTINUE",
             workers=own.get("workers"),
             seconds=own.get("seconds"),
+            **({"compiled": own["compiled"]} if own.get("compiled") else {}),
         )
         self._write_metrics(trial_id)
 

@@ -48,6 +48,8 @@ class TrialState:
     """When it was last set to RUNNING; None while it is not."""
     trained: float = 0.0
     """How long it had trained at its last report; in a record that does not say so, how long it had been RUNNING."""
+    compiled: int = 0
+    """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
     moves: list[tuple[float, str]] = field(default_factory=list)
     """(time, state) of each change of its state."""
     gangs: list[dict[str, Any]] = field(default_factory=list)
@@ -185,6 +187,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     )
     seconds = line.get("seconds")
     trial.trained = trial.elapsed(line["time"]) if seconds is None else seconds
+    trial.compiled = line.get("compiled", 0)
     trial.decision = line["decision"]
     trial.workers = line.get("workers") or trial.workers
     value = metric_value(line["metrics"], state.sweep.get("metric"))

@@ -39,6 +39,7 @@ class TrialResult:
             all reports, not the last; NaN is never best, and of equal reports the earlier is.
         value: the sweep's metric in the best report (float or None).
         seconds: how long it ran (pauses left out).
+        compiled: how many graphs torch.compile had made for it at its last report, since it last began or resumed.
         path: its folder.
         runs: what the sweep was run with while it trained, for each run of the driver: ``command`` (secrets masked),
             ``cwd``, ``file``, ``git`` (``commit``, ``dirty``; None outside of a repository), ``versions``.
@@ -63,6 +64,7 @@ class TrialResult:
         self.metrics: dict[str, Any] = {} if state.best is None else self.history[state.best]
         self.value = state.value
         self.seconds = state.elapsed(now)
+        self.compiled = state.compiled
         self.path = folder / state.folder
         self.runs = [dict(run) for run in runs]
         self._settings = settings

@@ -12,6 +12,7 @@ from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.writer import CheckpointWriter, Writer
+from tunelight.compat.torch import compiled_graphs
 from tunelight.errors import TrialStopped
 from tunelight.messages import (
     Adopt,
@@ -131,6 +132,8 @@ class Boundary:
         self._agreement = Agreement(place, channel, mailbox)
         self._mailbox, self._post = mailbox, post
         self._writing, self._exchange, self._notes, self._stopwatch = writing, exchange, notes, stopwatch
+        self._graphs = compiled_graphs()
+        """Those of earlier trials."""
         self._stopped: Stop | None = None
         self._leaving: Stop | None = None
         """The stop that follows once the checkpoint that it asks for is written (rank 0)."""
@@ -163,7 +166,12 @@ class Boundary:
             info = self._write(checkpoint, plain, epoch, step, filename)
         if self._lead:
             number, seconds, notes = self.progress.number, self._stopwatch.seconds, self._notes.take()
-            self._post(Report(number, plain, epoch=epoch, step=step, checkpoint=info, notes=notes, seconds=seconds))
+            made = compiled_graphs() - self._graphs
+            self._post(
+                Report(
+                    number, plain, epoch=epoch, step=step, checkpoint=info, notes=notes, seconds=seconds, compiled=made
+                )
+            )
         self._obey(plain, epoch, step)
 
     def reach(self, *, epoch: int, step: int) -> None:

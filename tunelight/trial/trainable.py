@@ -300,6 +300,7 @@ class GangTrainable(Trainable):
         return {
             "number": trial.number,
             "seconds": trial.seconds,
+            "compiled": trial.compiled,
             "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
             "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say

@@ -45,6 +45,7 @@ class Trial:
         """Its run on the gang, while there is one."""
         self.last: Report | None = None
         self.seconds = 0.0
+        self.compiled = 0
         """How long it has trained, up to its last report (see :class:`tunelight.messages.Report`)."""
         self.resume: CheckpointInfo | None = None
         """The checkpoint to resume from."""
@@ -89,6 +90,7 @@ class Trial:
         """Note a report that is about to be passed on to Tune."""
         self.number, self.last = report.number, report
         self.seconds = max(self.seconds, report.seconds)  # after a fault it restarts from less
+        self.compiled = report.compiled
 
     # -- where it resumes
 

@@ -1,0 +1,101 @@
+"""What torch.compile has made in a worker, from trial to trial: torch itself, with graphs that run eagerly."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tunelight.compat.torch import compiled_graphs, forget_compiled
+from tunelight.gang import compiled
+from tunelight.gang.compiled import Compiled
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x)).sum()
+
+
+def of_width(width: int) -> Callable[[], object]:
+    """Return training code that uses a net in both of its modes, which are two graphs."""
+
+    def train() -> None:
+        net: Any = torch.compile(Net(width), backend="eager")
+        net(torch.ones(2, width)).backward()
+        net.eval()
+        with torch.no_grad():
+            net(torch.ones(2, width))
+
+    return train
+
+
+@pytest.fixture
+def worker() -> Iterator[Callable[..., tuple[int, str]]]:
+    """Return a function that trains a trial in a thread of its own, and returns its graphs and its log."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    graphs = Compiled()
+    found: list[tuple[int, str]] = []
+
+    def run(train: Callable[[], object]) -> None:
+        graphs.begin()
+        before = compiled_graphs()
+        train()
+        found.append((compiled_graphs() - before, graphs.end()))
+
+    def trial(train: Callable[[], object]) -> tuple[int, str]:
+        thread = threading.Thread(target=run, args=(train,))
+        thread.start()
+        thread.join(60)
+        return found[-1]
+
+    yield trial
+    torch._dynamo.reset()
+
+
+@pytest.mark.timeout(120)
+def test_each_width_is_compiled_and_known_ones_stay(worker):
+    made = [worker(of_width(width)) for width in range(4, 18)]
+    assert {count for count, _ in made} == {2}, "the fifth width and those after it ran eagerly"
+    assert made[0][1] == "torch.compile made 2 graphs"
+    assert made[3][1] == "torch.compile made 2 graphs, beside 6 of earlier trials"
+    assert worker(of_width(4)) == (0, "")
+
+
+@pytest.mark.timeout(120)
+def test_a_trial_that_used_up_its_room_leaves_the_next_all_of_it(worker):
+    def train() -> None:
+        for width in range(4, 16):  # more versions than torch makes
+            of_width(width)()
+
+    count, said = worker(train)
+    assert 0 < count < 24
+    assert said.endswith("all are dropped after this trial")
+    assert worker(of_width(30))[0] == 2
+
+
+@pytest.mark.timeout(120)
+def test_many_graphs_are_dropped(worker, monkeypatch):
+    monkeypatch.setattr(compiled, "KEPT", 3)
+    assert worker(of_width(4)) == (2, "torch.compile made 2 graphs")
+    assert (
+        worker(of_width(5))[1]
+        == "torch.compile made 2 graphs, beside 2 of earlier trials; all are dropped after this trial"
+    )
+    assert worker(of_width(4)) == (2, "torch.compile made 2 graphs")
+
+
+def test_a_process_that_compiles_nothing_has_nothing_to_say(monkeypatch):
+    monkeypatch.setattr("sys.modules", {})
+    graphs = Compiled()
+    graphs.begin()
+    assert not graphs.end()
+    forget_compiled()
