@@ -20,7 +20,8 @@ UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
-	@echo "make test       set up, Horovod too, then lint, the benchmarks' short modes and all tests but the slow ones"
+	@echo "make test       set up, Horovod too, then lint, some tests with the oldest and newest versions, the"
+	@echo "                benchmarks' short modes and all tests but the slow ones"
 	@echo "make test-full  the same with whole benchmarks and the slow tests"
 	@echo "make unit       the unit tests only (no Ray)"
 	@echo "make browser    the report in headless Chromium (TUNELIGHT_BROWSER names another than the one on PATH)"
@@ -29,6 +30,7 @@ help:
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
 	@echo "make bench      the benchmarks, printing their tables"
 	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix)"
+	@echo "make matrix-short  the oldest and the newest versions only, with fewer tests"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
@@ -57,7 +59,7 @@ demo: setup
 	$(BIN)/python examples/digits_asha.py --storage runs --export best.yaml
 
 # The tests come last, so that pytest's closing line is the last thing that a green run prints.
-test: setup horovod lint bench-short
+test: setup horovod lint matrix-short bench-short
 	$(UNIT) -m "not slow"
 	$(UNIT) -m "both and not slow" --lightning lightning
 	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)

@@ -24,6 +24,7 @@ import time
 import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -219,7 +220,8 @@ def run(name: str, row: Row, *, short: bool, fresh: bool) -> Outcome:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     env.pop("CI", None)  # with it a skipped test is a failed one, and tests of extras are skipped here
     try:
-        unit = pytest(row, python, env, unit_tests(row, short=short), logs / "unit.xml", *PARALLEL)
+        parallel = () if short else PARALLEL
+        unit = pytest(row, python, env, unit_tests(row, short=short), logs / "unit.xml", *parallel)
         live = pytest(row, python, env, list(LIVE.values()), logs / "live.xml")
         one.live["demo"] = "ok" if demo(row, python, env, logs) else "FAILED"
     except subprocess.TimeoutExpired as error:
@@ -282,15 +284,19 @@ def main() -> int:
     if unknown := [name for name in names if name not in ROWS]:
         parser.error(f"there is no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     BUILD.mkdir(parents=True, exist_ok=True)
-    outcomes = []
-    for name in names:
-        if interpreter(ROWS[name].python) is None:
-            sys.stdout.write(f"{name}: left out, as there is no Python {ROWS[name].python}\n")
-            continue
+    for name in [name for name in names if interpreter(ROWS[name].python) is None]:
+        sys.stdout.write(f"{name}: left out, as there is no Python {ROWS[name].python}\n")
+        names.remove(name)
+
+    def outcome(name: str) -> Outcome:
         one = run(name, ROWS[name], short=args.short, fresh=args.fresh)
-        outcomes.append(one)
         sys.stdout.write(f"{name}: {'passed' if one.good else 'FAILED'} {one.error}\n")
         sys.stdout.flush()
+        return one
+
+    # Of a short run both rows at once: one waits for the network, or for processes to start, while the other computes.
+    with ThreadPoolExecutor(2 if args.short else 1) as pool:
+        outcomes = list(pool.map(outcome, names))
     sys.stdout.write(f"\n{table(outcomes)}\n")
     return 0 if outcomes and all(one.good for one in outcomes) else 1
 
