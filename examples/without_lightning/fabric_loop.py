@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric  # or: from lightning.fabric import Fabric
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import tunelight as tl
 
@@ -39,11 +39,15 @@ def train(config: dict[str, Any]) -> None:
     if path := tl.get_checkpoint_path():
         fabric.load(path, state)
 
-    loader: Any = fabric.setup_dataloaders(DataLoader(blobs(1024, seed=1), batch_size=32, shuffle=True))
+    # Fabric's own loaders count epochs from 0 in each process, and would shuffle as in the first epoch after a restart.
+    data = blobs(1024, seed=1)
+    sampler: Any = DistributedSampler(data, fabric.world_size, fabric.global_rank, seed=0)
+    loader = DataLoader(data, batch_size=32, sampler=sampler)
     judge: Any = fabric.setup_dataloaders(DataLoader(blobs(256, seed=2), batch_size=64))
     for epoch in range(state["epoch"] + 1, EPOCHS):
-        loader.sampler.set_epoch(epoch)
-        for inputs, labels in loader:
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            inputs, labels = fabric.to_device(batch)
             optimizer.zero_grad()
             fabric.backward(torch.nn.functional.cross_entropy(model(inputs), labels))
             optimizer.step()

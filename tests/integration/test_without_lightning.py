@@ -90,7 +90,6 @@ def second_is_killed(train: Callable[[dict[str, Any]], None], config: dict[str, 
     if me.rank == 1 and me.trial_id.endswith("1") and not mark.exists():
         threading.Thread(target=kill, daemon=True).start()
     torch.manual_seed(0)
-    os.environ["PL_GLOBAL_SEED"] = "0"  # by which Fabric shuffles
     noting(train, config)
 
 
