@@ -125,7 +125,7 @@ class Classifier(pl.LightningModule):
 
 
 def main() -> None:
-    """Run the sweep, ask its best model, then train its configuration for longer without a sweep."""
+    """Run the sweep, ask its best model, then train that model on without a sweep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--storage", default="runs")
     args = parser.parse_args()
@@ -154,17 +154,16 @@ def main() -> None:
     for text, answer in zip(said, answers, strict=True):
         print(f"{text!r} is {'praise' if answer else 'blame'}")
 
-    # Its configuration on two workers, without a sweep.
+    # Trained on, on two workers and without a sweep.
     pl.seed_everything(1)
     with tl.RayStrategy(num_workers=2) as strategy:
         trainer = pl.Trainer(
-            max_epochs=8, accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False,
+            max_epochs=4, accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
-        model = Classifier(**{name.removeprefix("model."): value for name, value in results.best_config.items()})
-        trainer.fit(model, datamodule=data)
-        accuracy = trainer.test(model, datamodule=data, verbose=False)[0]["test_acc"]
-        predicted = torch.cat(trainer.predict(model, datamodule=data))  # type: ignore[arg-type]
+        trainer.fit(winner.train(), datamodule=data)
+        accuracy = trainer.test(winner, datamodule=data, verbose=False)[0]["test_acc"]
+        predicted = torch.cat(trainer.predict(winner, datamodule=data))  # type: ignore[arg-type]
     right = (predicted == torch.tensor([label for _, label in data.test])).float().mean()
     print(f"Accuracy on {len(data.test)} test reviews: {accuracy:.3f} by test, {right:.3f} by predict")
 
