@@ -42,6 +42,8 @@ class LocalRay:
     """Environment variables that Ray has set when it started."""
     server: ForkServer | None
     session: str
+    pid: int
+    """Of the process that has started it: a fork of that has it not."""
     stays: bool
     """Whether it stays until this process ends, since objects of the user's may be there."""
     timer: threading.Timer | None = None
@@ -79,7 +81,11 @@ class LocalRay:
 
     def _end_of_rest(self) -> None:
         with self.lock:
-            if self.timer is threading.current_thread():
+            if self.timer is not threading.current_thread():
+                return
+            if self.lives and _used():
+                self.rest()
+            else:
                 shutdown()
 
 
@@ -95,7 +101,7 @@ class _Process:
 def kept() -> LocalRay | None:
     """Return the Ray that this process has started by :func:`start`, if it is still there."""
     mine = _Process.kept
-    return mine if mine is not None and mine.lives else None
+    return mine if mine is not None and mine.pid == os.getpid() and mine.lives else None
 
 
 def start(
@@ -123,7 +129,8 @@ def start(
     found = kept()
     if found is not None and (as_it_is or found.stays or found.fits(asked)):
         found.hold()
-        return found
+        if found.lives:  # it may have been about to end
+            return found
     if _Process.kept is not None:
         shutdown()
     before = set(os.environ)
@@ -148,7 +155,7 @@ def start(
             del os.environ[name]
         raise
     added = frozenset(os.environ.keys() - before)
-    _Process.kept = LocalRay(asked, _inherited(added), added, server, _session(), stays)
+    _Process.kept = LocalRay(asked, _inherited(added), added, server, _session(), os.getpid(), stays)
     return _Process.kept
 
 
@@ -214,7 +221,7 @@ def shutdown() -> None:
     if (pools := sys.modules.get("tunelight.gang.pool")) is not None:
         pools.pool.close()
     ended, _Process.kept = _Process.kept, None
-    if ended is None:
+    if ended is None or ended.pid != os.getpid():
         return
     import ray
 
@@ -225,6 +232,14 @@ def shutdown() -> None:
         del os.environ[name]
     if ended.server is not None:
         ended.server.remove()
+
+
+def _used() -> bool:
+    """Tell whether anybody holds resources of this Ray, such as the user's own tasks."""
+    import ray
+
+    total, free = ray.cluster_resources(), ray.available_resources()
+    return any(free.get(name, 0.0) < total[name] for name in ("CPU", "GPU") if name in total)
 
 
 def _session() -> str:
@@ -241,5 +256,6 @@ def _inherited(added: frozenset[str]) -> tuple[Any, ...]:
 
 @atexit.register
 def _remove() -> None:
-    if _Process.kept is not None and _Process.kept.server is not None:
-        _Process.kept.server.remove()
+    mine = _Process.kept
+    if mine is not None and mine.server is not None and mine.pid == os.getpid():
+        mine.server.remove()

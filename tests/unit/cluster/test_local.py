@@ -19,12 +19,18 @@ class Ray:
 
     def __init__(self) -> None:
         self.started: list[dict[str, Any]] = []
-        self.running = False
+        self.running = self.used = False
 
     def init(self, **arguments: Any) -> None:
         self.started.append(arguments)
         self.running = True
         os.environ["RAY_OF_ITS_OWN"] = "1"
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0, "memory": 1.0}
+
+    def available_resources(self) -> dict[str, float]:
+        return {"CPU": 1.0 if self.used else 2.0, "memory": 0.5}
 
     def is_initialized(self) -> bool:
         return self.running
@@ -117,3 +123,27 @@ def test_a_start_that_fails_leaves_the_environment_as_it_was(ray, monkeypatch):
         local.start(None, 0)
     assert dict(os.environ) == before
     assert local.kept() is None
+
+
+def test_it_does_not_end_under_tasks_of_the_user_s(ray, monkeypatch):
+    monkeypatch.setattr(local, "KEEP_S", 0.02)
+    ray.used = True
+    local.start(None, 0).rest()
+    time.sleep(0.15)
+    assert ray.running
+    ray.used = False
+    end = time.monotonic() + 5
+    while ray.running and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not ray.running
+
+
+def test_a_fork_of_the_process_does_not_end_it(ray, monkeypatch):
+    local.start(None, 0).rest()
+    ours, theirs = os.pipe()
+    if (pid := os.fork()) == 0:
+        tl.shutdown()
+        os.write(theirs, f"{ray.running} {local.kept()}".encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(ours, 100) == b"True None"
