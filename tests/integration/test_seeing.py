@@ -37,7 +37,7 @@ def test_the_record_says_who_trained_on_what_and_whether_it_was_warm(ray4: Any, 
     assert all(len(gang["nodes"]) == 2 for found in gangs for gang in found)
     holds = holds_of(results.record)
     cold = next(hold for hold in holds if hold.kind == "cold")
-    assert cold.end - cold.start > 1.0  # two workers import torch
+    assert cold.end > cold.start  # two workers start and meet
     for trial in results.record.trials.values():
         spans = [hold for hold in holds if hold.trial == trial.index]
         assert max(hold.end for hold in spans) - min(hold.start for hold in spans) == pytest.approx(trial.seconds)
