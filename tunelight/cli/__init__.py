@@ -12,6 +12,7 @@ from tunelight.cli import best
 from tunelight.cli import figures
 from tunelight.cli import planning
 from tunelight.cli import doctor
+from tunelight.cli import standing
 # isort: on
 
 __all__ = ["app", "main"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.cluster import local
+from tunelight.cluster import local, standing
 from tunelight.cluster.runtime_env import for_job, refuse_local
 from tunelight.compat.ray import (
     PLUGINS_VARIABLE,
@@ -57,8 +57,14 @@ def connected(
     watch: GcsWatch | None = None
     mine: local.LocalRay | None = None
     done = False
+    stack = contextlib.ExitStack()
     try:
-        if ours and _remote(settings.address) is None:
+        there = _standing(settings) if ours else None
+        if there is not None:
+            threads = local.threads_of(reservation.cpus_per_worker)
+            _init_ray(there.address, there.job(settings.runtime_env, threads), settings.verbose)
+            stack.enter_context(there.used())
+        elif ours and _remote(settings.address) is None:
             with quiet(settings.verbose):
                 threads = local.threads_of(reservation.cpus_per_worker)
                 mine = local.start(
@@ -76,6 +82,7 @@ def connected(
         yield reservation, watch
         done = True
     finally:
+        stack.close()
         keep = mine is not None and done and settings.reuse_gangs and mine.lives and signals.received is None
         if mine is not None and (keep or mine.stays):
             mine.rest()
@@ -90,6 +97,21 @@ def connected(
         if ours and mine is None:
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
+
+
+def _standing(settings: Settings) -> standing.Standing | None:
+    """Return the Ray of `tunelight up` that a sweep starts on, and say so; None if there is none for it."""
+    if not settings.reuse_gangs or _remote(settings.address) is not None or local.kept() is not None:
+        return None
+    there = standing.find()
+    if there is not None and settings.progress:
+        begins = (
+            f"Not using the Ray of `tunelight up`, for {there.misfit}"
+            if there.misfit
+            else "Using the Ray of `tunelight up`"
+        )
+        sys.stdout.write(f"{begins}.\n")
+    return None if there is None or there.misfit else there
 
 
 def step_of(address: str | None) -> str:
@@ -132,7 +154,10 @@ def use_ray() -> None:
     import ray
 
     check_ray_internals("core")
-    if (not ray.is_initialized() and _remote(None) is None) or local.kept() is not None:
+    here = not ray.is_initialized() and _remote(None) is None
+    if here and (there := standing.find()) is not None and not there.misfit:
+        _init_ray(there.address, there.job(None, 1), 0)
+    elif here or local.kept() is not None:
         with quiet(0):
             local.start(None, 0, as_it_is=True, stays=True)
     elif not ray.is_initialized():

@@ -83,7 +83,7 @@ class LocalRay:
         with self.lock:
             if self.timer is not threading.current_thread():
                 return
-            if self.lives and _used():
+            if self.lives and in_use():
                 self.rest()
             else:
                 shutdown()
@@ -112,6 +112,7 @@ def start(
     fork: bool = True,
     as_it_is: bool = False,
     stays: bool = False,
+    server: ForkServer | None = None,
 ) -> LocalRay:
     """Start a Ray on this machine, or take the one that was kept, if it was started in the same way.
 
@@ -121,6 +122,7 @@ def start(
         fork: fork workers where that is possible.
         as_it_is: take a kept one however it was started, for the caller may have objects there.
         stays: one that is started here stays until this process ends.
+        server: forks the workers (None: one of its own, if ``fork``).
     """
     import ray  # half a second
 
@@ -136,7 +138,8 @@ def start(
     before = set(os.environ)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: beside other work a fraction of a core
     env = dict(runtime_env or {})
-    server = ForkServer(modules, threads) if fork and possible(env) else None
+    if server is None and fork and possible(env):
+        server = ForkServer(modules, threads)
     try:
         if server is not None:
             server.start(env.get("env_vars") or {})
@@ -234,7 +237,7 @@ def shutdown() -> None:
         ended.server.remove()
 
 
-def _used() -> bool:
+def in_use() -> bool:
     """Tell whether anybody holds resources of this Ray, such as the user's own tasks."""
     import ray
 

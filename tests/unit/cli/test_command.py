@@ -21,7 +21,7 @@ from tunelight.errors import GangError, StorageError
 
 COMMANDS = [
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
-    "dashboard", "simulate", "plan", "doctor",
+    "dashboard", "simulate", "plan", "doctor", "up", "down",
 ]  # fmt: skip
 SPACE = """\
 space:

@@ -9,7 +9,7 @@ A server refuses to fork for another environment than the one that it imported w
 when they are imported; the worker is then started as Ray would. Servers end with the job's raylet, and after
 ``IDLE_S`` without a worker; they also end if memory gets short. They are run as a script:
 
-    python server.py FOLDER THREADS MODULES LATER
+    python server.py FOLDER THREADS IDLE_S MODULES LATER
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tunelight.machine.forkserver.setup_worker import Request
 sys.path.pop(0)
 
 IDLE_S = 300.0
-"""How long a server without a living worker waits for the next."""
+"""How long a job's server without a living worker waits for the next."""
 _FIRST_S = 60.0
 """How long the first request may take, while Ray starts."""
 _LOOK_S = 1.0
@@ -46,22 +46,13 @@ _SCARCE = 0.05
 """The share of the machine's memory that is left when servers end."""
 _ANSWER_S = 10.0
 """How long a launcher may take to send its request, and to say that it waits for the fork."""
-_FREE = frozenset(
-    {
-        *("PYTHONPATH", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "LINES", "COLUMNS", "SPT_NOENV"),
-        "PL_DISABLE_FORK",  # Tune sets it for its trials; Lightning reads it when it launches processes
-    }
-)
-_FREE_PREFIXES = ("RAY_", "TUNE_", "TUNELIGHT_")
-"""Variables that may differ from those of the server: no library of MODULES reads them when it is imported."""
-_VISIBLE = "_VISIBLE_DEVICES"
 _BAD_ADJUSTMENT = "1000"
 """As Ray marks its workers: the kernel ends them first where memory is short, and never the raylet."""
 
 
 def main(argv: list[str]) -> Request | None:
     """Serve until the end; return what a fork of it, a worker, has to become."""
-    folder, threads, modules, later = argv
+    folder, threads, idle_s, modules, later = argv
     if not setup_worker.own(folder):
         return None
     lock = (Path(folder) / "lock").open("w")
@@ -77,7 +68,9 @@ def main(argv: list[str]) -> Request | None:
     why = _prepare(modules)
     os.environ.clear()
     os.environ.update(mine)
-    request = Server(folder, [listener, lock], lambda env: not why and _same(env, mine)).serve_jobs(later)
+    request = Server(folder, [listener, lock], lambda env: not why and _same(env, mine), float(idle_s)).serve_jobs(
+        later
+    )
     if request is None:
         shutil.rmtree(folder, ignore_errors=True)
     return request
@@ -86,8 +79,10 @@ def main(argv: list[str]) -> Request | None:
 class Server:
     """Forks for those that ask at a socket."""
 
-    def __init__(self, folder: str, holds: Sequence[Any], takes: Callable[[Mapping[str, str]], bool]) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: str, holds: Sequence[Any], takes: Callable[[Mapping[str, str]], bool], idle_s: float = IDLE_S
+    ) -> None:
+        self._folder, self._idle_s = folder, idle_s
         self._holds = holds
         """Its socket, and what else a fork closes."""
         self._listener: socket.socket = holds[0]
@@ -181,7 +176,7 @@ class Server:
         """Tell whether to end: Ray has ended, nothing was asked for long, or memory is short."""
         if self._raylet and not _lives(self._raylet):
             return "worker" in self._children.values() or not self._children  # a server of jobs outlives another Ray's
-        limit_s = IDLE_S if self._raylet else _FIRST_S
+        limit_s = self._idle_s if self._raylet or self._idle_s > IDLE_S else _FIRST_S
         return (not self._children and time.monotonic() - self._last > limit_s) or _scarce()
 
 
@@ -256,11 +251,7 @@ def _same(env: Mapping[str, str], mine: Mapping[str, str]) -> bool:
     """Tell whether libraries that were imported with ``mine`` are as if they were imported with ``env``."""
 
     def read(given: Mapping[str, str]) -> dict[str, str]:
-        return {
-            name: value
-            for name, value in given.items()
-            if name not in _FREE and not name.startswith(_FREE_PREFIXES) and not name.endswith(_VISIBLE)
-        }
+        return {name: value for name, value in given.items() if not setup_worker.may_differ(name)}
 
     differ = {name for name, _ in read(env).items() ^ read(mine).items()}
     if differ:

@@ -3,7 +3,7 @@
 Ray runs this script in Python's place (``py_executable`` of a ``runtime_env``), without site-packages, for it must be
 fast:
 
-    python -I -S setup_worker.py FOLDER THREADS MODULES LATER default_worker.py ARGUMENTS...
+    python -I -S setup_worker.py FOLDER THREADS IDLE_S MODULES LATER default_worker.py ARGUMENTS...
 
 A Ray of tunelight's own runs it even before, in the place of Ray's script of this name, by which the raylet knows it.
 That one imports a part of Ray to read a few words of JSON, which takes longer than all else of a fork's start:
@@ -47,6 +47,21 @@ FORKED, REFUSED, ELSEWHERE, GO = b"1", b"0", b"2", b"3"
 CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
 _READ = frozenset({"py_executable", "env_vars"})
 """Fields of Ray's context that are read here; of the others all have to be empty."""
+
+
+_FREE = frozenset(
+    {
+        *("PYTHONPATH", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "LINES", "COLUMNS", "SPT_NOENV"),
+        "PL_DISABLE_FORK",  # Tune sets it for its trials; Lightning reads it when it launches processes
+    }
+)
+_FREE_PREFIXES = ("RAY_", "TUNE_", "TUNELIGHT_")
+_FREE_ENDS = "_VISIBLE_DEVICES"
+
+
+def may_differ(name: str) -> bool:
+    """Tell whether no library of MODULES reads a variable when it is imported: forks may have another value of it."""
+    return name in _FREE or name.startswith(_FREE_PREFIXES) or name.endswith(_FREE_ENDS)
 
 
 class Request(NamedTuple):
@@ -160,8 +175,8 @@ def in_python_s_place(argv: list[str]) -> tuple[list[str], dict[str, str]] | Non
 
 def launch(argv: list[str]) -> None:
     """Start the worker, and end; or become it. Without a worker's command start the server alone."""
-    folder, threads, modules, later, *command = argv
-    server = [sys.executable, os.path.join(os.path.dirname(__file__), "server.py"), folder, threads, modules, later]
+    folder, command = argv[0], argv[5:]
+    server = [sys.executable, os.path.join(os.path.dirname(__file__), "server.py"), *argv[:5]]
     if not command:
         if own(folder):
             spawn(server)
