@@ -1,4 +1,4 @@
-"""Look for leaks in two long sweeps: one for the workers, one for the driver.
+"""Look for leaks: in the workers of a long sweep, in the driver of one, and in a process that runs one after another.
 
 workers: 200 trials under ASHA, which stops most of them after one epoch. At the start of every trial each rank notes
 its process's memory, threads and file descriptors. The curves are printed, and how much each grew from trial 20
@@ -9,11 +9,16 @@ driver: trials that report three times each and train nothing. A driver has to r
 ends; the curve of its memory is printed, and how much each trial added. A fault is more than 10 KB a trial, and a
 thread or a file descriptor for each (judged from 1,000 trials on).
 
+runs: sweeps of two trials on two workers, one after another in a process, on the Ray that stays. After each: the
+process's memory, threads and file descriptors, and what is left in Ray and of its processes. A fault is growth of
+memory of more than 2 % from the fifth run on (judged from 10 runs on), or anything that is left over.
+
 The exit status is 1 if there is a fault.
 
-    python benchmarks/leak.py                              # 200 trials, and 2,000
+    python benchmarks/leak.py                              # 200 trials, 2,000, and 30 runs
     python benchmarks/leak.py --only driver --trials 10000
-    python benchmarks/leak.py --short                      # 8 trials, and 60: does it still run?
+    python benchmarks/leak.py --only runs --runs 100
+    python benchmarks/leak.py --short                      # 8 trials, 60, and 3 runs: does it still run?
 """
 
 from __future__ import annotations
@@ -38,6 +43,8 @@ from measure import is_alive
 EPOCHS, RANKS = 8, 2
 LIMIT = 0.05
 """Growth of a worker that is still no leak."""
+RUNS_LIMIT = 0.02
+"""Growth of a process from its fifth run on that is still no leak."""
 DRIVER_LIMIT = 10_000
 """Bytes of the driver's memory that a trial may take until the sweep ends."""
 FIELDS = ("rss", "threads", "fds")
@@ -71,17 +78,20 @@ class DriverSample:
 def main() -> int:
     """Run the sweeps, print the curves, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("workers", "driver"), help="one of the two sweeps (default: both)")
+    parser.add_argument("--only", choices=("workers", "driver", "runs"), help="one of the three (default: all)")
     parser.add_argument("--trials", type=int, default=2000, help="trials of the driver's sweep (default 2000)")
-    parser.add_argument("--short", action="store_true", help="8 trials, and 60")
+    parser.add_argument("--runs", type=int, default=30, help="sweeps of one process (default 30)")
+    parser.add_argument("--short", action="store_true", help="8 trials, 60, and 3 runs")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.pop("RAY_ADDRESS", None)
     faults: list[str] = []
-    if args.only != "driver":
+    if args.only in (None, "workers"):
         faults += look_at_workers(8 if args.short else 200)
-    if args.only != "workers":
+    if args.only in (None, "driver"):
         faults += look_at_driver(60 if args.short else args.trials)
+    if args.only in (None, "runs"):
+        faults += look_at_runs(3 if args.short else args.runs)
     print("\n".join(f"FAULT: {fault}" for fault in faults) or "no fault was found")
     return 1 if faults else 0
 
@@ -111,6 +121,61 @@ def look_at_workers(trials: int) -> list[str]:
     print_curves(samples, 20 if judged else 1)
     growth = find_growth(samples, 20 if judged else max(1, trials // 4))
     return (growth if judged else []) + left + failures(results)
+
+
+def look_at_runs(count: int) -> list[str]:
+    """Run sweeps one after another, print how this process and its Ray fare, and return what is wrong."""
+    import tunelight as tl
+    from tunelight.digits import DigitsClassifier, DigitsData
+
+    process, rows, faults = psutil.Process(), [], []
+    states: list[tuple[int, int, int, int]] = []
+    folders = set(Path("/tmp").glob("tunelight-*"))
+    with tempfile.TemporaryDirectory(prefix="leak-") as folder:
+        for number in range(count):
+            began = time.monotonic()
+            results = tl.run(
+                {"model.lr": tl.loguniform(1e-3, 1e-1)}, model=DigitsClassifier, data=DigitsData, metric="val_loss",
+                max_epochs=1, num_samples=2, workers=RANKS, max_concurrent=1, scheduler="fifo", seed=number,
+                storage=folder, name=f"run-{number}", progress=False, trainer_args={"accelerator": "cpu"},
+            )  # fmt: skip
+            seconds = time.monotonic() - began
+            faults += failures(results)
+            faults += [f"after run {number}: {one}" for one in settle_in_ray()]
+            del results
+            gc.collect()
+            ours = sum(is_alive(child) for child in process.children(recursive=True))
+            states.append((process.memory_info().rss, process.num_threads(), process.num_fds(), ours))
+            rss, *others = states[-1]
+            rows.append([str(number + 1), f"{seconds:.1f}", f"{rss / 1e6:.1f}", *map(str, others)])
+        started = [child for child in process.children(recursive=True) if is_alive(child)]
+        tl.shutdown()
+        faults += outlived(started, [])
+    left = set(Path("/tmp").glob("tunelight-*")) - folders
+    faults += [f"{one} was left over" for one in sorted(left)]
+    print(f"runs: {count} sweeps of one process, two trials of {RANKS} workers each.\n")
+    shown = rows if count <= 10 else [rows[0], *rows[4 :: max(1, count // 10)], rows[-1]]
+    print(table(["run", "s", "MB", "threads", "fds", "processes"], shown, markdown=False) + "\n")
+    if count < 10:
+        return faults
+    first, last = states[4], states[-1]
+    growth = last[0] / first[0] - 1
+    print(f"from run 5 to {count}: {100 * growth:+.1f} % of memory (at most {100 * RUNS_LIMIT:.0f} %)\n")
+    faults += [f"the process grew by {100 * growth:.1f} %"] if growth > RUNS_LIMIT else []
+    names = ("threads", "file descriptors", "processes")
+    return faults + [
+        f"{now - before} {name} more"
+        for name, before, now in zip(names, first[1:], last[1:], strict=True)
+        if now > before
+    ]
+
+
+def settle_in_ray() -> list[str]:
+    """Wait until actors and placement groups are gone; return what is not."""
+    deadline = time.monotonic() + SETTLE_S
+    while (left := left_in_ray()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
 
 
 def failures(results: Any) -> list[str]:
