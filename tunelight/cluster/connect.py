@@ -52,7 +52,7 @@ def connected(
     """
     import ray  # half a second
 
-    ours = not ray.is_initialized() or local.kept() is not None
+    ours = local.kept() is not None or not ray.is_initialized()  # in this order: a kept one may be about to end
     environment = dict(os.environ)
     watch: GcsWatch | None = None
     mine: local.LocalRay | None = None

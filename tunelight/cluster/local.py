@@ -13,19 +13,22 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.cluster.runtime_env import for_workers
+from tunelight.cluster.runtime_env import for_workers, refuse_local
 from tunelight.compat.lightning import FABRIC, flavour
 from tunelight.compat.ray import LOCAL_RAY, setup_worker
-from tunelight.machine.forkserver.ready import SETUP_WORKER, ForkServer, possible
+from tunelight.errors import SettingsError
+from tunelight.machine.forkserver.ready import OTHER_PYTHON, SETUP_WORKER, ForkServer, possible
 
 if TYPE_CHECKING:
     from tunelight.resources import Reservation
     from tunelight.settings import Settings
 
+_LOCK = threading.RLock()
+"""Held while what is kept begins, ends or is looked at: a timer may end it meanwhile."""
 KEEP_S = 300.0
 """How long it stays without a run."""
 
@@ -47,7 +50,6 @@ class LocalRay:
     stays: bool
     """Whether it stays until this process ends, since objects of the user's may be there."""
     timer: threading.Timer | None = None
-    lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def lives(self) -> bool:
@@ -62,14 +64,14 @@ class LocalRay:
 
     def hold(self) -> None:
         """Keep it until ``rest``."""
-        with self.lock:
+        with _LOCK:
             if self.timer is not None:
                 self.timer.cancel()
                 self.timer = None
 
     def rest(self) -> None:
         """End it after ``KEEP_S`` seconds, unless it is held again or stays."""
-        with self.lock:
+        with _LOCK:
             self.hold()
             self.inherited = _inherited(self.added)  # libraries that were imported meanwhile have set variables
             if self.stays or _Process.blocks:
@@ -80,8 +82,8 @@ class LocalRay:
             self.timer.start()
 
     def _end_of_rest(self) -> None:
-        with self.lock:
-            if self.timer is not threading.current_thread():
+        with _LOCK:
+            if self.timer is not threading.current_thread() or _Process.kept is not self:
                 return
             if self.lives and in_use():
                 self.rest()
@@ -100,8 +102,9 @@ class _Process:
 
 def kept() -> LocalRay | None:
     """Return the Ray that this process has started by :func:`start`, if it is still there."""
-    mine = _Process.kept
-    return mine if mine is not None and mine.pid == os.getpid() and mine.lives else None
+    with _LOCK:
+        mine = _Process.kept
+        return mine if mine is not None and mine.pid == os.getpid() and mine.lives else None
 
 
 def start(
@@ -123,16 +126,34 @@ def start(
         as_it_is: take a kept one however it was started, for the caller may have objects there.
         stays: one that is started here stays until this process ends.
         server: forks the workers (None: one of its own, if ``fork``).
+
+    Raises: SettingsError for a ``runtime_env`` that workers of the one that has to be taken cannot have.
     """
+    with _LOCK:
+        return _start(runtime_env, verbose, threads, fork=fork, as_it_is=as_it_is, stays=stays, server=server)
+
+
+def _start(
+    runtime_env: Mapping[str, Any] | None,
+    verbose: int,
+    threads: int,
+    *,
+    fork: bool,
+    as_it_is: bool,
+    stays: bool,
+    server: ForkServer | None,
+) -> LocalRay:
     import ray  # half a second
 
     modules = (flavour(), FABRIC[flavour()])
     asked = (dict(runtime_env or {}), verbose, threads, fork, modules)
     found = kept()
     if found is not None and (as_it_is or found.stays or found.fits(asked)):
+        if not found.fits(asked):
+            _refuse(runtime_env)
         found.hold()
-        if found.lives:  # it may have been about to end
-            return found
+        found.stays = found.stays or stays
+        return found
     if _Process.kept is not None:
         shutdown()
     before = set(os.environ)
@@ -156,6 +177,8 @@ def start(
     except BaseException:
         for name in os.environ.keys() - before:
             del os.environ[name]
+        if server is not None:
+            server.remove()
         raise
     added = frozenset(os.environ.keys() - before)
     _Process.kept = LocalRay(asked, _inherited(added), added, server, _session(), os.getpid(), stays)
@@ -215,12 +238,27 @@ def ready() -> Iterator[None]:
             shutdown()
 
 
+def _refuse(runtime_env: Mapping[str, Any] | None) -> None:
+    """Raise SettingsError for parts of ``runtime_env`` that only a new Ray could have."""
+    refuse_local(runtime_env)
+    if other := sorted(OTHER_PYTHON & (runtime_env or {}).keys()):
+        raise SettingsError(
+            f"runtime_env has {', '.join(other)}, which needs a new Ray, but the one of this process may hold datasets "
+            "or a Trainer's workers, and stays. Call tunelight.shutdown() first, and make such objects after it."
+        )
+
+
 def shutdown() -> None:
     """End what tunelight keeps ready in this process: idle gangs, and the Ray that it has started.
 
     After a run they stay for five minutes, so that the next one begins at once. A process that ends ends them too. It
     may be called more than once. Runs on: driver.
     """
+    with _LOCK:
+        _shutdown()
+
+
+def _shutdown() -> None:
     if (pools := sys.modules.get("tunelight.gang.pool")) is not None:
         pools.pool.close()
     ended, _Process.kept = _Process.kept, None

@@ -12,6 +12,7 @@ import pytest
 
 import tunelight as tl
 from tunelight.cluster import local
+from tunelight.errors import SettingsError
 
 
 class Ray:
@@ -99,6 +100,33 @@ def test_one_with_objects_of_the_user_s_stays_however_the_next_run_is(ray, monke
     fits.rest()
     time.sleep(0.05)
     assert local.start(None, 1) is fits
+
+
+def test_what_a_kept_one_cannot_give_is_an_error(ray):
+    local.start(None, 0, stays=True)
+    with pytest.raises(SettingsError, match="runtime_env has pip, which needs a new Ray"):
+        local.start({"pip": ["x"]}, 0)
+    with pytest.raises(SettingsError, match="working_dir"):
+        local.start({"working_dir": "."}, 0)
+    local.start({"env_vars": {"A": "1"}}, 0)
+    assert len(ray.started) == 1
+
+
+def test_one_that_objects_are_put_into_later_stays(ray, monkeypatch):
+    monkeypatch.setattr(local, "KEEP_S", 0.02)
+    local.start(None, 0).rest()
+    local.start(None, 0, as_it_is=True, stays=True).rest()
+    time.sleep(0.1)
+    assert ray.running
+
+
+def test_the_timer_of_an_earlier_one_ends_no_other(ray, monkeypatch):
+    monkeypatch.setattr(local, "KEEP_S", 0.05)
+    local.start(None, 0).rest()
+    ray.shutdown()  # by hand
+    local.start(None, 0)
+    time.sleep(0.15)
+    assert ray.running
 
 
 def test_a_block_keeps_it_ready_and_ends_it(ray, monkeypatch):

@@ -48,4 +48,6 @@ def test_only_what_has_another_way_on_macos_reads_what_linux_alone_has():
         ("data/cached.py", "memfd_create"),
         ("cluster/doctor.py", "/dev/shm"),
         ("machine/forkserver/server.py", "/proc"),  # workers are started one by one on macOS
+        ("machine/forkserver/server.py", "sched_"),
+        ("machine/forkserver/setup_worker.py", "sched_"),
     }

@@ -30,15 +30,13 @@ _LATER = (
     "tunelight.lightning.callbacks",
     "tunelight.lightning.strategies",
 )
-_OTHER_PYTHON = frozenset({"py_executable", "pip", "conda", "uv", "container", "image_uri", "nsight", "rocprof_sys"})
+OTHER_PYTHON = frozenset({"py_executable", "pip", "conda", "uv", "container", "image_uri", "nsight", "rocprof_sys"})
 """Fields of a runtime_env that start workers by another Python, or by another program."""
 
 
 def possible(runtime_env: Mapping[str, Any] | None) -> bool:
     """Tell whether workers with that ``runtime_env`` can be forked here."""
-    return (
-        sys.platform == "linux" and os.environ.get(VARIABLE) != "0" and not _OTHER_PYTHON & (runtime_env or {}).keys()
-    )
+    return sys.platform == "linux" and os.environ.get(VARIABLE) != "0" and not OTHER_PYTHON & (runtime_env or {}).keys()
 
 
 @dataclass(frozen=True)

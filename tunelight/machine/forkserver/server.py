@@ -19,6 +19,7 @@ import fcntl
 import gc
 import importlib
 import os
+import resource
 import select
 import shutil
 import signal
@@ -41,6 +42,9 @@ IDLE_S = 300.0
 """How long a job's server without a living worker waits for the next."""
 _FIRST_S = 60.0
 """How long the first request may take, while Ray starts."""
+_IMPORT_S = 180
+_END_S = 5.0
+"""How long workers may take to end after their raylet."""
 _LOOK_S = 1.0
 _SCARCE = 0.05
 """The share of the machine's memory that is left when servers end."""
@@ -55,6 +59,8 @@ def main(argv: list[str]) -> Request | None:
     folder, threads, idle_s, modules, later = argv
     if not setup_worker.own(folder):
         return None
+    if _scarce():
+        sys.exit(setup_worker.NO_ROOM)
     lock = (Path(folder) / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +70,6 @@ def main(argv: list[str]) -> Request | None:
     listener = _listen(folder, setup_worker.BASE)
     mine = dict(os.environ)
     os.environ.setdefault("OMP_NUM_THREADS", threads)  # Ray sets it for a worker before that imports anything
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be met before a fork
     why = _prepare(modules)
     os.environ.clear()
     os.environ.update(mine)
@@ -132,6 +137,7 @@ class Server:
             _close(files)
             asked = self._next()
         (Path(self._folder) / request.job).unlink(missing_ok=True)
+        self._end_children()
         os._exit(0)  # what was registered to be done at exit belongs to workers
 
     def _fork(self, name: str) -> bool:
@@ -172,8 +178,21 @@ class Server:
                 self._children.pop(ended, None)
                 self._last = time.monotonic()
 
+    def _end_children(self) -> None:
+        """End workers that have not ended with their raylet, which knows no process that never registered."""
+        if _lives(self._raylet):
+            return
+        end = time.monotonic() + _END_S
+        while self._children and time.monotonic() < end:
+            time.sleep(_LOOK_S / 10)
+        for pid in list(self._children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def _over(self) -> bool:
         """Tell whether to end: Ray has ended, nothing was asked for long, or memory is short."""
+        if not Path(self._folder).exists():
+            return True  # who has started it wants no more workers
         if self._raylet and not _lives(self._raylet):
             return "worker" in self._children.values() or not self._children  # a server of jobs outlives another Ray's
         limit_s = self._idle_s if self._raylet or self._idle_s > IDLE_S else _FIRST_S
@@ -213,7 +232,10 @@ def _prepare(modules: str) -> str | None:
     An entry ``module:function`` is called with a function that imports those after it, and says why or None.
     """
     gc.disable()
+    signal.alarm(_IMPORT_S)  # ends a process whose import hangs
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be met before a fork
     why = _import([name for name in modules.split(",") if name])
+    signal.alarm(0)
     gc.collect()
     gc.freeze()  # collections in forks would copy all pages that hold objects
     if why := why or _unfit():
@@ -283,6 +305,11 @@ def _become(request: Request, files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request.env)
     os.umask(request.umask)
+    for number, limit in request.limits:
+        with contextlib.suppress(OSError, ValueError):  # what a user may not raise
+            resource.setrlimit(number, limit)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, request.cores)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, request.niceness)
     with contextlib.suppress(OSError):
@@ -293,6 +320,8 @@ def _become(request: Request, files: list[int]) -> None:
     gc.enable()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # as in a process of its own; Python's generator does so by itself
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def _set_path(request: Request, mine: str) -> None:

@@ -24,6 +24,7 @@ import hashlib
 import json
 import marshal
 import os
+import resource
 import shlex
 import socket
 import stat
@@ -31,8 +32,8 @@ import sys
 import time
 from typing import NamedTuple
 
-TAKE_S = 120.0
-"""How long a server may take until it forks: it may be importing."""
+TAKE_S = 40.0
+"""How long all may take until a worker is forked, while a server imports: Ray gives a worker up after 60 s."""
 LISTEN_S = 10.0
 """How long a server that has been started may take until it listens."""
 _LOOK_S = 0.01
@@ -40,6 +41,8 @@ PYTHON_OPTIONS = ["-I", "-S"]
 """With which Python runs this script."""
 BASE = "server"
 """The name of the first server's socket."""
+NO_ROOM = 3
+"""The exit status of a server that finds too little memory to start."""
 FORKED, REFUSED, ELSEWHERE, GO = b"1", b"0", b"2", b"3"
 """What a server answers, and what the launcher says to a fork."""
 
@@ -72,6 +75,9 @@ class Request(NamedTuple):
     cwd: str
     umask: int
     niceness: int
+    limits: list[tuple[int, tuple[int, int]]]
+    """Resource limits, soft and hard, by their numbers: Ray raises that of open files."""
+    cores: list[int]
     job: str
     """The name of the socket of the server that has met this Ray job."""
 
@@ -124,16 +130,19 @@ def forked(folder: str, server: list[str], argv: list[str]) -> bool:
     env = dict(os.environ)
     umask = os.umask(0)
     os.umask(umask)
-    request = Request(argv, env, os.getcwd(), umask, os.nice(0), job_of(env))
-    end, started = time.monotonic() + LISTEN_S, False
-    while time.monotonic() < end:
+    numbers = {number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
+    limits = [(number, resource.getrlimit(number)) for number in sorted(numbers)]
+    cores = sorted(os.sched_getaffinity(0))
+    request = Request(argv, env, os.getcwd(), umask, os.nice(0), limits, cores, job_of(env))
+    began, started = time.monotonic(), 0
+    while time.monotonic() < began + LISTEN_S:
         for name in (request.job, BASE):
             with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
+                link.settimeout(max(_LOOK_S, began + TAKE_S - time.monotonic()))
                 try:
                     link.connect(os.path.join(folder, name))
                 except OSError:
                     continue  # it has ended, or is about to begin
-                link.settimeout(TAKE_S)
                 send(link, request, [0, 1, 2])
                 answer = link.recv(1)
                 if answer == FORKED:
@@ -142,17 +151,21 @@ def forked(folder: str, server: list[str], argv: list[str]) -> bool:
                 if answer != ELSEWHERE:
                     return False
         if not started:
-            started = True
-            spawn(server)
+            started = spawn(server)
+        elif started > 0 and (ended := os.waitpid(started, os.WNOHANG))[0]:
+            if os.waitstatus_to_exitcode(ended[1]) == NO_ROOM:
+                return False
+            started = -1  # another one serves, or is about to
         time.sleep(_LOOK_S)
     return False
 
 
-def spawn(server: list[str]) -> None:
-    """Start a server in a session of its own; it ends by itself where there is one already."""
-    if os.fork() == 0:
+def spawn(server: list[str]) -> int:
+    """Start a server in a session of its own, and return its id; it ends by itself where there is one already."""
+    if (pid := os.fork()) == 0:
         os.setsid()
         os.execv(server[0], server)
+    return pid
 
 
 def in_python_s_place(argv: list[str]) -> tuple[list[str], dict[str, str]] | None:

@@ -21,13 +21,14 @@ from tunelight.machine.forkserver import setup_worker
 from tunelight.machine.forkserver.ready import SETUP_WORKER, VARIABLE, ForkServer, possible
 
 WORKER = """
-import json, os, sys, time
+import json, os, resource, sys, time
 print("to standard output")
 if "json.tool" in sys.modules:
     import mark
 found = {
     "pid": os.getpid(), "parent": os.getppid(), "argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd(),
     "path": sys.path, "umask": os.umask(0), "niceness": os.nice(0), "session": os.getsid(0), "name": __name__,
+    "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "cores": sorted(os.sched_getaffinity(0)),
     "imported": sorted({"json.tool", "mark"} & sys.modules.keys()),
 }
 with open(sys.argv[1] + ".part", "w") as file:
@@ -142,7 +143,8 @@ def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkey
         assert second["imported"] == ["json.tool", "mark"]  # by a new server
         assert second["parent"] != first["parent"]
         return
-    script = Path(setup_worker.__file__).read_text().replace("TAKE_S = 120.0", "TAKE_S = 0.5")
+    script = Path(setup_worker.__file__).read_text().replace("TAKE_S = 40.0", "TAKE_S = 0.5")
+    assert "TAKE_S = 0.5" in script
     impatient = tmp_path / "impatient.py"
     impatient.write_text(script)
     command = server.py_executable.replace(setup_worker.__file__, str(impatient))
@@ -257,6 +259,30 @@ def test_a_module_that_fails_is_left_to_the_worker(server, tmp_path):
     until((tmp_path / "one.json").exists, 10)
     assert json.loads((tmp_path / "one.json").read_text())["imported"] == ["json.tool"]
     assert "mark: ImportError: not here" in Path(server.folder, "log").read_text()
+
+
+def test_a_worker_has_the_limits_and_cores_that_ray_gives_it(server, tmp_path):
+    first = launched(server, tmp_path)
+    command = f"ulimit -n 300; exec {server.py_executable} {tmp_path / 'worker.py'} {tmp_path / 'two.json'} 0 0"
+    core = first["cores"][0]
+    subprocess.run(
+        ["bash", "-c", command], timeout=30, check=True, cwd=tmp_path,
+        preexec_fn=lambda: os.sched_setaffinity(0, [core]),
+    )  # fmt: skip
+    until((tmp_path / "two.json").exists)
+    second = json.loads((tmp_path / "two.json").read_text())
+    assert second["imported"] == ["json.tool", "mark"]
+    assert (second["files"], second["cores"]) == (300, [core])
+    assert first["files"] != 300
+
+
+def test_a_server_that_finds_no_room_is_not_waited_for(tmp_path):
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    began = time.monotonic()
+    no_room = [sys.executable, "-S", "-c", f"raise SystemExit({setup_worker.NO_ROOM})"]
+    assert not setup_worker.forked(str(folder), no_room, ["worker.py"])
+    assert time.monotonic() - began < setup_worker.LISTEN_S / 2
 
 
 def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path):
