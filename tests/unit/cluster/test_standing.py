@@ -126,15 +126,24 @@ def test_it_ends_after_a_while_without_use_and_leaves_no_file(home, kept):
 
 def test_it_stays_while_it_is_used(home, kept):
     kept["used"] = True
-    threading.Timer(0.4, lambda: kept.update(used=False)).start()
+    timer = threading.Timer(0.4, lambda: kept.update(used=False))
+    timer.start()
     began = time.monotonic()
     standing.main(idle_s=0.1)
+    timer.join()
     assert time.monotonic() - began > 0.4
 
 
 def test_a_second_one_ends_at_once(home, kept):
-    threading.Timer(0.1, standing.main).start()  # the same lock, from another file of this process
-    standing.main(idle_s=0.5)
+    kept["used"] = True
+    first = threading.Thread(target=standing.main, kwargs={"idle_s": 0.1})
+    first.start()
+    while not (home / "ray.json").exists():
+        time.sleep(0.01)
+    standing.main()  # the same lock, from another file of this process
+    assert not kept["ended"]
+    kept["used"] = False
+    first.join(20)
     assert kept["ended"] == 1
 
 
