@@ -23,8 +23,11 @@ from typing import Any
 import psutil
 
 from tunelight.compat.accelerate import forget_states
+from tunelight.machine.processes import has_children
 
 _THREAD_LIMIT_S = 1.0
+_COLLECT_ALL_EVERY = 8
+"""After how many trials cycles of older objects are freed too, such as those of a global that was replaced."""
 _DAEMON_THREADS_LEFT = 16
 """How many idle daemon threads of libraries, such as a progress bar's monitor, may be left."""
 
@@ -76,7 +79,7 @@ class CleanState:
         self._handlers = list(logging.getLogger().handlers)
         self._threads: set[threading.Thread] = set()
         self._children: set[int] = set()
-        gc.freeze()  # objects made by imports are not scanned again, so that a collection takes milliseconds
+        self._trials = 0
 
     def remember_environment(self) -> None:
         """Remember the environment as it is now, with the gang's interface set in it."""
@@ -98,6 +101,7 @@ class CleanState:
         """Prepare a trial: remember running threads and processes, seed all generators, set the environment."""
         self._threads = set(threading.enumerate())
         self._children = {child.pid for child in _children()}
+        gc.freeze()  # only objects made from now on are scanned, so that a collection takes a millisecond
         os.environ.update(environ)
         with suppress(OSError):  # another node need not have the driver's folder
             os.chdir(cwd)
@@ -123,10 +127,17 @@ class CleanState:
             logging.getLogger(name).setLevel(level)
         logging.getLogger().handlers[:] = self._handlers
         sys.last_exc = sys.last_value = sys.last_traceback = None  # type: ignore[attr-defined]
-        gc.collect()
+        self._collect()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         return self._threads_left()
+
+    def _collect(self) -> None:
+        """Free the cycles that this trial has made; now and then also those of what was there before it."""
+        self._trials += 1
+        if self._trials % _COLLECT_ALL_EVERY == 0:
+            gc.unfreeze()
+        gc.collect()
 
     def _end_children(self) -> None:
         ours = [child for child in _children() if child.pid not in self._children]
@@ -152,7 +163,9 @@ class CleanState:
 
 
 def _children() -> list[psutil.Process]:
-    """Return this process's children, without the permanent helpers of multiprocessing."""
+    """Return this process's children and theirs, without the permanent helpers of multiprocessing."""
+    if not has_children():
+        return []  # psutil would look at every process of the machine
     helpers = set()
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     if tracker is not None:

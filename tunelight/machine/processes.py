@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
@@ -16,3 +17,11 @@ def is_running(pid: int) -> bool:
     except PermissionError:  # another user's
         pass
     return True
+
+
+def has_children() -> bool:
+    """Tell whether this process may have child processes; True where the system does not say."""
+    try:
+        return any(thread.joinpath("children").read_text() for thread in Path("/proc/self/task").iterdir())
+    except OSError:  # no /proc, a kernel without these files, or a thread that has just ended
+        return True
