@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 SWEEP = """
 import json, os, sys, time
 import psutil
+import sklearn.datasets  # which sets variables of its own
 import tunelight as tl
 
 def train(config):
@@ -49,7 +50,9 @@ class Machine:
 
     def __init__(self, folder: Path, temporary: str) -> None:
         self.folder, self.temporary = folder, temporary
-        self.env = flavours.as_a_user() | {"TMPDIR": temporary, "PYTHONPATH": str(ROOT)}
+        self.env = flavours.as_a_user() | {"TMPDIR": temporary, "PYTHONPATH": str(ROOT), "HOME": temporary}
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # of all tests: a user has Ray make a token in the home folder
+            del self.env[name]
         (folder / "sweep.py").write_text(SWEEP)
         self.edit(1)
 
@@ -72,6 +75,11 @@ class Machine:
         found = re.search("^FOUND (.*)$", said, re.MULTILINE)
         assert found is not None, said
         return json.loads(found[1]), said
+
+    @property
+    def servers(self) -> int:
+        """How many environments workers are forked with."""
+        return len(list(Path(self.temporary).glob("tunelight-*/fork-*")))
 
     @property
     def processes(self) -> list[str]:
@@ -120,8 +128,15 @@ def test_programs_start_on_it_and_nothing_is_left_of_it(machine: Machine) -> Non
     again, _ = machine.sweep()
     assert (again["said"], again["forked"]) == (22, True)
 
+    assert machine.servers == 1, "what libraries set in a driver starts no other server"
+
     changed, _ = machine.sweep(MINE="7")
     assert (changed["mine"], changed["forked"]) == (7, True)
+    assert machine.servers == 2
+
+    address = json.loads(machine.says("-m", "tunelight", "up", "--json"))["address"]
+    refused = machine.says("sweep.py", "runs", RAY_ADDRESS=address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
+    assert f"The Ray cluster at {address} asks for a token, and this process has none, or another one." in refused
 
     machine.edit(3, sleeps=60)
     driver = machine.start("sweep.py", "killed")

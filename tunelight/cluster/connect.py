@@ -62,6 +62,8 @@ def connected(
         there = _standing(settings) if ours else None
         if there is not None:
             threads = local.threads_of(reservation.cpus_per_worker)
+            with quiet(settings.verbose):
+                there.admit()
             _init_ray(there.address, there.job(settings.runtime_env, threads), settings.verbose)
             stack.enter_context(there.used())
         elif ours and _remote(settings.address) is None:
@@ -156,6 +158,8 @@ def use_ray() -> None:
     check_ray_internals("core")
     here = not ray.is_initialized() and _remote(None) is None
     if here and (there := standing.find()) is not None and not there.misfit:
+        with quiet(0):
+            there.admit()
         _init_ray(there.address, there.job(None, 1), 0)
     elif here or local.kept() is not None:
         with quiet(0):
@@ -238,13 +242,19 @@ def _reach(address: str) -> None:
 
 
 def _check_versions(address: str) -> None:
-    """Raise ResourceError where a cluster at ``host:port`` has another Ray or Python, with which Ray does not connect.
+    """Raise ResourceError where a cluster at ``host:port`` has another Ray, Python or token than this process.
 
-    Ray itself says so for versions that are near; with others it tries for a minute, and gives no reason.
+    Ray itself says so for versions that are near; else it tries for a minute, and gives no reason.
     """
     if "://" in address or not address.rpartition(":")[2].isdecimal():
         return
-    theirs, mine = cluster_versions(address), own_versions()
+    try:
+        theirs, mine = cluster_versions(address), own_versions()
+    except PermissionError as error:
+        raise ResourceError(
+            f"The Ray cluster at {address} asks for a token, and this process has none, or another one. Set "
+            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH unless it is in ~/.ray/auth_token."
+        ) from error
     count = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
     if theirs is None or (theirs[0], theirs[1].split(".")[:count]) == (mine[0], mine[1].split(".")[:count]):
         return

@@ -26,7 +26,7 @@ import psutil
 
 from tunelight.cluster import local
 from tunelight.compat.lightning import FABRIC, flavour
-from tunelight.compat.ray import own_versions
+from tunelight.compat.ray import own_versions, use_token
 from tunelight.errors import ResourceError
 from tunelight.machine.forkserver.ready import ForkServer, possible
 from tunelight.machine.forkserver.setup_worker import may_differ, own
@@ -64,6 +64,7 @@ class Standing:
         pid, created: the process, and when it began (seconds since the epoch): its id may be another's by now.
         address: of the Ray, host:port.
         versions: of Ray and of Python. python: the interpreter.
+        token: whether it asks for Ray's token, which Ray keeps in the home folder.
     """
 
     pid: int
@@ -71,6 +72,7 @@ class Standing:
     address: str
     versions: tuple[str, str]
     python: str
+    token: bool = False
 
     @property
     def lives(self) -> bool:
@@ -87,6 +89,11 @@ class Standing:
         if self.versions != own_versions():
             return f"it has Ray {self.versions[0]} and Python {self.versions[1]}"
         return f"it runs with {self.python}" if self.python != sys.executable else ""
+
+    def admit(self) -> None:
+        """Let this process show Ray's token where it is asked for. Call it before Ray connects."""
+        if self.token:
+            use_token()
 
     def job(self, runtime_env: Mapping[str, Any] | None, threads: int) -> dict[str, Any]:
         """Return the ``runtime_env`` of a job of this process, with which its workers have its environment.
@@ -214,7 +221,8 @@ def _tell(home: Path) -> None:
     (home / _USED).touch()
     created = psutil.Process().create_time()
     address = ray.get_runtime_context().gcs_address
-    there = Standing(os.getpid(), created, address, own_versions(), sys.executable)
+    token = os.environ.get("RAY_AUTH_MODE") == "token"  # Ray has set it, if the user has not
+    there = Standing(os.getpid(), created, address, own_versions(), sys.executable, token)
     part = home / f"{_FILE}.part"
     part.write_text(json.dumps(asdict(there)))
     part.replace(home / _FILE)

@@ -260,7 +260,8 @@ def own_versions() -> tuple[str, str]:
 def cluster_versions(address: str) -> tuple[str, str] | None:
     """Return the versions of Ray and Python that the cluster at ``host:port`` was started with; None if unknown.
 
-    ``ray._raylet.GcsClient`` and the key of ``ray._common.usage.usage_lib``; 2.43.0 and 2.60.0 read each other's.
+    Raises: PermissionError where it asks for another token. ``ray._raylet.GcsClient`` and the key of
+    ``ray._common.usage.usage_lib``; 2.43.0 and 2.60.0 read each other's.
     """
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # of Cython, without types
 
@@ -268,7 +269,9 @@ def cluster_versions(address: str) -> tuple[str, str] | None:
         client = GcsClient(address=address)
         told = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=5.0))
         return str(told["ray_version"]), str(told["python_version"])
-    except Exception:  # noqa: BLE001 - it only makes an error clearer, and what differs between versions fails anyhow
+    except Exception as error:  # it only makes an error clearer, and what differs between versions fails anyhow
+        if type(error).__name__ == "AuthenticationError":
+            raise PermissionError(str(error)) from error
         return None
 
 
@@ -346,6 +349,19 @@ def _id_of_a_fork() -> bytes:
     with contextlib.suppress(ChildProcessError):  # a handler of SIGCHLD was first
         os.waitpid(pid, 0)
     return drawn
+
+
+def use_token() -> None:
+    """Turn token authentication on in this process, if there is a token; nothing for a Ray that knows none.
+
+    Ray does so for a cluster that it finds by itself, not for one whose address it is given.
+    ``ray._private.authentication.authentication_token_setup``, read in 2.60.0; it turns it on in the environment too.
+    """
+    try:
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+    except ImportError:
+        return
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def session_folder() -> str:
