@@ -145,7 +145,8 @@ def _command(name: str, command: Any) -> str:
     lines += _table("Argument", command, kinds["argument"]) + _table("Option", command, kinds["option"])
     if isinstance(command, TakesSettings):
         lines += ["`--set` takes every [setting](../settings.md), and keys of the search space.", ""]
-    lines += ["```console", (command.epilog or "").removeprefix("Example: "), "```", ""]
+    examples = re.split(" {3,}", (command.epilog or "").removeprefix("Example: "))
+    lines += ["```console", *examples, "```", ""]
     return "\n".join(lines)
 
 
