@@ -131,8 +131,8 @@ def test_the_pages_of_settings_and_commands_are_those_of_the_code():
     wanted = runpy.run_path(str(docs.ROOT / "scripts" / "reference.py"))["pages"]()
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     gone = set((docs.ROOT / "docs" / "commands").glob("*.md")) - wanted.keys()
-    assert not stale, "write them anew: python scripts/reference.py"
-    assert not gone, "no command has them any more: python scripts/reference.py"
+    assert not stale, "write them anew: make reference"
+    assert not gone, "no command has them any more: make reference"
 
 
 @pytest.mark.parametrize("name", ["run", "best"])
