@@ -16,7 +16,7 @@ UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: help setup horovod demo test test-full unit browser lint format bench bench-short matrix matrix-short docs clean distclean
+.PHONY: help setup horovod demo test test-full unit browser lint format bench bench-short matrix matrix-short docs reference clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -32,6 +32,7 @@ help:
 	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix)"
 	@echo "make matrix-short  the oldest and the newest versions only, with fewer tests"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
+	@echo "make reference  write docs/settings.md and docs/commands from the code"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
 
@@ -104,6 +105,9 @@ matrix-short: setup
 # The variable keeps a banner on the theme's future out of the output.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+reference: setup
+	$(BIN)/python scripts/reference.py
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

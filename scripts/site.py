@@ -1,6 +1,7 @@
-"""Lay the site out as the repository is: each page and file has its own path there (a hook of mkdocs).
+"""Lay the site out as the repository is: each page and file has its own path there (hooks of mkdocs).
 
-So one relative link is right in both, and none is rewritten.
+So one relative link is right in both, and none is rewritten. The home page is docs/index.md; the README, which says the
+same to those who look at the repository, is left out.
 """
 
 from __future__ import annotations
@@ -10,11 +11,22 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+HOME = "docs/index.md"
 BESIDE_DOCS = (
     *("*.md", "LICENSE", "cluster/*", "searchspaces/*", "benchmarks/README.md"),
     *("examples/*", "examples/*/*.py", "examples/*/*/*.py"),
 )
 """What the site holds beside docs/."""
+LEFT_OUT = frozenset({"README.md"})
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List the page of each command under Reference, Commands."""
+    commands = sorted(path.name for path in Path(config.docs_dir, "commands").glob("*.md") if path.stem != "README")
+    reference = next(entry["Reference"] for entry in config.nav or () if "Reference" in entry)
+    section = next(entry["Commands"] for entry in reference if "Commands" in entry)
+    section += [f"docs/commands/{name}" for name in commands]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -26,4 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         paths += sorted(path for path in root.glob(pattern) if path.is_file())
     theirs = [file for file in files if file not in ours]
     made = [File.generated(config, path.relative_to(root).as_posix(), abs_src_path=str(path)) for path in paths]
-    return Files([*theirs, *made])
+    for file in made:
+        if file.src_uri == HOME:
+            file.dest_uri = "index.html"
+    return Files([*theirs, *(file for file in made if file.src_uri not in LEFT_OUT)])

@@ -6,6 +6,7 @@ A comment right above a block says what the page leaves out, and readers do not 
 - ``<!-- with: num_samples=2, max_epochs=3 -->``: these keywords of the block's calls of `tl.run`, to make it short;
 - ``<!-- run -->``: a console block that is carried out in a shell, not only parsed;
 - ``<!-- as: lightning-cli -->``: what a YAML block is, if it is no search space;
+- ``<!-- file: sweep.yaml -->``: the block is a file of that name, in the folder where the page's code runs;
 - ``<!-- not run: why -->``.
 """
 
@@ -24,7 +25,7 @@ INDENTED = {
 """Pages whose indented lines are a block of this language; all others name the language on a fence."""
 UNTRIED = frozenset({"markdown", "text"})
 """Languages of blocks that show something; all others are tried."""
-NOTES = ("prelude", "with", "run", "as", "not run")
+NOTES = ("prelude", "with", "run", "as", "file", "not run")
 
 _NOT_OURS = {"build", "dist", "node_modules", "runs", "tunelight_runs"}
 _FENCE = re.compile(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```\s*$", re.DOTALL | re.MULTILINE)

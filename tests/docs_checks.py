@@ -17,8 +17,8 @@ from tunelight.cli import app
 
 ELSEWHERE = {"cd", "docker", "kubectl", "ray", "sbatch"}
 """Commands that are not tunelight's to know: the shell's, Ray's own, and those of clusters."""
-THEIR_OWN = {"train.py": ROOT / "tunelight" / "starter" / "train.py"}
-"""Scripts of a reader's folder: LightningCLI reads their arguments."""
+THEIR_OWN = frozenset({"sweep.py", "train.py"})
+"""Scripts of a reader's folder."""
 
 
 def check_command(line: str) -> None:

@@ -53,6 +53,13 @@ def carry_out(block: docs.Block, names: dict[str, Any]) -> None:
     exec(compile(tree, str(docs.ROOT / block.page), "exec"), names)
 
 
+def write_files(page: str) -> None:
+    """Write the blocks of a page that are files."""
+    for block in docs.blocks(page):
+        if name := block.notes.get("file"):
+            Path(name).write_text(block.text)
+
+
 def python_of(page: str) -> list[docs.Block]:
     """Return a page's Python that is to run, `python -c` of its shell lines included, in order."""
     found = []
@@ -84,9 +91,9 @@ def shape(line: str) -> str:
 
 @pytest.mark.slow
 def test_the_ten_lines_of_the_readme_print_what_stands_there(ray4: Any, empty: Path, capsys: Any) -> None:
-    program, shown = (
-        next(block for block in docs.blocks("README.md") if block.language == name) for name in ("python", "text")
-    )
+    blocks = docs.blocks("README.md")
+    at = next(index for index, block in enumerate(blocks) if block.language == "python")
+    program, shown = blocks[at : at + 2]
     carry_out(program, {"__name__": "__main__"})
     printed = {shape(line) for line in capsys.readouterr().out.splitlines()}
     missing = [
@@ -104,6 +111,7 @@ def test_the_ten_lines_of_the_readme_print_what_stands_there(ray4: Any, empty: P
 @pytest.mark.parametrize("page", PYTHON_PAGES)
 def test_the_python_of_a_page_runs(page: str, ray4: Any, warm_gangs: Any, empty: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
+    write_files(page)
     for block in python_of(page):
         try:
             carry_out(block, names)
@@ -144,9 +152,14 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
     built = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
-    assert {page.replace("README.md", "index.md").replace(".md", ".html") for page in docs.pages()} - built.keys() <= {
-        "tunelight/cli/starter/index.html"  # a template that `tunelight init` writes
+    pages = set(docs.pages()) - {
+        "README.md",  # the home page says the same
+        "docs/index.md",  # which is the home page
+        "tunelight/cli/starter/README.md",  # a template that `tunelight init` writes
     }
+    assert {page.replace("README.md", "index.md").replace(".md", ".html") for page in pages} <= built.keys()
+    assert "Is this for me?" in built["index.html"]
+    assert "docs/commands/run.html" in built["index.html"]
     for page, text in built.items():
         fetched = re.findall(
             r"<(?:script|img|iframe)[^>]*\ssrc=\"?(https?:[^\s\">]*)|<link[^>]*href=\"?(https?:[^\s\">]*)", text
