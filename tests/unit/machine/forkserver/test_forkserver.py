@@ -285,6 +285,24 @@ def test_a_server_that_finds_no_room_is_not_waited_for(tmp_path):
     assert time.monotonic() - began < setup_worker.LISTEN_S / 2
 
 
+def test_servers_end_where_memory_gets_short_and_workers_stay(server, tmp_path, monkeypatch):
+    (tmp_path / "modules" / "pressure.py").write_text(
+        "import sys; from pathlib import Path; main = sys.modules['__main__']\n"
+        "main._scarce = lambda: Path(__file__).with_name('short').exists()\n"
+    )
+    monkeypatch.setattr("tunelight.machine.forkserver.ready._FIRST", ("pressure",))
+    (tmp_path / "worker.py").write_text(WORKER)
+    command = f"exec {server.py_executable} {tmp_path / 'worker.py'} {tmp_path / 'one.json'} 30 0 > /dev/null 2>&1"
+    subprocess.run(["bash", "-c", command], timeout=30, check=True, cwd=tmp_path)
+    until((tmp_path / "one.json").exists)
+    worker = psutil.Process(json.loads((tmp_path / "one.json").read_text())["pid"])
+    both = servers(server.folder)
+    (tmp_path / "modules" / "short").touch()
+    until(lambda: not any(process.is_running() and process != worker for process in both))
+    assert worker.is_running()
+    worker.kill()
+
+
 def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path):
     server.start({})
     until(Path(server.folder, setup_worker.BASE).exists)
