@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from events import import_ray_train_lightning
 from kills import Fault, run_fault
 
 
@@ -13,6 +14,8 @@ def train_on_worker(config: dict[str, Any]) -> None:
     """Train as this rank. Runs on: each of Ray Train's workers."""
     import ray.train
     from fault_parts import build
+
+    import_ray_train_lightning()
     from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, RayTrainReportCallback, prepare_trainer
 
     trainer, model, data = build(

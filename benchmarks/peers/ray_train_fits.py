@@ -6,12 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from events import import_ray_train_lightning
 from fits import Fits, run_fits, timed
 
 
 def train_on_worker(config: dict[str, Any]) -> None:
     """Run one fit as this rank. Runs on: each of Ray Train's workers."""
     from models import build
+
+    import_ray_train_lightning()
     from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, prepare_trainer
 
     trainer, model = build(

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from events import import_ray_train_lightning
 from workload import Job, run_peer, train_one
 
 
@@ -13,6 +14,8 @@ def train_on_worker(config: dict[str, Any]) -> None:
     """Train one configuration. Runs on: each of Ray Train's workers."""
     import pytorch_lightning as pl
     import ray.train
+
+    import_ray_train_lightning()
     from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, prepare_trainer
 
     class Report(pl.Callback):
