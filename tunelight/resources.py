@@ -228,7 +228,7 @@ def check_fits(
         raise ResourceError(
             f"{who} needs {reservation}, {held:g} of the {sum(node.get('CPU', 0) for node in nodes):g} CPUs here, and "
             f"that leaves too little for preprocessing its datasets, which runs outside of trials on data_cpus="
-            f"{data_cpus:g} whole CPUs: trials would wait for data for ever. Ask for fewer workers, or for less CPUs "
+            f"{data_cpus:g} whole CPUs: trials would wait for data for ever. Ask for fewer workers, or for fewer CPUs "
             "for each, or add nodes; or say data_cpus=0 where datasets are cached and trials preprocess nothing."
         )
 
@@ -315,5 +315,5 @@ def _misfit(reservation: Reservation, nodes: Sequence[Mapping[str, float]], who:
     return (
         f"{who} needs {reservation}: {spread}together {total}. This cluster of {len(nodes)} node"
         f"{'' if len(nodes) == 1 else 's'} (the largest has {largest}) can never hold it, so nothing would "
-        "start. Ask for fewer workers, or for less CPUs or GPUs for each, or add nodes."
+        "start. Ask for fewer workers, or for fewer CPUs or GPUs for each, or add nodes."
     )

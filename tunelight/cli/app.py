@@ -9,6 +9,8 @@ import contextlib
 import errno
 import json
 import os
+import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -32,6 +34,9 @@ _USAGE: Final[Any] = typer.BadParameter.__base__
 """What a wrong flag or a missing argument raises; typer vendors click without exporting this class."""
 _AS_JSON: Final = "tunelight.json"
 _DEBUG: Final = "--debug"
+_QUOTES: Final = "'\""
+_KEYWORD: Final = re.compile(r"(?<![\w.])(?P<name>[a-z_]+)=(?P<value>True|'[^']*'|\d[\d.]*)?(?![\w(\[{'\"=])")
+"""A keyword of a Python call, alone or with a plain value."""
 
 
 class Commands(TyperGroup):
@@ -52,7 +57,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except TunelightError as error:
-            self._tell(ctx, error, str(error))
+            self._tell(ctx, error, self._in_options(str(error)))
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else BAD_INPUT) from error
         except OSError as error:  # no permission, or standard output on a full disk
             if error.errno == errno.EPIPE:
@@ -69,6 +74,20 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
+
+    def _in_options(self, message: str) -> str:
+        """Return an error's text with options of the command line in place of Python's keywords: --resume, --name x."""
+        run = self.commands["run"]
+        options = {param.name: param.opts[0] for param in run.params if param.opts[0].startswith("--")}
+        options["gpus_per_worker"] = options.pop("gpus", "--gpus")
+
+        def written(found: re.Match[str]) -> str:
+            option, value = options.get(found["name"]), found["value"]
+            if option is None:
+                return found[0]
+            return option if value in (None, "True") else f"{option} {shlex.quote(value.strip(_QUOTES))}"
+
+        return _KEYWORD.sub(written, message)
 
     def _tell(self, ctx: Any, error: Exception, message: str) -> None:
         """Print an error to standard error, and with --json also as JSON."""
@@ -147,7 +166,9 @@ def command(example: str, *, runs_code: bool = False, takes_settings: bool = Fal
         if runs_code:
             _RUNS_CODE.add(function.__name__)
         kind = TakesSettings if takes_settings else TyperCommand
-        return app.command(cls=kind, epilog=f"Example: tunelight {example}")(function)
+        summary = " ".join((function.__doc__ or "").split("\n\n")[0].split())  # Typer would cut it at 45 characters
+        short = f"{summary.partition('. ')[0].rstrip('.')}."
+        return app.command(cls=kind, short_help=short, epilog=f"Example: tunelight {example}")(function)
 
     return register
 

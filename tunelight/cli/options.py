@@ -55,6 +55,15 @@ Sets = Annotated[
 Workers = Annotated[
     str | None, typer.Option("--workers", help="Workers of a trial; 1,4 is an elastic gang of one to four.")
 ]
+Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
+Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped early.")]
+Scheduler = Annotated[str | None, typer.Option("--scheduler", help="asha, or YAML: '{name: asha, grace_period: 2}'.")]
+Searcher = Annotated[
+    str | None, typer.Option("--searcher", help="random, tpe, gp, cmaes, ..., or YAML: '{name: tpe}'.")
+]
+Metric = Annotated[str | None, typer.Option("--metric", help="The logged metric that trials are judged by.")]
+Mode = Annotated[str | None, typer.Option("--mode", help="min or max: which values of the metric are better.")]
+Gpus = Annotated[float | None, typer.Option("--gpus", help="GPUs of each worker.")]
 Format = Annotated[
     str | None,
     typer.Option(
@@ -78,6 +87,11 @@ def workers_of(text: str | None) -> Any:
         raise SettingsError(f"--workers takes a whole number, or the least and the wanted number as 1,4; not {text!r}.")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else tuple(numbers)
+
+
+def gpus_of(number: float | None) -> float | None:
+    """Return ``--gpus``, a whole number as one."""
+    return int(number) if number is not None and number.is_integer() else number
 
 
 def given(**options: Any) -> dict[str, Any]:

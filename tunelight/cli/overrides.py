@@ -34,6 +34,11 @@ def read_sets(lines: Sequence[str]) -> dict[str, Any]:
     return sets
 
 
+def parsed(**options: str | None) -> dict[str, Any]:
+    """Return the values of options that are YAML, as ``--set`` reads them; those that are None are left out."""
+    return read_sets([f"{name}={text}" for name, text in options.items() if text is not None])
+
+
 def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``sets`` if all are settings of ``tunelight.run``. Raises: SettingsError."""
     from tunelight.settings import NAMES
@@ -59,7 +64,8 @@ def load_space_and_settings(
     sets = read_sets(lines)
     for name in sets:
         if name in options:
-            raise SettingsError(f"{name} is given by --set and by --{name.replace('_', '-')}. Leave one of them out.")
+            option = "gpus" if name == "gpus_per_worker" else name.replace("_", "-")
+            raise SettingsError(f"{name} is given by --set and by --{option}. Leave one of them out.")
     space = SearchSpace.of(file)
     settings = {name: value for name, value in sets.items() if name in NAMES}
     keys = {name: value for name, value in sets.items() if name not in NAMES}

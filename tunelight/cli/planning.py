@@ -7,15 +7,24 @@ from typing import Annotated
 import typer
 
 from tunelight.cli.app import FAILED, command
-from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Workers, given, workers_of
-from tunelight.cli.overrides import load_space_and_settings, read_sets
+from tunelight.cli.options import (
+    STORAGE,
+    Epochs,
+    File,
+    Json,
+    Samples,
+    Scheduler,
+    Sets,
+    Storage,
+    Workers,
+    given,
+    workers_of,
+)
+from tunelight.cli.overrides import load_space_and_settings, parsed
 from tunelight.cli.printing import print_json, short
 from tunelight.errors import SettingsError, StorageError, unknown
 
 Cluster = Annotated[str, typer.Option("--cluster", help="Nodes x slots per node: 16x8.")]
-Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
-Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped early.")]
-Scheduler = Annotated[str | None, typer.Option("--scheduler", help="asha, or YAML: '{name: asha, grace_period: 2}'.")]
 
 
 @command("simulate digits --scheduler elastic_asha --workers 1,4 --cluster 2x8")
@@ -46,7 +55,7 @@ def simulate(
             raise StorageError(f"{error} Recorded tasks are: {', '.join(known) or 'none'}.") from error
     more = {
         **given(workers=workers_of(workers), max_epochs=max_epochs, time_budget=time_budget),
-        **_scheduler(scheduler),
+        **parsed(scheduler=scheduler),
     }
     found = run(curves, num_samples=num_samples, cluster=cluster, seed=seed, **more).asdict()
     if json:
@@ -88,7 +97,7 @@ def plan(
     for name in settings:
         if name not in takes:
             raise SettingsError(unknown("A plan does not depend on", name, takes, listed="It takes"))
-    options = {**settings, **_scheduler(scheduler)}
+    options = {**settings, **parsed(scheduler=scheduler)}
     from tunelight.simulation import plan as make
 
     made = make(
@@ -105,8 +114,3 @@ def plan(
         typer.echo(str(made))
     if not made.feasible:
         raise typer.Exit(FAILED)
-
-
-def _scheduler(text: str | None) -> dict[str, object]:
-    """Parse the YAML of --scheduler."""
-    return {} if text is None else read_sets([f"scheduler={text}"])

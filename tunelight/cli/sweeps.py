@@ -8,8 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunelight.cli.app import FAILED, INTERRUPTED, OK, command
-from tunelight.cli.options import STORAGE, File, Json, Sets, Storage, Sweep, Workers, given, workers_of
-from tunelight.cli.overrides import load_space_and_settings, read_sets, settings_of
+from tunelight.cli.options import (
+    STORAGE,
+    Epochs,
+    File,
+    Gpus,
+    Json,
+    Metric,
+    Mode,
+    Samples,
+    Scheduler,
+    Searcher,
+    Sets,
+    Storage,
+    Sweep,
+    Workers,
+    given,
+    gpus_of,
+    workers_of,
+)
+from tunelight.cli.overrides import load_space_and_settings, parsed, read_sets, settings_of
 from tunelight.cli.printing import about_sweep, print_json, print_table, shown_path, words
 from tunelight.errors import ResourceError, SettingsError
 
@@ -17,8 +35,6 @@ if TYPE_CHECKING:
     from tunelight.results import SweepResults
     from tunelight.sweep.check import Checked
 
-Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
-Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped early.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seeds configurations and trials.")]
 Address = Annotated[
     str | None, typer.Option("--address", help="A Ray cluster. Default: RAY_ADDRESS, else a local one.")
@@ -48,6 +64,7 @@ def init(
 def check(
     file: File,
     workers: Workers = None,
+    gpus: Gpus = None,
     sets: Sets = [],
     batch: Annotated[bool, typer.Option("--batch", help="Also train one batch on the gang; this starts Ray.")] = False,
     address: Address = None,
@@ -64,7 +81,9 @@ def check(
 
     with Steps(shown=not json, console=Console(stderr=True)) as steps:
         steps(f"Importing what {shown_path(Path(file))} names")
-        space, settings = load_space_and_settings(file, sets, given(workers=workers_of(workers), address=address))
+        space, settings = load_space_and_settings(
+            file, sets, given(workers=workers_of(workers), gpus_per_worker=gpus_of(gpus), address=address)
+        )
         steps("Checking the sweep")
         from tunelight.sweep.check import check as look
         from tunelight.sweep.check import dry_run
@@ -129,8 +148,13 @@ def _checked(checked: Checked) -> dict[str, Any]:
 def run(
     file: File,
     num_samples: Samples = None,
-    workers: Workers = None,
     max_epochs: Epochs = None,
+    metric: Metric = None,
+    mode: Mode = None,
+    scheduler: Scheduler = None,
+    searcher: Searcher = None,
+    workers: Workers = None,
+    gpus: Gpus = None,
     sets: Sets = [],
     name: Annotated[str | None, typer.Option("--name", help="The sweep's name. Default: made from the time.")] = None,
     storage: Annotated[Path | None, typer.Option("--storage", help="The folder of sweeps.")] = None,
@@ -141,10 +165,13 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a sweep. Options override the file. Ctrl-C ends the sweep and keeps what was reported."""
-    options = given(
+    options = parsed(scheduler=scheduler, searcher=searcher) | given(
         num_samples=num_samples,
-        workers=workers_of(workers),
         max_epochs=max_epochs,
+        metric=metric,
+        mode=mode,
+        workers=workers_of(workers),
+        gpus_per_worker=gpus_of(gpus),
         name=name,
         storage=storage,
         seed=seed,

@@ -20,7 +20,7 @@ from tunelight.simulation.actors import slots_of
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curves, SteadyCurves
-from tunelight.simulation.plans import Option, Plan, Spread, Stage
+from tunelight.simulation.plans import Option, Plan, Spread, Stage, duration
 from tunelight.simulation.result import Simulation
 from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import recorded, tasks
@@ -99,7 +99,7 @@ def plan(
     try:
         runs = [sweep.run(where, asked.workers, seed) for seed in range(seeds)]
     except ResourceError as error:
-        return replace(about, verdict=f"It cannot be done: {error}")
+        return replace(about, verdict=f"Not feasible: {error}")
     return _judged(about, sweep, runs, where, price_per_gpu_hour)
 
 
@@ -245,24 +245,19 @@ def _doublings(most: int) -> list[int]:
 
 
 def _verdict(hours: Spread, in_time: bool, deadline_s: float | None, options: Sequence[Option]) -> str:
+    both = f"about {duration(hours.p50)} (p50), {duration(hours.p90)} (p90)"
     if deadline_s is None:
-        return f"It can be done, in {hours.p50:.2f} h as a rule and {hours.p90:.2f} h where luck is bad."
-    limit = deadline_s / _HOUR
-    first = (
-        f"It is over in time: {hours.p90:.2f} h at worst, of {limit:.2f} h."
-        if in_time
-        else f"It is not over in time: it takes {hours.p50:.2f} h as a rule, {hours.p90:.2f} h where luck is bad, and "
-        f"{limit:.2f} h are allowed."
-    )
+        return f"Feasible: {both}."
+    first = f"{'Meets' if in_time else 'Misses'} the deadline of {duration(deadline_s / _HOUR)}: {both}."
     best = options[0]
     if best.in_time:
         return (
-            f"{first} The cheapest of {len(options)} ways that is: {best.workers} workers a trial on {best.nodes} "
-            f"nodes ({best.slots} slots), {best.makespan_h:.2f} h."
+            f"{first} The cheapest of {len(options)} ways to meet it: {best.workers} workers a trial on {best.nodes} "
+            f"nodes ({best.slots} slots), {duration(best.makespan_h)}."
         )
     return (
-        f"{first} None of {len(options)} ways is: the fastest, {best.workers} workers a trial on {best.nodes} nodes, "
-        f"takes {best.makespan_h:.2f} h. Ask for fewer trials or epochs, or a larger cluster."
+        f"{first} None of {len(options)} ways meets it: the fastest, {best.workers} workers a trial on {best.nodes} "
+        f"nodes, takes {duration(best.makespan_h)}. Ask for fewer trials or epochs, or a larger cluster."
     )
 
 

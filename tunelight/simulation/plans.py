@@ -104,15 +104,19 @@ def _text(plan: Plan) -> str:
 
 
 def _figures(plan: Plan) -> list[tuple[str, ...]]:
-    shown: list[tuple[str, Any, str]] = [
-        ("hours", plan.makespan_h, "{:.2f}"),
+    shown: list[tuple[str, Any, str]] = [  # without a format: a duration
+        ("duration", plan.makespan_h, ""),
         ("worker-hours held", plan.worker_hours, "{:.1f}"),
         ("idle slots", plan.idle_share, "{:.0%}"),
         ("idle at the tail", plan.tail_idle_share, "{:.0%}"),
         ("cost of what is held", plan.cost, "{:.2f}"),
         ("cost of the cluster", plan.rent, "{:.2f}"),
     ]
-    return [(name, form.format(one.p50), form.format(one.p90)) for name, one, form in shown if one is not None]
+    return [
+        (name, *((form.format(value) if form else duration(value)) for value in (one.p50, one.p90)))
+        for name, one, form in shown
+        if one is not None
+    ]
 
 
 def _options(plan: Plan) -> list[str]:
@@ -121,13 +125,20 @@ def _options(plan: Plan) -> list[str]:
             f"{one.workers}",
             f"{one.nodes}",
             f"{one.slots}",
-            f"{one.makespan_h:.2f}",
+            duration(one.makespan_h),
             "-" if one.cost is None else f"{one.cost:.2f}",
             "yes" if one.in_time else "no",
         )
         for one in plan.options[:_MOST_OPTIONS]
     ]
-    return _columns(("workers", "nodes", "slots", "hours", "cost", "in time"), rows)
+    return _columns(("workers", "nodes", "slots", "duration", "cost", "in time"), rows)
+
+
+def duration(hours: float) -> str:
+    """Return a number of hours in words: ``40 s``, ``11 min`` or ``2.5 h``."""
+    if hours * 60 < 1:
+        return f"{hours * 3600:.0f} s"
+    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.1f} h"
 
 
 def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

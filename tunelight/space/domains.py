@@ -145,7 +145,7 @@ class DomainReader:
         if value is not None and not isinstance(value, bool | Real | str):
             raise self._error(
                 path,
-                f"{value!r} is a value that is no domain. To choose from a list, write {{choice: [...]}} (in Python: "
+                f"{value!r} is not a search domain. To choose from a list, write {{choice: [...]}} (in Python: "
                 f"tl.choice([...])); to keep it fixed, {{fixed: ...}}; other domains are {', '.join(ARGUMENTS)}.",
             )
         if isinstance(value, str) and _calls(value):

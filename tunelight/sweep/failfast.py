@@ -96,7 +96,7 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
     def _missing(self) -> str:
         name = self._unseen[0]
         return (
-            f"The sweep is judged by metric {name!r}, and none of the {len(self._ended)} trials that came to their end "
+            f"The sweep is judged by metric {name!r}, and none of the {len(self._ended)} trials that ended "
             f"has reported it. The last report held {', '.join(sorted(self._reported)) or 'nothing'}."
             f"{guess(name, self._reported)} "
         )

@@ -293,7 +293,7 @@ def test_a_setting_that_is_given_twice_is_an_error(space):
         (["run", "nothing.yaml"], "nothing.yaml"),
         (["run", "space.yaml", "--workers", "two"], "--workers takes a whole number"),
         (["run", "space.yaml", "--num-samples", "0"], "num_samples must be a whole number"),
-        (["run", "space.yaml", "--resume"], "without name="),
+        (["run", "space.yaml", "--resume"], "without --name"),
         (["resume", "nothing"], "There is no sweep"),
         (["extend", "nothing"], "Nothing to extend"),
         (["reproduce", "nothing", "3"], "There is no sweep"),

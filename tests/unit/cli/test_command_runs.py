@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.cli.test_command import SPACE, call
 from tests.unit.results.test_results import ERROR, Writer
-from tunelight.cli.app import FAILED, INTERRUPTED, OK
+from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
+from tunelight.errors import SettingsError
 from tunelight.results import SweepResults
 from tunelight.sweep.reproduce import compare
 
@@ -69,6 +70,36 @@ def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
     assert seen[0][1] == {"num_samples": 5, "workers": (1, 4), "metric": "val_acc", "progress": False}
     assert seen[0][0][0].describe()["model.lr"] == 0.5
     assert seen[1][1] == {}
+
+
+def test_what_most_sweeps_set_has_an_option_of_its_own(tmp_path, monkeypatch):
+    seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
+    scheduler = "{name: asha, grace_period: 2}"
+    call("run", FILE, "--scheduler", scheduler, "--searcher", "tpe", "--metric", "acc", "--mode", "max", "--gpus", "1")
+    call("run", FILE, "--gpus", "0.5")
+    asked = {"scheduler": {"name": "asha", "grace_period": 2}, "searcher": "tpe", "metric": "acc", "mode": "max"}
+    assert seen[0][1] == {**asked, "gpus_per_worker": 1}
+    assert isinstance(seen[0][1]["gpus_per_worker"], int)
+    assert seen[1][1] == {"gpus_per_worker": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("go on with resume=True (name='my sweep').", "go on with --resume (--name 'my sweep')."),
+        ("Choose another (name='digits-2', say), leave name= out", "another (--name digits-2, say), leave --name out"),
+        ("Give max_epochs= or num_samples=20.", "Give --max-epochs or --num-samples 20."),
+        ("gpus_per_worker=1 is too many", "--gpus 1 is too many"),
+        ("with failures=tl.FailurePolicy(give_up_after=0)", "with failures=tl.FailurePolicy(give_up_after=0)"),
+        ("tl.run(workers=(1, 4)), x.name=3, a seed=='b'", "tl.run(workers=(1, 4)), x.name=3, a seed=='b'"),
+    ],
+)
+def test_errors_speak_of_options(tmp_path, monkeypatch, error, said):
+    def fail(*_: Any, **__: Any) -> None:
+        raise SettingsError(error)
+
+    monkeypatch.setattr("tunelight.sweep.run.run", fail)
+    assert said in call("run", FILE, code=BAD_INPUT).stderr
 
 
 def test_resume_and_extend_go_on_with_the_sweep_that_is_named(tmp_path, monkeypatch):

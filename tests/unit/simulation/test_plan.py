@@ -78,7 +78,7 @@ def test_a_gang_that_never_fits_is_said_in_words():
     plan = planned(workers=17)
     assert not plan.feasible
     assert plan.at_once == 0
-    assert plan.verdict.startswith("It cannot be done")
+    assert plan.verdict.startswith("Not feasible")
     assert "17 slots" in str(plan)
 
 
