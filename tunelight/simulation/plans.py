@@ -135,10 +135,10 @@ def _options(plan: Plan) -> list[str]:
 
 
 def duration(hours: float) -> str:
-    """Return a number of hours in words: ``40 s``, ``11 min`` or ``2.5 h``."""
+    """Return a number of hours in words: ``40 s``, ``11 min`` or ``2.51 h``."""
     if hours * 60 < 1:
         return f"{hours * 3600:.0f} s"
-    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.1f} h"
+    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.3g} h"
 
 
 def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
