@@ -15,6 +15,7 @@ from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import SweepState
+from tunelight.results.html import TOP, Row, sweep_html
 from tunelight.results.pareto import on_front
 from tunelight.results.trial import TrialResult
 from tunelight.settings import Mode, paired
@@ -308,7 +309,15 @@ class SweepResults:
 
     def _states(self) -> str:
         parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]
-        return f"{len(self)} trials" + (f" ({', '.join(parts)})" if parts else "")
+        trials = "1 trial" if len(self) == 1 else f"{len(self)} trials"
+        return trials + (f" ({', '.join(parts)})" if parts else "")
+
+    def _repr_html_(self) -> str:
+        """Show the sweep in a notebook."""
+        objective = None if self.metric is None else (self.metric, self.mode)
+        best = [Row(trial.id, trial.state, trial.value, trial.config) for trial in self.top(TOP)]
+        values = [trial.value for trial in self.trials]
+        return sweep_html(self.summary().splitlines()[0], objective, values, best)
 
     def __repr__(self) -> str:
         best = self._state.best

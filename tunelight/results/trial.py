@@ -17,6 +17,7 @@ from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import TrialState
 from tunelight.results.export import copy_checkpoint, export, format_of, refused
+from tunelight.results.html import short, trial_html
 from tunelight.settings import load_object, paired
 
 _PREFIX: Final = "model."
@@ -142,8 +143,12 @@ class TrialResult:
         return list(kept)[-1] if kept else None
 
     @property
+    def _objectives(self) -> tuple[tuple[str, str], ...]:
+        return paired(self._settings.get("metric"), self._settings.get("mode"))
+
+    @property
     def _mode(self) -> str:
-        return next((mode for _, mode in paired(self._settings.get("metric"), self._settings.get("mode"))), "min")
+        return next((mode for _, mode in self._objectives), "min")
 
     def load_model(
         self, model_cls: type[Any] | None = None, *, trust: bool = False, weights_only: bool = True, **kwargs: Any
@@ -294,6 +299,13 @@ class TrialResult:
             return dict(self.config)
         names = {parameter.name for parameter in taken}
         return {key: value for key, value in self.config.items() if key in names}
+
+    def _repr_html_(self) -> str:
+        """Show the trial in a notebook."""
+        metric = next((metric for metric, _ in self._objectives), None)
+        best = "" if self.value is None else f", best {metric} {short(self.value)}"
+        values = [None if metric is None else storage.metric_value(report, metric) for report in self.history]
+        return trial_html(f"Trial {self.id} {self.outcome}{best}", metric, values, self.config, self.error)
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"

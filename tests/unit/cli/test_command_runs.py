@@ -57,7 +57,7 @@ def taking(monkeypatch: pytest.MonkeyPatch, where: str, answer: Any) -> list[Any
 )
 def test_run_s_exit_code_says_how_the_sweep_went(tmp_path, monkeypatch, losses, reason, code):
     taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", *losses, reason=reason))
-    assert "Sweep digits: 1 trials" in call("run", FILE, "-q", code=code).output
+    assert "Sweep digits: 1 trial " in call("run", FILE, "-q", code=code).output
     assert call("run", FILE, code=code).output.startswith("In runs/digits. Next")  # its progress has said the rest
     about = json.loads(call("run", FILE, "--json", code=code).stdout)
     assert (about["ended"], about["best"] is not None) == (reason, bool(losses))

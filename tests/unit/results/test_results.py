@@ -151,7 +151,7 @@ def test_mode_max_takes_the_largest(tmp_path):
 def test_nothing_reported_is_an_error_that_shows_the_first_failure(written):
     written.trial(state="ERROR", error=ERROR)
     found = written.load()
-    with pytest.raises(NoResultError, match=r"'loss': 1 trials \(1 error\).*rank 1 on a: ValueError"):
+    with pytest.raises(NoResultError, match=r"'loss': 1 trial \(1 error\).*rank 1 on a: ValueError"):
         _ = found.best
     assert "No comparable result" in found.summary()
     assert "nothing reported" in repr(found)
