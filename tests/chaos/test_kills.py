@@ -76,7 +76,11 @@ def _alive() -> list[str]:
 
 
 def _tree(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return psutil.Process(process.pid).children(recursive=True)
+    """Return the driver's processes, and the workers that a server has forked for it, which are not its children."""
+    driver = psutil.Process(process.pid)
+    since = driver.create_time()
+    forked = [one for one in psutil.process_iter() if one.name().startswith("ray::") and one.create_time() > since]
+    return list({*driver.children(recursive=True), *forked})
 
 
 def _over(family: list[psutil.Process]) -> bool:

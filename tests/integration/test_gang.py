@@ -39,8 +39,8 @@ def take(warm: list[Gang]) -> Gang:
         for old in warm:
             old.close()
         warm[:] = [Gang.form(spec(), None)]
-        share_holdings()
     warm[0].heal()
+    share_holdings()  # also of workers that the last test replaced
     return warm[0]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +36,12 @@ class TorchGroup:
 
     def __init__(self) -> None:
         self._joined = False
-        self._ours: weakref.ref[Any] | None = None
-        """The gang's group. A reference would keep it connected after the training code has destroyed it."""
+        self._ours: Any = None
+        """The gang's group, kept until the end of the trial that destroys it.
+
+        Where a DDP model's reducer has the last reference, torch waits for gloo's threads without giving the GIL up,
+        which they may need to free a tensor: a deadlock. A reference of Python's frees the group without the GIL.
+        """
 
     def host(self, address: str, layout: tuple[int, ...]) -> int:
         """Do nothing: the gang's store is all that torch needs."""
@@ -57,10 +60,10 @@ class TorchGroup:
             world_size=place.world_size,
             timeout=timedelta(seconds=meeting.timeout_s or COLLECTIVE_LIMIT_S),
         )
-        self._joined, self._ours = True, weakref.ref(dist.group.WORLD)
+        self._joined, self._ours = True, dist.group.WORLD
 
     def leave(self) -> None:
-        """Destroy the group, which frees peers that wait in it."""
+        """Destroy the group. Peers that wait in it are free once ``tidy`` has let go of it, and so has the trial."""
         import torch.distributed as dist
 
         if self._joined and dist.is_initialized():
@@ -70,7 +73,8 @@ class TorchGroup:
         self._joined = False
 
     def close(self) -> None:
-        """Do nothing."""
+        """Let go of the group."""
+        self._ours = None
 
     def tidy(self) -> bool:
         """Destroy the process groups that a trial made beside the gang's; return whether the gang's own still stands.
@@ -81,6 +85,7 @@ class TorchGroup:
         from torch.distributed import distributed_c10d as c10d
 
         if not (self._joined and dist.is_initialized()):
+            self._ours = None
             return not self._joined
         groups = [group for group in c10d._world.pg_map if group is not dist.group.WORLD]
         for group in groups:
@@ -88,7 +93,9 @@ class TorchGroup:
                 dist.destroy_process_group(group)
         if groups:
             _forget_meshes()
-        return self._ours is not None and self._ours() is dist.group.WORLD
+        if self._ours is not dist.group.WORLD:
+            self._ours = None
+        return self._ours is not None
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error is gloo's or NCCL's for a lost connection."""
