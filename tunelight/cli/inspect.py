@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunelight.cli.app import command
-from tunelight.cli.options import STORAGE, Json, Storage, Sweep
+from tunelight.cli.options import STORAGE, Columns, Json, Storage, Sweep, names_of
 from tunelight.cli.printing import about_sweep, about_trial, age, print_json, print_table, shown_path, words
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
 
 
 @command("watch last")
-def watch(sweep: Sweep, storage: Storage = STORAGE) -> None:
+def watch(sweep: Sweep, columns: Columns = None, storage: Storage = STORAGE) -> None:
     """Show the live table of a sweep that another process runs, until it ends."""
     from tunelight.record import find_sweep
 
     folder = find_sweep(sweep, storage)
     from tunelight import reporting
 
-    reporting.watch(folder)
+    reporting.watch(folder, columns=names_of(columns))
 
 
 def load(sweep: str, storage: str) -> SweepResults:

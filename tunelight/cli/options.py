@@ -64,6 +64,14 @@ Searcher = Annotated[
 Metric = Annotated[str | None, typer.Option("--metric", help="The logged metric that trials are judged by.")]
 Mode = Annotated[str | None, typer.Option("--mode", help="min or max: which values of the metric are better.")]
 Gpus = Annotated[float | None, typer.Option("--gpus", help="GPUs of each worker.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="A,B,...",
+        help="Columns of the live table: hyperparameters, metrics, workers, epoch, best, time. Default: what fits.",
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option(
@@ -92,6 +100,11 @@ def workers_of(text: str | None) -> Any:
 def gpus_of(number: float | None) -> float | None:
     """Return ``--gpus``, a whole number as one."""
     return int(number) if number is not None and number.is_integer() else number
+
+
+def names_of(text: str | None) -> list[str] | None:
+    """Return the names that ``--columns`` lists."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 from tunelight.cli.app import FAILED, INTERRUPTED, OK, command
 from tunelight.cli.options import (
     STORAGE,
+    Columns,
     Epochs,
     File,
     Gpus,
@@ -25,6 +26,7 @@ from tunelight.cli.options import (
     Workers,
     given,
     gpus_of,
+    names_of,
     workers_of,
 )
 from tunelight.cli.overrides import load_space_and_settings, parsed, read_sets, settings_of
@@ -161,6 +163,7 @@ def run(
     seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the sweep --name, if there is one.")] = False,
     address: Address = None,
+    columns: Columns = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -177,7 +180,7 @@ def run(
         seed=seed,
         address=address,
         resume=resume or None,
-        progress=False if quiet or json else None,
+        progress=False if quiet or json else names_of(columns),
     )
     space, settings = load_space_and_settings(file, sets, options)
     from tunelight.sweep.run import run as start
@@ -191,11 +194,13 @@ def resume(
     sets: Sets = [],
     storage: Storage = STORAGE,
     address: Address = None,
+    columns: Columns = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Resume a sweep: trials that were cut off continue from their last checkpoint, finished ones stay."""
-    _go_on(sweep, storage, {**settings_of(read_sets(sets)), **given(address=address)}, quiet=quiet, json=json)
+    more = {**settings_of(read_sets(sets)), **given(address=address, progress=names_of(columns))}
+    _go_on(sweep, storage, more, quiet=quiet, json=json)
 
 
 @command("extend last --num-samples 100", runs_code=True)
@@ -206,6 +211,7 @@ def extend(
     sets: Sets = [],
     storage: Storage = STORAGE,
     address: Address = None,
+    columns: Columns = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -213,7 +219,7 @@ def extend(
     options = given(num_samples=num_samples, max_epochs=max_epochs)
     if not options:
         raise SettingsError("Nothing to extend. Give --num-samples (trials in all) or --max-epochs.")
-    more = {**settings_of(read_sets(sets)), **options, **given(address=address)}
+    more = {**settings_of(read_sets(sets)), **options, **given(address=address, progress=names_of(columns))}
     _go_on(sweep, storage, more, quiet=quiet, json=json)
 
 
@@ -223,7 +229,8 @@ def _go_on(sweep: str, storage: str, settings: dict[str, Any], *, quiet: bool, j
     folder = find_sweep(sweep, storage)
     from tunelight.sweep.resume import resume as go_on
 
-    _finish(go_on(folder, **{**settings, "progress": not (quiet or json)}), quiet=quiet, json=json)
+    shown = False if quiet or json else settings.get("progress", True)
+    _finish(go_on(folder, **{**settings, "progress": shown}), quiet=quiet, json=json)
 
 
 def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:

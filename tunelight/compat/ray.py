@@ -93,6 +93,7 @@ class Internal:
             yield from (f"{known}.{name}" for name in self.sets.split() if name not in mentioned)
 
 
+_ANNOUNCED: Final = "tunelight_announced"
 _CONTROLLER: Final = "ray.tune.execution.tune_controller"
 
 INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
@@ -104,6 +105,9 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray._private.worker", "_global_node"),
         Internal("ray._private.node", "Node.get_session_dir_path"),
         Internal("ray.experimental.internal_kv", "_internal_kv_get"),
+        Internal("ray.experimental.internal_kv", "_internal_kv_put", takes="namespace"),
+        Internal("ray.experimental.internal_kv", "_internal_kv_list", takes="namespace"),
+        Internal("ray.experimental.internal_kv", "_internal_kv_del", takes="namespace"),
         Internal("ray.util.client", "ray.is_connected"),
     ),
     "tune": (
@@ -248,6 +252,37 @@ def autoscaler_status() -> dict[str, Any]:
 
     status: dict[str, Any] = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
     return status
+
+
+def announce(name: str) -> None:
+    """Tell this job's driver a name, between two results of Tune's.
+
+    ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
+    """
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(f"{_job()}/{name}", b"", namespace=_ANNOUNCED)
+
+
+def announced() -> list[str]:
+    """Return what processes of this driver's job have announced since the last call.
+
+    ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
+    """
+    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_list
+
+    prefix = f"{_job()}/"
+    found = [bytes(key).decode() for key in _internal_kv_list(prefix, namespace=_ANNOUNCED)]
+    for key in found:
+        _internal_kv_del(key, namespace=_ANNOUNCED)
+    return [key.removeprefix(prefix) for key in found]
+
+
+def _job() -> str:
+    """Return the id of this process's job. Read in 2.60.0."""
+    import ray
+
+    return str(ray.get_runtime_context().get_job_id())
 
 
 def own_versions() -> tuple[str, str]:

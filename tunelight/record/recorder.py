@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,10 @@ _OWN_KEYS: Final = frozenset(
 """Keys that Tune and tunelight add to a result; the others are the user's metrics."""
 
 
+_ASK_S: Final = 0.5
+"""The shortest time between two questions for the starts whose workers have met."""
+
+
 class RecordCallback(Callback):
     """Write the record of a sweep from Tune's callbacks, and keep its live view. Runs on: driver.
 
@@ -43,6 +47,8 @@ class RecordCallback(Callback):
             last line of its record.
         scheduler: its rungs are recorded, if it has any.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
+        announced: returns the starts whose workers have met since the last call, as ``trial/report``: the trial's id,
+            and the number of the report after which it starts.
         clock: seconds since the epoch.
         sweep: facts of the sweep for readers of the record: ``metric`` and ``mode`` at least.
 
@@ -58,6 +64,7 @@ class RecordCallback(Callback):
         again: Mapping[str, bool] | None = None,
         scheduler: Any = None,
         budget_s: float | None = None,
+        announced: Callable[[], Iterable[str]] = tuple,
         clock: Callable[[], float] = time.time,
         **sweep: Any,
     ) -> None:
@@ -72,6 +79,7 @@ class RecordCallback(Callback):
         self._is_baseline = is_baseline
         self._met = 0
         self._running: dict[str, Any] = {}
+        self._announced, self._asked = announced, 0.0
         self._metrics: dict[str, Lines] = {}
         self._closed = False
         self._take_up(again or {})
@@ -142,6 +150,10 @@ class RecordCallback(Callback):
             if lines := self._metrics.pop(trial_id, None):
                 lines.close()
 
+    def setup(self, *args: Any, **info: Any) -> None:
+        """Forget what an earlier sweep of this process has left unheard. Called by Tune before the first step."""
+        self._announced()
+
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Record new trials. Called by Tune at the start of each step of its loop."""
         self._meet(trials)
@@ -151,6 +163,23 @@ class RecordCallback(Callback):
         self._meet(trials)
         for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
             self._set(paused, PAUSED)
+        self._hear()
+
+    def _hear(self) -> None:
+        """Record which trials have begun to train, where one is starting."""
+        starting = [key for key in self._running if self.state.trials[key].starting]
+        if not starting or abs(self._clock() - self._asked) < _ASK_S:
+            return
+        self._asked = self._clock()
+        for name in self._announced():
+            trial, _, number = name.rpartition("/")
+            if trial in starting and int(number) >= self._heard(trial):
+                self._write("training", trial=trial)
+
+    def _heard(self, trial_id: str) -> int:
+        """Return the number of a trial's last report."""
+        history = self.state.trials[trial_id].history
+        return int(history[-1]["training_iteration"] or 0) if history else 0
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""
@@ -205,7 +234,7 @@ class RecordCallback(Callback):
 
     def _repeats(self, trial_id: str, number: Any) -> bool:
         history = self.state.trials[trial_id].history
-        return bool(history) and number is not None and number <= (history[-1]["training_iteration"] or 0)
+        return bool(history) and number is not None and number <= self._heard(trial_id)
 
     def _write_metrics(self, trial_id: str) -> None:
         lines = self._metrics.get(trial_id)
@@ -244,9 +273,8 @@ class RecordCallback(Callback):
         self.note(f"failed and will be started again: {_head_error(trial)['message']}", trial.trial_id)
         self._set(trial.trial_id, PENDING)
         known = self.state.trials[trial.trial_id]
-        heard = known.history[-1]["training_iteration"] if known.history else 0
         try:
-            checkpoints.write_acked(heard, self.folder / known.folder, known.trained)
+            checkpoints.write_acked(self._heard(known.id), self.folder / known.folder, known.trained)
         except OSError as error:
             self.record.complain(error)
 

@@ -46,6 +46,8 @@ class TrialState:
     """How long it was RUNNING, up to ``since``."""
     since: float | None = None
     """When it was last set to RUNNING; None while it is not."""
+    training: bool = False
+    """Whether its workers have met since it was last set to RUNNING; until then it is starting."""
     trained: float = 0.0
     """How long it had trained at its last report; in a record that does not say so, how long it had been RUNNING."""
     compiled: int = 0
@@ -59,6 +61,11 @@ class TrialState:
     """(time, text) of the remarks on it for the person who runs the sweep."""
     runs: list[int] = field(default_factory=list)
     """In which of the sweep's runs it trained."""
+
+    @property
+    def starting(self) -> bool:
+        """Tell whether it is RUNNING, and its workers have not met yet."""
+        return self.state == RUNNING and not self.training
 
     @property
     def failed(self) -> bool:
@@ -161,6 +168,7 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
     trial, new, failed = state.trials[line["trial"]], line["state"], state.trials[line["trial"]].failed
     if trial.since is not None:
         trial.seconds, trial.since = trial.elapsed(line.get("at", line["time"])), None
+    trial.training = False
     if new == RUNNING:
         trial.since = line["time"]
         if state.runs and len(state.runs) - 1 not in trial.runs:
@@ -185,7 +193,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     trial.history.append(
         {**line["metrics"], "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]}
     )
-    seconds = line.get("seconds")
+    seconds, trial.training = line.get("seconds"), True
     trial.trained = trial.elapsed(line["time"]) if seconds is None else seconds
     trial.compiled = line.get("compiled", 0)
     trial.decision = line["decision"]
@@ -244,6 +252,10 @@ def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:
     state.trials[line["trial"]].gangs.append(known)
 
 
+def _apply_training(state: SweepState, line: Mapping[str, Any]) -> None:
+    state.trials[line["trial"]].training = True
+
+
 def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
     trial_id, text = line.get("trial"), masked(line["text"])
     state.notes.append((trial_id, text))
@@ -264,6 +276,7 @@ _CHANGES: Final[dict[str, Callable[[SweepState, Mapping[str, Any]], None]]] = {
     "checkpoint": _apply_checkpoint,
     "config": _apply_config,
     "gang": _apply_gang,
+    "training": _apply_training,
     "note": _apply_note,
     "end": _apply_end,
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rich.console import Console
 
-from tunelight.record import INTERRUPTED, SweepState
-from tunelight.reporting.screen import MOST_EVENTS, SweepView, rows_of, title
+from tunelight.record import SweepState
+from tunelight.reporting.screen import MOST_EVENTS, SweepView, title
+from tunelight.reporting.table import rows_of
 from tunelight.reporting.views import MAX_ROWS, View, choose_view
 from tunelight.reporting.words import (
     STYLES,
@@ -30,8 +30,8 @@ _SHARE: Final = 0.01
 """The share of the time that redraws may take: if they are slow (large terminal, slow machine), there are fewer."""
 _QUIET_S: Final = 60.0
 """How long after the last line the next one is written if nothing happens, where there is no table."""
-_EXTRA_LINES: Final = 2
-"""Lines for rungs and the best curve, beside the events."""
+_EXTRA_LINES: Final = 3
+"""Lines for rungs, the trials that are not shown and the best curve, beside the events."""
 
 
 class Display:
@@ -40,6 +40,7 @@ class Display:
     Args:
         state: returns the live view.
         total: how many trials there will be, if that is known.
+        columns: the table's columns; None chooses those for which there is room (see :func:`make_table`).
         console: where to write (None: standard output).
         clock: seconds since the epoch. timer: seconds, to measure redraws.
     """
@@ -49,6 +50,7 @@ class Display:
         state: Callable[[], SweepState],
         *,
         total: int | None = None,
+        columns: Sequence[str] | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
@@ -61,7 +63,8 @@ class Display:
         self._drawn = -math.inf
         self._pause = _SHORTEST_S
         self._said_at = clock()
-        self._recent: deque[str] = deque(maxlen=MAX_ROWS)
+        self._columns = columns
+        self._ended: set[str] = set()
         self._noted = len(state().notes)
         self._said: set[str] = set()
 
@@ -93,10 +96,10 @@ class Display:
         """Show, once, that a trial has ended."""
         state = self._get()
         trial = state.trials.get(trial_id)
-        if not self.open or trial is None or trial_id in self._recent:
+        if not self.open or trial is None or trial_id in self._ended:
             return
         self._dirty = True
-        self._recent.append(trial_id)
+        self._ended.add(trial_id)
         self.say_notes()
         if trial.error is not None:
             self.say(describe_error(trial), STYLES.get(trial.state, "red"))
@@ -105,8 +108,7 @@ class Display:
 
     def trial_goes_on(self, trial_id: str) -> None:
         """Note that an ended trial runs again, so that its next end is shown."""
-        if trial_id in self._recent:
-            self._recent.remove(trial_id)
+        self._ended.discard(trial_id)
         self._dirty = True
 
     def say_notes(self) -> None:
@@ -124,7 +126,6 @@ class Display:
         if not self.open:
             return
         state, view = self._get(), self.view
-        self._recent.extend(trial.id for trial in state.trials.values() if trial.state == INTERRUPTED and trial.history)
         try:
             self.say_notes()
             view.draw(self._screen)
@@ -143,4 +144,4 @@ class Display:
         state = self._get()
         events = max(0, min(MOST_EVENTS, room - MAX_ROWS // 2 - _EXTRA_LINES))
         rows = max(1, min(MAX_ROWS, room - events - (_EXTRA_LINES if events else 0)))
-        return SweepView(state, rows_of(state, reversed(self._recent), rows), self._clock(), self.total, events)
+        return SweepView(state, rows_of(state, rows), self._clock(), self.total, events=events, columns=self._columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray.tune import Callback
@@ -27,7 +27,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         state: the sweep's live view. The callback that keeps it (``RecordCallback``) must come before this
             one in Tune's list.
         total: how many trials the sweep will have; None takes what Tune says, if it knows.
-        progress: False shows nothing at all.
+        progress: False shows nothing at all; a list names the table's columns.
         console: where to write; None is standard output.
         steps: what was shown until now; the first thing that is shown here ends its step.
         clock: seconds since the epoch.
@@ -40,7 +40,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         state: SweepState,
         *,
         total: int | None = None,
-        progress: bool = True,
+        progress: bool | Sequence[str] = True,
         console: Console | None = None,
         steps: Steps | None = None,
         clock: Callable[[], float] = time.time,
@@ -48,7 +48,8 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         self._state, self._steps = state, steps
         self._display: Display | None = None
         if progress:
-            self._display = Display(lambda: state, total=total, console=console, clock=clock)
+            columns = None if progress is True else progress
+            self._display = Display(lambda: state, total=total, columns=columns, console=console, clock=clock)
 
     @guarded
     def setup(self, stop: Any = None, num_samples: Any = None, total_num_samples: Any = None, **info: Any) -> None:

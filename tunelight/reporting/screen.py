@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.jupyter import JupyterMixin
-from rich.table import Table
 from rich.text import Text
 
-from tunelight.record import PAUSED, RUNNING, SweepState, TrialState, metric_value
+from tunelight.record import RUNNING, VERBS, SweepState, TrialState, metric_value
 from tunelight.reporting.estimate import seconds_left
-from tunelight.reporting.words import (
-    STYLES,
-    age,
-    best_line,
-    compact,
-    counts,
-    elapsed,
-    epochs,
-    event_line,
-    last_value,
-    metric_of,
-    short_id,
-)
+from tunelight.reporting.table import make_table
+from tunelight.reporting.words import age, best_line, compact, counts, elapsed, event_line, metric_of
 
-_NARROW: Final = 76
-"""Columns below which the table leaves out what stands in other lines, too."""
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS: Final = "_.-~=+*#"
 _CURVE: Final = 40
@@ -42,21 +28,30 @@ class SweepView(JupyterMixin):
 
     Args:
         state: the sweep. shown: the table's rows. now: seconds since the epoch. total: trials there will be.
-        events: how many of the last events to show.
+        events: how many of the last events to show. columns: the table's columns; None chooses them.
     """
 
     def __init__(
-        self, state: SweepState, shown: Iterable[TrialState], now: float, total: int | None, events: int = 0
+        self,
+        state: SweepState,
+        shown: Iterable[TrialState],
+        now: float,
+        total: int | None,
+        *,
+        events: int = 0,
+        columns: Sequence[str] | None = None,
     ) -> None:
         self._state, self._shown, self._now, self._total = state, list(shown), now, total
-        self._events = events
+        self._events, self._columns = events, columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         state, width = self._state, options.max_width
         yield Text(title(state, self._now, self._total), style="italic")
         if line := rungs_line(state):
             yield Text(_cut(line, width), style="cyan")
-        yield make_table(state, self._shown, self._now, width)
+        yield make_table(state, self._shown, self._now, width, self._columns)
+        if line := others(state, self._shown):
+            yield Text(_cut(line, width), style="dim")
         yield Text(_cut(best_line(state) or f"no {metric_of(state)} reported yet", 3 * width))
         if curve := best_curve(state, min(_CURVE, width - 8), ascii_only=options.ascii_only):
             yield Text(f"  {curve}", style="cyan")
@@ -133,34 +128,12 @@ def last_events(state: SweepState, most: int) -> list[str]:
     return lines[::-1]
 
 
-def make_table(state: SweepState, shown: Iterable[TrialState], now: float, width: int = 100) -> Table:
-    """Return a table with a row for each of ``shown``, and the number of further live trials."""
-    metric, table, narrow = metric_of(state), Table(), width < _NARROW
-    table.add_column("trial", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    further = [] if narrow else state.further
-    for name in ("epoch", metric, "time") if narrow else ("workers", "epoch", metric, *further, "best", "time"):
-        table.add_column(Text(name), justify="right", no_wrap=True)
-    count = 0
-    for trial in shown:
-        count += trial.id in state.live
-        best = Text(compact(trial.value), style="bold" if state.best and state.best.trial == trial.id else "")
-        said = [compact(epochs(trial.history[-1]) if trial.history else None)]
-        said += [compact(last_value(trial, name)) for name in (metric, *further)]
-        took = elapsed(trial.elapsed(now))
-        cells = [*said, took] if narrow else [compact(trial.workers), *said, best, took]
-        table.add_row(short_id(trial.id), Text(trial.state, style=STYLES.get(trial.state, "")), *cells)
-    if len(state.live) > count:
-        table.add_row(f"+ {len(state.live) - count}", Text("more", style="dim"))
-    return table
-
-
-def rows_of(state: SweepState, recent: Iterable[str], rows: int) -> list[TrialState]:
-    """Return the trials to show: running ones, then paused ones, then those that ended last."""
-    live = sorted(state.live.values(), key=lambda trial: trial.state == PAUSED)
-    shown = live[:rows]
-    over = (state.trials[key] for key in recent if key not in state.live)
-    return [*shown, *islice(over, rows - len(shown))]
+def others(state: SweepState, shown: Iterable[TrialState]) -> str:
+    """Return how many trials are not shown, by their states; empty if all are."""
+    seen = {trial.id for trial in shown}
+    hidden = [trial for key, trial in list(state.trials.items()) if key not in seen]
+    words = Counter(VERBS.get(trial.state, trial.state.lower()) for trial in hidden)
+    return f"and {len(hidden)} more: {', '.join(f'{count} {word}' for word, count in words.items())}" if hidden else ""
 
 
 def _cut(line: str, most: int) -> str:

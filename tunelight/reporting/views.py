@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tunelight.machine.notebook import in_notebook, is_terminal
 
-MAX_ROWS: Final = 12
+MAX_ROWS: Final = 20
 _FRAME_LINES: Final = 8
 """What a screen takes beside the table's rows: title, head, rules, and a caption of up to three lines."""
 _NOTEBOOK_ROOM: Final = 24

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rich.console import Console
@@ -21,6 +21,7 @@ _GRACE_S: Final = 5.0
 def watch(
     folder: str | os.PathLike[str],
     *,
+    columns: Sequence[str] | None = None,
     console: Console | None = None,
     every_s: float = _LOOK_S,
     clock: Callable[[], float] = time.time,
@@ -33,6 +34,7 @@ def watch(
 
     Args:
         folder: the sweep's folder, storage/name. console: where to write (standard output).
+        columns: the table's columns after trial and state; None chooses those for which there is room.
         every_s: seconds between two reads of the record.
 
     Raises: StorageError if it is no sweep, or its record is damaged; KeyboardInterrupt after Ctrl-C, with the
@@ -40,7 +42,7 @@ def watch(
     """
     follower = RecordFollower(folder)
     follower.look()
-    display = Display(lambda: follower.state, console=console, clock=clock)
+    display = Display(lambda: follower.state, columns=columns, console=console, clock=clock)
     display.total = follower.state.sweep.get("num_samples")
     last, alone_since = "(watching ended)", None
     try:

@@ -9,6 +9,7 @@ from tunelight.record import (
     FINISHED,
     OUTCOMES,
     PAUSED,
+    RUNNING,
     TERMINAL,
     VERBS,
     SweepState,
@@ -18,7 +19,9 @@ from tunelight.record import (
 from tunelight.settings.dotted import flatten
 
 _MESSAGE_CHARS: Final = 300
-STYLES: Final = {name: outcome.style for name, outcome in OUTCOMES.items()}
+STARTING: Final = "STARTING"
+"""What the table says of a trial that is RUNNING and whose workers have not met yet."""
+STYLES: Final = {name: outcome.style for name, outcome in OUTCOMES.items()} | {STARTING: "dim"}
 _COUNTED: Final = {name: outcome.counted or outcome.verb for name, outcome in OUTCOMES.items()}
 
 
@@ -107,12 +110,15 @@ def summary(state: SweepState, now: float) -> str:
 
 def counts(state: SweepState, total: int | None) -> str:
     """Return how many trials are in which state."""
-    shown = [
-        f"{state.counts[key]} {word}"
-        for key, word in _COUNTED.items()
-        if word and key != FINISHED and state.counts[key]
-    ]
-    return ", ".join([done(state, total), *shown])
+    starting = sum(trial.starting for trial in list(state.live.values()))
+    numbers = {**state.counts, RUNNING: state.counts[RUNNING] - starting, FINISHED: 0}
+    shown = [f"{numbers[key]} {word}" for key, word in _COUNTED.items() if word and numbers[key]]
+    return ", ".join([done(state, total), *([f"{starting} starting"] if starting else []), *shown])
+
+
+def state_of(trial: TrialState) -> str:
+    """Return a trial's state as the table shows it."""
+    return STARTING if trial.starting else trial.state
 
 
 def done(state: SweepState, total: int | None) -> str:

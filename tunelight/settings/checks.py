@@ -67,6 +67,15 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def flag_or_names(name: str, value: Any) -> bool | tuple[str, ...]:
+    """Check True, False, or names in a list."""
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in value):
+        raise SettingsError(f"{name} must be true, false or a list of names, not {value!r}.")
+    return tuple(value)
+
+
 def mapping(name: str, value: Any) -> Mapping[str, Any]:
     """Check a dict."""
     if not isinstance(value, Mapping):

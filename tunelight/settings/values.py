@@ -197,7 +197,9 @@ class Settings:
     runtime_env: Mapping[str, Any] | None = _setting(
         None, checks.mapping, "Ray's runtime environment for the workers.", _OBJECT
     )
-    progress: bool = _setting(True, checks.flag, "Show the live table.", _FLAG)
+    progress: bool | Sequence[str] = _setting(
+        True, checks.flag_or_names, "Show the live table, with the columns of a list.", _FLAG, _array(_TEXT)
+    )
     verbose: int = _setting(
         0,
         partial(checks.whole, least=0, most=2),

@@ -17,7 +17,7 @@ from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tu
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import switch
-from tunelight.compat.ray import check_ray_internals
+from tunelight.compat.ray import announced, check_ray_internals
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SettingsError, SweepFailedError
 from tunelight.lightning.recipe import payload
@@ -102,7 +102,7 @@ def run(
     on_resize: str | Mapping[str, Any] | OnResize = UNSET,
     address: str | None = UNSET,
     runtime_env: Mapping[str, Any] | None = UNSET,
-    progress: bool = UNSET,
+    progress: bool | Sequence[str] = UNSET,
     verbose: int = UNSET,
 ) -> SweepResults:
     """Search ``search_space`` with trials that each train on a gang of workers; return the results.
@@ -160,7 +160,9 @@ def run(
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
         runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. On a remote cluster,
             the driver's working directory is sent as working_dir (None).
-        progress: show the live table (True).
+        progress: show the live table (True). A list names its columns after trial and state: hyperparameters, metrics,
+            ``workers``, ``epoch``, ``best``, ``time``; otherwise those are shown for which there is room, the
+            hyperparameters that vary most first.
         verbose: 0: only tunelight's output; 1: also that of trials and Lightning; 2: also Ray's (0).
 
     Returns: the results, also after Ctrl-C or at the end of the time budget.
@@ -179,7 +181,7 @@ def run(
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
         check_ray(settings)
-        steps = stack.enter_context(Steps(shown=settings.progress))
+        steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
         sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
         if past is None:
@@ -457,6 +459,7 @@ def _callbacks(
         workers=sweep.reservation.workers,
         scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
+        announced=announced,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
     write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed

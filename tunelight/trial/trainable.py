@@ -13,7 +13,7 @@ import ray
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
-from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
+from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION, announce
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
@@ -221,6 +221,9 @@ class GangTrainable(Trainable):
         self._gang_log.begin()
         run.start()
         trial.run = run
+        if self.spec.soft_errors:  # a driver of tunelight's listens
+            with suppress(Exception):
+                announce(f"{self.trial_id}/{trial.number}")
         return run
 
     def _gang_spec(self) -> GangSpec:

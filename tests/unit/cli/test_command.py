@@ -347,10 +347,11 @@ def test_names_of_sweeps_are_completed(runs, monkeypatch):
 def test_watch_hands_the_folder_on(runs, monkeypatch):
     from tunelight import reporting
 
-    seen: list[Path] = []
-    monkeypatch.setattr(reporting, "watch", seen.append, raising=False)
+    seen: list[Any] = []
+    monkeypatch.setattr(reporting, "watch", lambda folder, columns: seen.append((folder, columns)), raising=False)
     call("watch", "last")
-    assert seen == [runs]
+    call("watch", "last", "--columns", "lr, val_acc")
+    assert seen == [(runs, None), (runs, ["lr", "val_acc"])]
 
 
 def test_report_goes_into_the_sweep_s_folder_unless_told(runs, monkeypatch):

@@ -398,3 +398,46 @@ def test_a_trial_that_was_paused_waits_on_under_the_next_driver(sweep):
     assert again.state.trials["00000"].state == "PAUSED"
     again.close()
     assert again.state.trials["00000"].state == "INTERRUPTED"
+
+
+# When a trial begins to train
+
+
+def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(tmp_path):
+    told: list[str] = []
+
+    def announced():
+        taken = told.copy()
+        told.clear()
+        return taken
+
+    sweep = Sweep(tmp_path, announced=announced)
+    first, second = sweep.add(), sweep.add()
+    sweep.start(first)
+    sweep.start(second)
+    assert [trial.starting for trial in sweep.state.trials.values()] == [True, True]
+    told += ["00000/0", "nobody/0"]
+    sweep.step()
+    assert [trial.starting for trial in sweep.state.trials.values()] == [False, True]
+    sweep.report(second, 1, 0.5)  # a report says it as well
+    assert not sweep.state.trials["00001"].starting
+    first.status = "PAUSED"
+    sweep.step()
+    assert not sweep.state.trials["00000"].starting  # it is paused
+    replayed = read_record(tmp_path)
+    assert [trial.training for trial in replayed.trials.values()] == [False, True]
+    sweep.callback.close()
+
+
+def test_an_announcement_of_an_earlier_start_is_not_taken_for_a_later_one(tmp_path):
+    sweep = Sweep(tmp_path, announced=lambda: ["00000/0"])
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    trial.status = "PAUSED"
+    sweep.step()
+    sweep.start(trial)
+    sweep.clock.now += 10
+    sweep.step()
+    assert sweep.state.trials["00000"].starting
+    sweep.callback.close()

@@ -172,10 +172,11 @@ def test_the_table_shows_each_trial_and_the_best_so_far():
     sweep.step()
     text = sweep.read()
     row = next(line for line in text.splitlines() if "00000" in line and "RUNNING" in line)
-    assert row.replace("│", " ").split() == ["00000", "RUNNING", "2", "2", "0.5", "0.1235", "1m", "05s"]
-    assert "digits  0/20 done, 2 running  3 workers in use  1m 05s" in text
+    cells = [cell.strip() for cell in row.split("│")[1:-1]]
+    assert cells == ["00000 *", "RUNNING", "2", "2", "0.5", "0.1235", "1m 05s", "0.01235", "64", "relu"]
+    assert "digits  0/20 done, 1 starting, 1 running  3 workers in use  1m 05s" in text
     assert "best loss=0.1235 by trial 00000 at epoch 1: lr=0.01235, hidden=64, model.act=relu" in text
-    assert "│ 00001 │ RUNNING │       - │     - │" in text
+    assert "│ 00001   │ STARTING │       - │     - │    - │" in text
 
 
 def test_a_last_value_that_is_nan_is_shown_as_it_is():
@@ -186,25 +187,28 @@ def test_a_last_value_that_is_nan_is_shown_as_it_is():
     assert " nan " in sweep.read()
 
 
-def test_running_trials_come_first_then_those_that_ended_last():
-    sweep = Sweep(tty=True)
+def test_running_trials_come_first_then_the_best():
+    sweep = Sweep(tty=True, height=40)
     for i in range(30):
         sweep.start(f"{i:05d}")
         if i < 28:
+            sweep.report(f"{i:05d}", 1, 1 - i / 30)
             sweep.end(f"{i:05d}", "STOPPED")
     sweep.step(1)
-    shown = [line.replace("│", " ").split()[0] for line in sweep.read().splitlines() if "│ 000" in line]
+    text = sweep.read()
+    shown = [line.replace("│", " ").split()[0] for line in text.splitlines() if "│ 000" in line]
     assert shown == ["00028", "00029", *(f"{i:05d}" for i in range(27, 17, -1))]
+    assert "and 18 more: 18 stopped" in text
 
 
 def test_more_running_trials_than_rows_are_counted():
-    sweep = Sweep(tty=True)
+    sweep = Sweep(tty=True, height=40)
     for i in range(30):
         sweep.start(f"{i:05d}")
     sweep.step()
     text = sweep.read()
-    assert text.count("RUNNING") == MAX_ROWS
-    assert "+ 18" in text
+    assert text.count("STARTING") == MAX_ROWS
+    assert "and 10 more: 10 running" in text
 
 
 def test_a_low_terminal_gets_fewer_rows():
@@ -212,7 +216,7 @@ def test_a_low_terminal_gets_fewer_rows():
     for i in range(30):
         sweep.start(f"{i:05d}")
     sweep.step()
-    assert sweep.read().count("RUNNING") == 4
+    assert sweep.read().count("STARTING") == 4
 
 
 def count_draws(sweep: Sweep, monkeypatch: Any) -> list[float]:
@@ -286,7 +290,7 @@ def test_at_the_end_it_says_in_one_paragraph_how_it_went():
     sweep.now += 83
     sweep.callback.on_experiment_end([])
     text = sweep.read()
-    assert "│ 00004 │ INTERRUPTED │" in text
+    assert "│ 00004   │ INTERRUPTED │" in text
     last = text.splitlines()[-1]
     assert last.endswith(
         "Sweep digits ended after 1m 23s: 5 trials (1 finished, 2 stopped early, 1 failed, 1 interrupted). "

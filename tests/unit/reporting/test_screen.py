@@ -15,6 +15,7 @@ from tunelight.record import SweepState, apply
 from tunelight.reporting import display
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.screen import SweepView, best_curve, last_events, rungs_line, sparkline, workers_in_use
+from tunelight.reporting.table import rows_of
 from tunelight.reporting.words import compact, elapsed
 
 NOW = 1_000_000.0
@@ -30,24 +31,37 @@ class State:
     def line(self, kind: str, **fields: Any) -> None:
         apply(self.state, {"kind": kind, "time": self.now, **fields})
 
-    def trial(self, *losses: float, state: str = "RUNNING", seconds: float = 0.0, workers: int | None = 2) -> str:
+    def trial(
+        self,
+        *losses: float,
+        state: str = "RUNNING",
+        seconds: float = 0.0,
+        workers: int | None = 2,
+        config: Any = None,
+        epochs: bool = True,
+    ) -> str:
         """Add a trial with these reports; it took ``seconds``, or has run for so long."""
         name = f"{len(self.state.trials):05d}"
-        self.line("trial", trial=name, index=len(self.state.trials), config={"lr": 0.5}, folder=f"trial_{name}")
+        self.line(
+            "trial", trial=name, index=len(self.state.trials), config=config or {"lr": 0.5}, folder=f"trial_{name}"
+        )
         begun = self.now - seconds
         apply(self.state, {"kind": "state", "time": begun, "trial": name, "state": "RUNNING"})
         for number, loss in enumerate(losses, start=1):
             self.line(
                 "report", trial=name, metrics={"loss": loss}, decision="CONTINUE", workers=workers,
-                training_iteration=number, epoch=number - 1, timestamp=self.now,
+                training_iteration=number, epoch=number - 1 if epochs else None, timestamp=self.now,
             )  # fmt: skip
         if state != "RUNNING":
             self.line("state", trial=name, state=state)
         return name
 
-    def show(self, width: int = 100, total: int | None = 20, events: int = 0, **console: Any) -> str:
+    def show(
+        self, width: int = 100, total: int | None = 20, events: int = 0, columns: Any = None, **console: Any
+    ) -> str:
         stream = io.StringIO()
-        shown = SweepView(self.state, list(self.state.trials.values()), self.now, total, events)
+        rows = rows_of(self.state, 12)
+        shown = SweepView(self.state, rows, self.now, total, events=events, columns=columns)
         Console(file=stream, width=width, force_terminal=True, color_system=None, **console).print(shown)
         return stream.getvalue()
 
@@ -75,11 +89,93 @@ def test_no_line_is_longer_than_the_terminal_is_wide(sweep: State, width: int) -
         assert len(line) <= width
 
 
+def head_of(shown: str) -> list[str]:
+    """Return the columns of the table that is shown."""
+    head = next(line for line in shown.splitlines() if "trial" in line and "state" in line)
+    return head.replace("┃", " ").split()
+
+
+def rows(shown: str) -> list[list[str]]:
+    """Return the cells of the table that is shown."""
+    lines = [line for line in shown.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
 def test_a_narrow_terminal_gets_fewer_columns(sweep: State) -> None:
-    head = next(line for line in sweep.show(60).splitlines() if "trial" in line and "state" in line)
-    assert head.replace("┃", " ").split() == ["trial", "state", "epoch", "loss", "time"]
-    row = next(line for line in sweep.show(60).splitlines() if "RUNNING" in line)
-    assert row.replace("│", " ").split() == ["00000", "RUNNING", "4", "0.3", "1m", "05s"]
+    assert head_of(sweep.show(60)) == ["trial", "state", "epoch", "loss", "best", "time", "lr"]
+    assert rows(sweep.show(60))[0] == ["00000 *", "RUNNING", "4", "0.3", "0.3", "1m 05s", "0.5"]
+    assert head_of(sweep.show(46)) == ["trial", "state", "epoch", "loss", "time"]
+    assert head_of(sweep.show(100)) == ["trial", "state", "workers", "epoch", "loss", "best", "time", "lr"]
+
+
+def test_hyperparameters_that_vary_most_are_shown_first() -> None:
+    made = State(workers=2)
+    for number in range(6):
+        config = {"model": {"lr": 0.1 * number, "width": 64}, "data": {"batch_size": 32 * (number % 2)}}
+        made.trial(0.5, state="FINISHED", config=config)
+    assert head_of(made.show(72)) == ["trial", "state", "epoch", "loss", "best", "time", "lr", "batch_size"]
+    assert head_of(made.show(100))[-3:] == ["lr", "batch_size", "width"]
+
+
+def test_hyperparameters_that_end_in_the_same_word_have_their_whole_names() -> None:
+    made = State()
+    made.trial(0.5, config={"gen": {"lr": 0.1}, "disc": {"lr": 0.2}, "gen.width": 3})
+    assert head_of(made.show(100))[-3:] == ["gen.lr", "disc.lr", "width"]
+
+
+def test_the_columns_may_be_chosen() -> None:
+    made = State()
+    made.trial(0.5, state="FINISHED", config={"model": {"lr": 0.1, "width": 64}})
+    shown = made.show(80, columns=["width", "epoch", "model.lr", "val_acc", "best"])
+    assert head_of(shown) == ["trial", "state", "width", "epoch", "lr", "val_acc", "best"]
+    assert rows(shown) == [["00000 *", "FINISHED", "64", "1", "0.1", "-", "0.5"]]
+
+
+def test_reports_are_counted_where_no_trial_says_its_epoch() -> None:
+    made = State()
+    made.trial(0.5, 0.4, epochs=False)
+    assert "report" in head_of(made.show())
+    assert rows(made.show())[0][3] == "2"
+
+
+def test_a_trial_is_starting_until_its_workers_have_met() -> None:
+    made = State()
+    name = made.trial()
+    assert rows(made.show())[0][1] == "STARTING"
+    assert "0/20 done, 1 starting  " in made.show()
+    made.line("training", trial=name)
+    assert rows(made.show())[0][1] == "RUNNING"
+    assert "0/20 done, 1 running  " in made.show()
+    made.line("state", trial=name, state="PAUSED")
+    made.line("state", trial=name, state="RUNNING")
+    assert rows(made.show())[0][1] == "STARTING"
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_many_trials_the_running_ones_and_the_best_are_shown_and_the_others_counted(mode: str) -> None:
+    made = State(mode=mode)
+    for number in range(56):
+        made.trial(number / 56, state="STOPPED" if number % 2 else "FINISHED")
+    made.trial(5.0 if mode == "max" else -5.0, state="ERROR")
+    for _ in range(3):
+        made.trial(0.5)
+    shown = made.show()
+    best = range(9) if mode == "min" else range(55, 46, -1)
+    assert [row[0].removesuffix(" *") for row in rows(shown)] == [
+        *(f"{number:05d}" for number in (57, 58, 59)), *(f"{number:05d}" for number in best),
+    ]  # fmt: skip
+    assert rows(shown)[3][0].endswith(" *")
+    assert "and 48 more: " in shown
+    assert "1 failed" in next(line for line in shown.splitlines() if "more" in line)
+
+
+def test_running_trials_have_at_least_half_of_the_rows() -> None:
+    made = State()
+    for _ in range(20):
+        made.trial(0.5, state="FINISHED")
+    for _ in range(20):
+        made.trial(0.5)
+    assert [row[1] for row in rows(made.show())] == ["RUNNING"] * 6 + ["FINISHED"] * 6
 
 
 def test_without_colours_no_colour_is_written(sweep: State, monkeypatch: Any) -> None:
@@ -93,7 +189,7 @@ def test_without_colours_no_colour_is_written(sweep: State, monkeypatch: Any) ->
 def test_a_terminal_of_ascii_gets_ascii(sweep: State) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     Console(file=stream, width=80, force_terminal=True, color_system=None).print(
-        SweepView(sweep.state, list(sweep.state.trials.values()), NOW, 20, 4)
+        SweepView(sweep.state, list(sweep.state.trials.values()), NOW, 20, events=4)
     )
     stream.flush()
     text = stream.buffer.getvalue().decode("ascii")

@@ -1,0 +1,159 @@
+"""The table of trials in the live view: which trials, and the columns for which there is room."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from tunelight.record import PAUSED, SweepState, TrialState
+from tunelight.reporting.words import STYLES, compact, elapsed, epochs, last_value, metric_of, short_id, state_of
+from tunelight.settings.dotted import flatten
+
+MOST_ENDED: Final = 10
+"""How many ended trials the table has at most: the best ones."""
+_SAMPLE: Final = 200
+"""How many of the latest trials are looked at to see which hyperparameters vary."""
+_EDGE: Final = 3
+"""What a column takes beside its text."""
+_BEST: Final = " *"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, and a trial's text in it."""
+
+    name: str
+    text: Callable[[TrialState], str]
+    right: bool = True
+
+    def width(self, shown: Iterable[TrialState]) -> int:
+        """Return how many characters of a line it takes."""
+        return max([len(self.name), *(len(self.text(trial)) for trial in shown)]) + _EDGE
+
+
+def rows_of(state: SweepState, rows: int) -> list[TrialState]:
+    """Return the trials to show in ``rows`` rows: running ones, then paused ones, then the best that have ended.
+
+    Where not all can be shown, running trials have at least half of the rows.
+    """
+    live = sorted(state.live.values(), key=lambda trial: trial.state == PAUSED)
+    over = [trial for trial in list(state.trials.values()) if trial.id not in state.live and trial.moves]
+    best = min(MOST_ENDED, len(over), max(rows - len(live), rows // 2))
+    return [*live[: rows - best], *heapq.nsmallest(best, over, key=lambda trial: _rank(state, trial))]
+
+
+def _rank(state: SweepState, trial: TrialState) -> tuple[bool, bool, float, int]:
+    """Return by what trials are sorted, the best first; failed ones, and those without a value, come last."""
+    value = trial.value or 0.0
+    return trial.failed, trial.value is None, -value if state.mode == "max" else value, trial.index
+
+
+def make_table(
+    state: SweepState, shown: Sequence[TrialState], now: float, width: int = 100, columns: Sequence[str] | None = None
+) -> Table:
+    """Return a table of trials, with as many columns as fit into ``width`` characters.
+
+    ``columns`` names those that follow the trial and its state: ``workers``, ``epoch`` or ``report``, ``best``,
+    ``time``, metrics and hyperparameters. Otherwise they are chosen: the hyperparameters that vary most come first.
+    """
+    table = Table()
+    best = state.best.trial if state.best else None
+    chosen = _chosen(state, shown, now, width, columns)
+    for column in chosen:
+        table.add_column(Text(column.name), justify="right" if column.right else "left", no_wrap=True)
+    for trial in shown:
+        cells = [Text(column.text(trial)) for column in chosen]
+        word = state_of(trial)
+        cells[1].stylize(STYLES.get(word, STYLES.get(trial.state, "")))
+        table.add_row(*cells, style="bold" if trial.id == best else "")
+    return table
+
+
+def _chosen(
+    state: SweepState, shown: Sequence[TrialState], now: float, width: int, wanted: Sequence[str] | None
+) -> list[Column]:
+    """Return the columns for which there is room, in the order in which they are shown."""
+    metric = metric_of(state)
+    best = state.best.trial if state.best else None
+    configs = {trial.id: flatten(trial.config) for trial in shown}
+    keys = _varying(state, configs)
+    known = {
+        "trial": Column("trial", lambda trial: short_id(trial.id) + (_BEST if trial.id == best else ""), right=False),
+        "state": Column("state", state_of, right=False),
+        "workers": Column("workers", lambda trial: compact(trial.workers)),
+        _count(shown): Column(_count(shown), _done),
+        **{name: _metric(name) for name in (metric, *state.further)},
+        "best": Column("best", lambda trial: compact(trial.value)),
+        "time": Column("time", lambda trial: elapsed(trial.elapsed(now))),
+    }
+    params = {key: _param(name, key, configs) for key, name in _short_names(keys).items()}
+    if wanted is not None:
+        named = {column.name: column for column in params.values()} | params
+        order = [known.get(name) or named.get(name) or _metric(name) for name in wanted]
+        return _fitting([known["trial"], known["state"], *order], [], shown, width)
+    first, rest = list(params.values())[:2], list(params.values())[2:]
+    sizes = {trial.workers for trial in shown if trial.workers is not None}
+    workers = [known.pop("workers")]
+    optional = [known["best"], *first, *(known[name] for name in state.further), *(workers if len(sizes) > 1 else [])]
+    optional += [*rest, *workers]
+    essential = [known[name] for name in ("trial", "state", _count(shown), metric, "time")]
+    fitting = _fitting(essential, optional, shown, width)
+    order = [*list(known.values())[:2], *workers, *list(known.values())[2:], *params.values()]
+    return [column for column in order if column in fitting]
+
+
+def _fitting(
+    essential: Sequence[Column], optional: Iterable[Column], shown: Sequence[TrialState], width: int
+) -> list[Column]:
+    """Return the columns that fit beside each other, the important ones first; at least trial and state."""
+    left = width - 1
+    found = []
+    for number, column in enumerate([*essential, *optional]):
+        left -= column.width(shown)
+        if left < 0 and number >= 2:
+            left += column.width(shown)
+            continue
+        found.append(column)
+    return found
+
+
+def _varying(state: SweepState, configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the hyperparameters, those of which trials have most values first; those that are the same last."""
+    latest = [flatten(trial.config) for trial in list(state.trials.values())[-_SAMPLE:]]
+    seen: dict[str, set[str]] = {}
+    for config in [*latest, *configs.values()]:
+        for key, value in config.items():
+            seen.setdefault(key, set()).add(repr(value))
+    return sorted(seen, key=lambda key: -len(seen[key]))
+
+
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return each key's last part, or the whole key where another one ends in the same."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: short if last.count(short) == 1 else key for key, short in zip(keys, last, strict=True)}
+
+
+def _param(name: str, key: str, configs: Mapping[str, Mapping[str, Any]]) -> Column:
+    return Column(name, lambda trial: compact(configs[trial.id].get(key)))
+
+
+def _metric(name: str) -> Column:
+    return Column(name, lambda trial: compact(last_value(trial, name)))
+
+
+def _count(shown: Iterable[TrialState]) -> str:
+    """Return what is counted: epochs, or reports where none says its epoch."""
+    last = [trial.history[-1] for trial in shown if trial.history]
+    return "report" if last and all(epochs(report) is None for report in last) else "epoch"
+
+
+def _done(trial: TrialState) -> str:
+    if not trial.history:
+        return compact(None)
+    count = epochs(trial.history[-1])
+    return compact(len(trial.history) if count is None else count)
