@@ -117,7 +117,7 @@ def reserve(
     words = dict(resources_per_trial or {})
     for word in words:
         if word not in _WORDS:
-            raise SettingsError(unknown("resources_per_trial has no word", word, _WORDS))
+            raise SettingsError(unknown("resources_per_trial has no key", word, _WORDS))
     words = {word: _amount(word, value) for word, value in words.items() if value is not None}
     if words.get("gpu") and not (words.get("extra_gpu") or gpus_per_worker):
         raise SettingsError(

@@ -39,6 +39,9 @@ _KEYWORD: Final = re.compile(r"(?<![\w.])(?P<name>[a-z_]+)=(?P<value>True|'[^']*
 """A keyword of a Python call, alone or with a plain value."""
 
 
+_PLACE: Final = re.compile(r"\S+:\d+:\d+: ")
+
+
 class Commands(TyperGroup):
     """The group of commands, which turns errors into a message and an exit code."""
 
@@ -57,7 +60,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except TunelightError as error:
-            self._tell(ctx, error, self._in_options(str(error)))
+            self._tell(ctx, error, self._in_options(ctx, str(error)))
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else BAD_INPUT) from error
         except OSError as error:  # no permission, or standard output on a full disk
             if error.errno == errno.EPIPE:
@@ -75,10 +78,16 @@ class Commands(TyperGroup):
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
 
-    def _in_options(self, message: str) -> str:
-        """Return an error's text with options of the command line in place of Python's keywords: --resume, --name x."""
-        run = self.commands["run"]
-        options = {param.name: param.opts[0] for param in run.params if param.opts[0].startswith("--")}
+    def _in_options(self, ctx: Any, message: str) -> str:
+        """Return an error's text with options of the command line in place of Python's keywords: --resume, --name x.
+
+        An error in a file, which begins with its place, stays as it is.
+        """
+        if _PLACE.match(message):
+            return message
+        commands = [self.commands[name] for name in ("run", ctx.invoked_subcommand) if name in self.commands]
+        params = [param for command in commands for param in command.params]
+        options = {param.name: param.opts[0] for param in params if param.opts[0].startswith("--")}
         options["gpus_per_worker"] = options.pop("gpus", "--gpus")
 
         def written(found: re.Match[str]) -> str:
@@ -87,7 +96,8 @@ class Commands(TyperGroup):
                 return found[0]
             return option if value in (None, "True") else f"{option} {shlex.quote(value.strip(_QUOTES))}"
 
-        return _KEYWORD.sub(written, message)
+        first, space, rest = message.partition(" ")  # "num_samples must be ..."
+        return _KEYWORD.sub(written, f"{options.get(first, first)}{space}{rest}")
 
     def _tell(self, ctx: Any, error: Exception, message: str) -> None:
         """Print an error to standard error, and with --json also as JSON."""

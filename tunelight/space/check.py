@@ -26,8 +26,8 @@ def check_settings(space: SearchSpace, settings: Settings) -> None:
             )
     if settings.resume and settings.name is None:
         raise SettingsError(
-            "resume= is given without name=, so which sweep is to go on is not known. Give the sweep a name in "
-            "its first call already: name='digits', resume=True starts it, and goes on with it ever after."
+            "resume= is given without name=, which says which sweep to resume. Give both from the first call on, "
+            "name='digits', resume=True for example: the first call starts the sweep, and later ones resume it."
         )
     if settings.metric is None:
         raise SettingsError(

@@ -55,7 +55,7 @@ def read_value(text: str) -> Any:
 class YamlFile:
     """A YAML file's ``data``, and the position of each of its keys.
 
-    Raises: SpaceError, if it cannot be read, is no valid YAML, or holds a key twice.
+    Raises: SpaceError, if it cannot be read, is not valid YAML, or holds a key twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +65,7 @@ class YamlFile:
         try:
             loader = Loader(text)
         except yaml.YAMLError as error:
-            raise SpaceError(f"{path}: this is no valid YAML: {_line(error)}") from error
+            raise SpaceError(f"{path}: this is not valid YAML: {_line(error)}") from error
         try:
             node = loader.get_single_node()
             if node is not None:
@@ -76,9 +76,9 @@ class YamlFile:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             what = " ".join(part for part in (error.context, error.problem) if part)
-            raise SpaceError(f"{path}:{_place(mark)}: this is no valid YAML: {what}.") from error
+            raise SpaceError(f"{path}:{_place(mark)}: this is not valid YAML: {what}.") from error
         except (yaml.YAMLError, RecursionError) as error:
-            raise SpaceError(f"{path}: this is no valid YAML: {_line(error)}") from error
+            raise SpaceError(f"{path}: this is not valid YAML: {_line(error)}") from error
         except _UNREADABLE as error:
             raise SpaceError(f"{path}: a value is not what its tag says, or too long to be read: {error}.") from error
         finally:

@@ -157,7 +157,7 @@ class SearchSpace:
                 configuration, Optuna's distributions by name, ConfigSpace's serialized dict, Ray Tune's param_space.
             format: which of these it is.
 
-        Raises: SpaceError, which names what tunelight has no word for.
+        Raises: SpaceError, which names what tunelight has no equivalent of.
         """
         domains, told = read_format(given, format)
         return cls(domains, **told)
@@ -167,7 +167,7 @@ class SearchSpace:
 
         Domains, conditions and constraints are told, for W&B the metric too, and no other setting. Optuna and
         ConfigSpace know no nesting: there all keys are dotted.
-        Raises: SpaceError, which names what that program has no word for.
+        Raises: SpaceError, which names what that program has no equivalent of.
         """
         described = Described(
             {key: described_entry(key, domain) for key, domain in self.domains.items()},

@@ -157,7 +157,8 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
     Raises: SpaceError, SettingsError, ImportPathError, with the place of each mistake.
     """
     if not isinstance(file.data, Mapping):
-        raise SpaceError(f"{file.where(())}A search space file holds `space:` and settings, not {file.data!r}.")
+        what = "nothing" if file.data is None else repr(file.data)
+        raise SpaceError(f"{file.where(())}A search space file holds `space:` and settings; this one holds {what}.")
     _refuse_another_s(file)
     try:
         read = SpaceFile.model_validate(dict(file.data))
@@ -199,7 +200,7 @@ def _told(file: YamlFile, kind: str, keys: tuple[int | str, ...], cause: Any) ->
         wrong = [key for key in value if f"{key!r}" in str(cause.error)] if isinstance(value, Mapping) else []
         return type(cause.error)(f"{file.where((name, *map(str, wrong[:1])))}{cause.error}")
     if kind == "missing":
-        return SpaceError(f"{file.where(())}The file holds no `{name}:`, under which the domains stand.")
+        return SpaceError(f"{file.where(())}The file has no `{name}:`, which maps keys to domains.")
     value = file.data.get(keys[0], file.data.get(name))
     if isinstance(value, Mapping) and set(value) & set(ARGUMENTS):
         return SpaceError(f"{where}{name}: a domain must stand under `space:`, not beside it.")

@@ -292,7 +292,7 @@ def test_a_setting_that_is_given_twice_is_an_error(space):
     [
         (["run", "nothing.yaml"], "nothing.yaml"),
         (["run", "space.yaml", "--workers", "two"], "--workers takes a whole number"),
-        (["run", "space.yaml", "--num-samples", "0"], "num_samples must be a whole number"),
+        (["run", "space.yaml", "--num-samples", "0"], "--num-samples must be a whole number"),
         (["run", "space.yaml", "--resume"], "without --name"),
         (["resume", "nothing"], "There is no sweep"),
         (["extend", "nothing"], "Nothing to extend"),

@@ -97,7 +97,7 @@ def test_a_table_is_as_wide_as_its_reader(runs, monkeypatch):
         ("searcher: tep", "There is no searcher 'tep'. Did you mean 'tpe'?"),
         ("runtime_env: {env_var: {A: b}}", "no 'env_var'. Did you mean 'env_vars'?"),
         ("runtime_env: {env_vars: 3}", "Ray does not take this runtime_env"),
-        ("resources_per_trial: {cpus: 1}", "has no word 'cpus'. Did you mean 'cpu'?"),
+        ("resources_per_trial: {cpus: 1}", "has no key 'cpus'. Did you mean 'cpu'?"),
         ("datasets: {train: {parquet: nowhere}}", "'train' is to be read from"),
     ],
 )

@@ -130,7 +130,7 @@ def test_the_schema_accepts_whatever_is_described():
         ("space: {a: 1}\nnum_sample: 3", "2:1", "there is no key 'num_sample'. Did you mean 'num_samples'"),
         ("space: {a: 1}\ncheckpoints: {keep: 1, evry: 2}", "2:24", "checkpoints has no 'evry'. Did you mean 'every'"),
         ("space: {a: 1, a: 2}", "1:15", "the key 'a' is there twice"),
-        ("space:\n  a: {choice: [1}", "2:17", "this is no valid YAML"),
+        ("space:\n  a: {choice: [1}", "2:17", "this is not valid YAML"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_line_and_column(write, text, place, message):

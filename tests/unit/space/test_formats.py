@@ -312,22 +312,22 @@ def test_a_condition_of_configspace_that_excludes_is_one_that_lists_the_others()
 @pytest.mark.parametrize(
     ("name", "description", "message"),
     [
-        ("wandb", {"ordinal": [1, 2]}, "W&B has no word for ordinal. Make it a choice"),
-        ("wandb", {"lograndint": [1, 9]}, "W&B has no word for lograndint"),
-        ("wandb", {"qrandint": [2, 8, 2]}, "W&B has no word for qrandint"),
-        ("wandb", {"uniform": [0, 1], "around": 0.5}, "W&B has no word for around"),
-        ("wandb", {"grid": [1, 2]}, "W&B has no word for a grid beside what is drawn"),
-        ("optuna", {"ordinal": [1, 2]}, "Optuna has no word for ordinal"),
-        ("optuna", {"grid": [1, 2]}, "Optuna has no word for grid_search"),
-        ("optuna", {"randn": []}, "Optuna has no word for randn"),
-        ("optuna", {"qloguniform": [1, 2, 0.5]}, "Optuna has no word for qloguniform"),
-        ("optuna", {"choice": [[1], 2]}, r"Optuna has no word for the choice \[1\]"),
-        ("optuna", {"uniform": [0, 1], "around": 0.5}, "Optuna has no word for around"),
-        ("configspace", {"quniform": [0, 1, 0.5]}, "ConfigSpace has no word for quniform"),
-        ("configspace", {"grid": [1]}, "ConfigSpace has no word for grid_search"),
-        ("configspace", {"randint": [0, 9], "around": 3}, "ConfigSpace has no word for around of randint"),
-        ("ray", {"ordinal": [1, 2]}, "Ray Tune has no word for ordinal"),
-        ("ray", {"uniform": [0, 1], "around": 0.5}, "Ray Tune has no word for around"),
+        ("wandb", {"ordinal": [1, 2]}, "W&B has no equivalent of ordinal. Make it a choice"),
+        ("wandb", {"lograndint": [1, 9]}, "W&B has no equivalent of lograndint"),
+        ("wandb", {"qrandint": [2, 8, 2]}, "W&B has no equivalent of qrandint"),
+        ("wandb", {"uniform": [0, 1], "around": 0.5}, "W&B has no equivalent of around"),
+        ("wandb", {"grid": [1, 2]}, "W&B has no equivalent of a grid beside what is drawn"),
+        ("optuna", {"ordinal": [1, 2]}, "Optuna has no equivalent of ordinal"),
+        ("optuna", {"grid": [1, 2]}, "Optuna has no equivalent of grid_search"),
+        ("optuna", {"randn": []}, "Optuna has no equivalent of randn"),
+        ("optuna", {"qloguniform": [1, 2, 0.5]}, "Optuna has no equivalent of qloguniform"),
+        ("optuna", {"choice": [[1], 2]}, r"Optuna has no equivalent of the choice \[1\]"),
+        ("optuna", {"uniform": [0, 1], "around": 0.5}, "Optuna has no equivalent of around"),
+        ("configspace", {"quniform": [0, 1, 0.5]}, "ConfigSpace has no equivalent of quniform"),
+        ("configspace", {"grid": [1]}, "ConfigSpace has no equivalent of grid_search"),
+        ("configspace", {"randint": [0, 9], "around": 3}, "ConfigSpace has no equivalent of around of randint"),
+        ("ray", {"ordinal": [1, 2]}, "Ray Tune has no equivalent of ordinal"),
+        ("ray", {"uniform": [0, 1], "around": 0.5}, "Ray Tune has no equivalent of around"),
     ],
 )
 def test_what_a_format_has_no_word_for_is_named(name, description, message):
@@ -339,11 +339,11 @@ def test_conditions_and_constraints_are_refused_by_all_but_configspace():
     conditional = tl.SearchSpace({"a": tune.choice([1, 2]), "b": {"fixed": 1, "when": {"a": 1}}})
     bound = tl.SearchSpace({"a": tune.choice([1, 2])}, require="a * a < 3")
     for name in ("wandb", "optuna", "ray"):
-        with pytest.raises(SpaceError, match=r"b: .* has no word for its condition"):
+        with pytest.raises(SpaceError, match=r"b: .* has no equivalent of its condition"):
             conditional.to_format(name)
-        with pytest.raises(SpaceError, match=r"require: .* has no word for the constraint 'a \* a < 3'"):
+        with pytest.raises(SpaceError, match=r"require: .* has no equivalent of the constraint 'a \* a < 3'"):
             bound.to_format(name)
-    with pytest.raises(SpaceError, match=r"require: ConfigSpace has no word for 'a \* a < 3'"):
+    with pytest.raises(SpaceError, match=r"require: ConfigSpace has no equivalent of 'a \* a < 3'"):
         bound.to_format("configspace")
 
 

@@ -44,7 +44,7 @@ def write(tmp_path: Path) -> Write:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("space: {a\0b: 1}", "no valid YAML"),
+        ("space: {a\0b: 1}", "not valid YAML"),
         ("space: {a: !!int three}", "not what its tag says"),
         ("space: {a: !!bool 7}", "not what its tag says"),
         ("space: {a: !!timestamp soon}", "not what its tag says"),

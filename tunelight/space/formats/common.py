@@ -57,12 +57,12 @@ def described_entry(key: str, domain: Any) -> Entry:
 
 def refuse(program: str, key: str, what: str, instead: str = "") -> SpaceError:
     """Return the error for something that another program does not support."""
-    return SpaceError(f"{key}: {program} has no word for {what}.{f' {instead}' if instead else ''}")
+    return SpaceError(f"{key}: {program} has no equivalent of {what}.{f' {instead}' if instead else ''}")
 
 
 def unreadable(program: str, key: str, what: str, valid: str) -> SpaceError:
     """Return the error for something of another program that tunelight does not support."""
-    return SpaceError(f"{key}: tunelight has no word for {program}'s {what}. It reads: {valid}.")
+    return SpaceError(f"{key}: tunelight has no equivalent of {program}'s {what}. It reads: {valid}.")
 
 
 def refuse_constraints(program: str, space: Described) -> None:

@@ -38,7 +38,7 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     for key in given:
         if key not in (*read_keys, *_OF_OTHERS):
             raise SpaceError(
-                f"tunelight has no word for the key {key!r} of a {_WANDB} sweep.{guess(key, read_keys)} It reads: "
+                f"tunelight does not read the key {key!r} of a {_WANDB} sweep.{guess(key, read_keys)} It reads: "
                 f"{', '.join(read_keys)}; and leaves out {', '.join(_OF_OTHERS)}."
             )
     parameters = given.get("parameters")

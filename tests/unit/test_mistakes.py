@@ -1,0 +1,165 @@
+"""Forty mistakes that people make, in Python, in YAML and on the command line, and what each is told.
+
+None starts Ray, and none is answered by a traceback of tunelight's insides or a bare TypeError. ``python -m
+tests.unit.test_mistakes`` prints them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import tunelight as tl
+from tests.unit.cli.test_command_runs import swept
+from tunelight.cli import app
+from tunelight.cli.app import BAD_INPUT
+from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.errors import TunelightError
+
+SPACE: dict[str, Any] = {"model.lr": tl.loguniform(1e-4, 1e-1)}
+GOOD: dict[str, Any] = {"model": DigitsClassifier, "data": DigitsData, "metric": "val_acc", "mode": "max"}
+LINES = "space: {model.lr: 0.1}\nmodel: tunelight.digits:DigitsClassifier\nmetric: val_acc\nmode: max\n"
+
+
+def train(config: dict[str, Any]) -> None: ...
+
+
+def run(space: Any = SPACE, **settings: Any) -> Callable[[], Any]:
+    return lambda: tl.run(space, **{**GOOD, **settings})
+
+
+IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
+    "a keyword that is not one": (run(num_sample=3), "no num_sample=. Did you mean 'num_samples'?"),
+    "Ray Tune's word": (run(resources_per_trial={"cpus": 2}), "'cpus'. Did you mean 'cpu'?"),
+    "a metric without a mode": (lambda: tl.run(SPACE, model=DigitsClassifier, metric="a", mode="maximum"), "'max'"),
+    "no metric": (lambda: tl.run(SPACE, model=DigitsClassifier), "No metric is given"),
+    "an empty space": (run({}), "The search space is empty. Give it one domain or more"),
+    "a list for a space": (run([1, 2]), "a dict of domains, the path of a YAML file"),
+    "bounds the wrong way round": (run({"model.lr": tl.uniform(2, 1)}), "must be below its upper one, not 2 and 1"),
+    "a log domain from zero": (lambda: tl.loguniform(0, 1), "more than 0, not 0. Give the values, not"),
+    "a choice of nothing": (run({"model.lr": tl.choice([])}), "a list of one value or more, not []"),
+    "a key that the model does not take": (run({"model.lrr": 0.1}), "'lrr'. Did you mean 'lr'?"),
+    "a key without an owner": (run({"modle.lr": 0.1}), "Did you mean 'model'?"),
+    "no workers": (run(workers=0), "workers must be a whole number of 1 or more, not 0"),
+    "workers as text": (run(workers="two"), "workers must be a whole number of 1 or more, not 'two'"),
+    "a negative number of trials": (run(num_samples=-1), "num_samples must be a whole number of 1 or more, not -1"),
+    "a scheduler that is not one": (run(scheduler="ahsa"), "There is no scheduler 'ahsa'. Did you mean 'asha'?"),
+    "a searcher that is not one": (run(searcher="optunaa"), "There is no searcher 'optunaa'"),
+    "a backend that is not one": (run(backend="dpp"), "'dpp'. Did you mean 'ddp'?"),
+    "a model that is an object": (run(model=DigitsClassifier()), "Give the class; its arguments come from"),
+    "a train function and a model": (run(train=train), "Both train and model= are given"),
+    "a train function without an argument": (lambda: tl.run(SPACE, train=lambda: None, metric="a"), "train(config)"),
+    "a path that does not import": (run(model="tunelight.digits:DigitClassifier"), "mean 'DigitsClassifier'?"),
+    "a time that is not one": (run(time_budget="2 hrs"), "such as '90s', '30m', '2h'"),
+    "a strategy for the Trainer": (run(trainer_args={"strategy": "ddp"}), "Leave it out, and say backend='ddp'"),
+    "results of no sweep": (lambda: tl.SweepResults.load("nowhere"), "Give the folder of one sweep"),
+    "a sweep to resume that is not there": (lambda: tl.resume("nowhere"), "is no sweep: it holds no record.jsonl"),
+    "a checkpoint policy that is not one": (run(checkpoints={"keeps": 1}), "has no 'keeps'. Did you mean 'keep'?"),
+}  # fmt: skip
+
+IN_YAML: dict[str, tuple[str, str]] = {
+    "a setting that is not one": (
+        LINES + "num_trials: 3\n",
+        "there is no key 'num_trials'. Here that is num_s",
+    ),
+    "a value of the wrong type": (LINES + "num_samples: many\n", "space.yaml:5:1: num_samples must be a whole number"),
+    "a tab": ("space:\n\tmodel.lr: 0.1\n", "space.yaml:2:1: this is not valid YAML"),
+    "a key twice": (LINES + "mode: min\n", "space.yaml:5:1: the key 'mode' is there twice, first in line 4"),
+    "a domain that is not one": (
+        LINES.replace("0.1", "{logunifrom: [0.001, 0.1]}"),
+        "Did you mean 'loguniform'?",
+    ),
+    "a domain with too few numbers": (
+        LINES.replace("0.1", "{uniform: [0.1]}"),
+        "takes 2 arguments (lower, upper), not 1",
+    ),
+    "no space": ("model: tunelight.digits:DigitsClassifier\nmetric: val_acc\nmode: max\n", "The file has no `space:`"),
+    "an empty file": ("", "A search space file holds `space:` and settings; this one holds nothing."),
+    "a module that is not there": (LINES.replace("tunelight.digits", "my_model"), "there is no module 'my_model'"),
+}
+
+ON_THE_COMMAND_LINE: dict[str, tuple[str, str]] = {
+    "a command that is not one": ("rnu space.yaml", "No such command 'rnu'. Did you mean 'run'?"),
+    "an option that is not one": ("run space.yaml --num-sample 3", "--num-samples"),
+    "a setting as an option": ("run space.yaml --max-concurrent 3", "--set max_concurrent="),
+    "a file that is not there": ("run spaec.yaml", "Did you mean 'space.yaml'?"),
+    "a --set without a value": ("run space.yaml --set model.lr", "NAME=VALUE"),
+    "a --set of what is no key": ("run space.yaml --set model.lrr=0.1", "Did you mean 'lr'?"),
+    "workers as text": ("run space.yaml --workers two", "--workers takes a whole number"),
+    "a number of trials below one": ("run space.yaml -n 0", "--num-samples must be a whole number of 1 or more, not 0"),
+    "a sweep that is not there": ("show nothing", "There are: digits; or say 'last'"),
+    "a trial that is not there": ("show last 99", "has no trial '99'. It has: 00000"),
+    "--resume without a name": ("run space.yaml --resume", "--resume is given without --name"),
+    "a format that is not one": ("export last best.txt", "Use one of .yaml, .yml, .json, .py, or say --format"),
+}
+
+
+def said_in_python(mistake: str) -> str:
+    """Make the mistake; return what it is told."""
+    with pytest.raises((TunelightError, ValueError, TypeError)) as caught:
+        IN_PYTHON[mistake][0]()
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def said_by(line: str) -> str:
+    """Return what the command line says, which ends with the code for bad input."""
+    done = CliRunner().invoke(app, shlex.split(line))
+    assert done.exit_code == BAD_INPUT, (done.exit_code, done.output, done.exception)
+    assert isinstance(done.exception, SystemExit), done.exception
+    return done.stderr
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("mistake", IN_PYTHON)
+def test_in_python(mistake: str) -> None:
+    said = said_in_python(mistake)
+    assert not said.startswith("TypeError"), said
+    assert IN_PYTHON[mistake][1] in said
+
+
+@pytest.mark.parametrize("mistake", IN_YAML)
+def test_in_yaml(mistake: str) -> None:
+    Path("space.yaml").write_text(IN_YAML[mistake][0])
+    said = said_by("check space.yaml")
+    assert "Traceback" not in said
+    assert IN_YAML[mistake][1] in said
+
+
+@pytest.mark.parametrize("mistake", ON_THE_COMMAND_LINE)
+def test_on_the_command_line(mistake: str) -> None:
+    swept(Path("tunelight_runs"), 0.5)
+    Path("space.yaml").write_text(LINES)
+    said = said_by(ON_THE_COMMAND_LINE[mistake][0])
+    assert "Traceback" not in said
+    assert ON_THE_COMMAND_LINE[mistake][1] in said
+
+
+def _print_all() -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for mistake in IN_PYTHON:
+            sys.stdout.write(f"[{mistake}]\n{said_in_python(mistake)}\n")
+        for mistake, (text, _) in IN_YAML.items():
+            Path("space.yaml").write_text(text)
+            sys.stdout.write(f"[YAML: {mistake}]\n{said_by('check space.yaml')}")
+        swept(Path("tunelight_runs"), 0.5)
+        Path("space.yaml").write_text(LINES)
+        for mistake, (line, _) in ON_THE_COMMAND_LINE.items():
+            sys.stdout.write(f"[tunelight {line}: {mistake}]\n{said_by(line)}")
+
+
+if __name__ == "__main__":
+    os.environ["COLUMNS"] = "120"
+    _print_all()
