@@ -20,6 +20,7 @@ import tunelight as tl
 from tests import flavours
 from tests.integration.test_strategies import Small, data, trainer
 from tests.integration.training import Line, LineData
+from tests.processes import family
 from tunelight import errors
 from tunelight.compat.lightning import pl
 from tunelight.lightning.remote import driver
@@ -167,19 +168,19 @@ def _workers(family: list[psutil.Process]) -> list[psutil.Process]:
 def test_a_driver_that_is_interrupted_or_killed_leaves_no_worker(tmp_path: Path, strategy: str, sent: int) -> None:
     script, log = tmp_path / "script.py", tmp_path / "log.txt"
     script.write_text(flavours.written(SCRIPT).replace("STRATEGY", strategy))
-    family: list[psutil.Process] = []
+    members: list[psutil.Process] = []
     with log.open("w") as out:
         process = subprocess.Popen([sys.executable, str(script)], stdout=out, stderr=out, cwd=tmp_path)
     try:
         _wait(lambda: "[1] TRAINING" in log.read_text() or process.poll() is not None, 60, "training to begin")
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(_workers(family)) == 2, log.read_text()
+        members = family(process.pid)
+        assert len(_workers(members)) == 2, log.read_text()
         process.send_signal(sent)
-        _wait(lambda: not _workers(family), 10, "the workers to end")
+        _wait(lambda: not _workers(members), 10, "the workers to end")
         process.wait(20)
     finally:
         process.kill()
         process.wait()
-        for one in family:  # Ray's own agents notice a killed driver after a minute only
+        for one in members:  # Ray's own agents notice a killed driver after a minute only
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()

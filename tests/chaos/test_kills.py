@@ -16,6 +16,7 @@ import pytest
 
 import tunelight as tl
 from tests.integration.training import plain
+from tests.processes import family
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,14 +76,6 @@ def _alive() -> list[str]:
     return [line for line in lines if "ray" in line]
 
 
-def _tree(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the driver's processes, and the workers that a server has forked for it, which are not its children."""
-    driver = psutil.Process(process.pid)
-    since = driver.create_time()
-    forked = [one for one in psutil.process_iter() if one.name().startswith("ray::") and one.create_time() > since]
-    return list({*driver.children(recursive=True), *forked})
-
-
 def _over(family: list[psutil.Process]) -> bool:
     """Tell whether all have ended; who inherited them may not have collected them yet."""
     return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
@@ -102,7 +95,7 @@ def _start(tmp_path: Path, **how: Any) -> subprocess.Popen[str]:
 
 def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp_path: Path) -> None:
     process = _start(tmp_path)
-    family = _tree(process)
+    members = family(process.pid)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=40)
     stopping, ended = output.find("Stopping:"), output.find("Sweep s ended")
@@ -115,41 +108,41 @@ def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp
     assert int(trials) >= 1
     assert has_best == "True"
     assert "Traceback" not in output
-    _wait(lambda: _over(family), 20, "all processes to end")
+    _wait(lambda: _over(members), 20, "all processes to end")
 
 
 @pytest.mark.slow
 def test_a_signal_to_the_whole_process_group_ends_the_driver_soon_with_the_true_reason(tmp_path: Path) -> None:
     process = _start(tmp_path, start_new_session=True)
-    family = _tree(process)
+    members = family(process.pid)
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGTERM)
     output, _ = process.communicate(timeout=40)
     assert time.monotonic() - began < 10
     assert "SIGTERM has ended Ray together with the sweep" in output
     assert process.returncode == 128 + signal.SIGTERM
-    _wait(lambda: _over(family), 20, "all processes to end")
+    _wait(lambda: _over(members), 20, "all processes to end")
     assert tl.SweepResults.load(tmp_path / "s").best.history
 
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     process = _start(tmp_path)
-    family = _tree(process)
+    members = family(process.pid)
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
     process.communicate(timeout=40)
     assert time.monotonic() - began < 15
-    _wait(lambda: _over(family), 20, "all processes to end")
+    _wait(lambda: _over(members), 20, "all processes to end")
     assert tl.SweepResults.load(tmp_path / "s").best.history
 
 
 @pytest.mark.slow
 def test_a_killed_driver_leaves_no_worker_and_its_record_reads(tmp_path: Path) -> None:
     process = _start(tmp_path)
-    workers = [member for member in _tree(process) if "ray::" in " ".join(member.cmdline())]
+    workers = [member for member in family(process.pid) if "ray::" in " ".join(member.cmdline())]
     workers = [member for member in workers if "Agent" not in " ".join(member.cmdline())]  # Ray ends those in time
     assert len(workers) >= 3  # two ranks and their head
     process.kill()

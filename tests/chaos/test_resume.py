@@ -16,6 +16,7 @@ import pytest
 from ray.tune.experiment import Trial
 
 import tunelight as tl
+from tests.processes import family
 from tunelight.cluster.gcs_watch import EXIT_CODE
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher
@@ -130,14 +131,14 @@ def test_a_killed_driver_is_resumed_by_the_same_command_and_a_second_one_is_refu
         assert second.returncode == 1
         assert f"is run by another driver already: process {first.pid} on " in output
         assert "Started a local Ray" not in output
-        family = [member for member in psutil.Process(first.pid).children(recursive=True) if trains(member)]
+        members = [member for member in family(first.pid) if trains(member)]
     finally:
         first.kill()
         first.communicate(timeout=40)
     assert [trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials] == ["FINISHED", "RUNNING"]
     resume(tmp_path)
     assert told(tmp_path / "s") == uninterrupted()
-    wait(lambda: over(family), "workers and heads of the killed driver to end", 30)
+    wait(lambda: over(members), "workers and heads of the killed driver to end", 30)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.cluster.runtime_env import for_workers, refuse_local
 from tunelight.compat.lightning import FABRIC, flavour
-from tunelight.compat.ray import LOCAL_RAY, setup_worker
+from tunelight.compat.ray import LOCAL_RAY, is_client, setup_worker
 from tunelight.errors import SettingsError
 from tunelight.machine.forkserver.ready import OTHER_PYTHON, SETUP_WORKER, ForkServer, possible
 
@@ -215,9 +215,11 @@ def threads_of(cpus: float) -> int:
 
 
 def _alone() -> bool:
-    """Tell whether all nodes of the cluster are on this machine."""
+    """Tell whether all nodes of the cluster are on this machine, and so is this process."""
     import ray
 
+    if is_client():
+        return False
     here = ray.util.get_node_ip_address()
     return {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]} == {here}
 

@@ -1,0 +1,13 @@
+"""Processes of a driver that runs in another process."""
+
+from __future__ import annotations
+
+import psutil
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Return a driver's processes: its children, and the workers that a server has forked for it."""
+    driver = psutil.Process(pid)
+    since = driver.create_time()
+    forked = [one for one in psutil.process_iter() if one.name().startswith("ray::") and one.create_time() > since]
+    return list({*driver.children(recursive=True), *forked})
