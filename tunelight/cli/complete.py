@@ -99,10 +99,10 @@ def settings(incomplete: str) -> list[str]:
     """Complete NAME= of a setting, with its value where there are few."""
     from tunelight.settings import SETTINGS
 
-    found = []
+    few = {"scheduler": SCHEDULERS, "searcher": SEARCHERS, "mode": ("min", "max")}
+    found: list[str] = []
     for name, setting in SETTINGS.items():
-        values = setting.json.get("enum", ())
-        values = {"scheduler": SCHEDULERS, "searcher": SEARCHERS, "mode": ("min", "max")}.get(name, values)
+        values: Iterable[Any] = few.get(name) or setting.json.get("enum") or ()
         found += [f"{name}={value}" for value in values] or [f"{name}="]
     return _starting(found, incomplete)
 

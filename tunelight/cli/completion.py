@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import typer
-from typer.completion import get_completion_script
+from typer.completion import get_completion_script  # type: ignore[attr-defined]  # as its own commands import it
 
 from tunelight.cli import complete
 from tunelight.cli.app import command

@@ -44,7 +44,6 @@ def ls(
     where: Annotated[
         str | None,
         typer.Argument(
-            metavar="FOLDER_OR_NAME",
             help="The folder of sweeps, or its URL; or a pattern of names in --storage: 'digits-*'.",
         ),
     ] = None,
@@ -65,7 +64,12 @@ def ls(
     ] = None,
     tags: Annotated[
         list[str],
-        typer.Option("--tag", help="Only sweeps with this tag. Repeatable: with all.", autocompletion=complete.tags),
+        typer.Option(
+            "--tag",
+            metavar="TAG",
+            help="Only sweeps with this tag. Repeatable: with all.",
+            autocompletion=complete.tags,
+        ),
     ] = [],
     storage: Storage = STORAGE,
     json: Json = False,

@@ -24,7 +24,7 @@ def rm(
         typer.Option(
             "--checkpoints",
             help="Delete only checkpoints, and keep record and logs. Those of the best trial stay, and those of trials "
-            "that `tunelight resume` would continue.",
+            "that a resumed sweep would continue.",
         ),
     ] = False,
     every: Annotated[
@@ -41,6 +41,7 @@ def rm(
     """
     from tunelight.record import find_sweep, locked
     from tunelight.record.upkeep import check_deletable
+    from tunelight.stores import shown
 
     if every and not checkpoints:
         raise SettingsError("--all says which checkpoints to delete. Give --checkpoints too, or leave --all out.")
@@ -61,7 +62,8 @@ def rm(
         agreed = bool(one.size) and (yes or _asked(one.question, json))
         if agreed:
             one.carry_out()
-        done.append({"sweep": folder.name, "folder": folder, "deleted": agreed, "bytes": one.size if agreed else 0})
+        freed = one.size if agreed else 0
+        done.append({"sweep": folder.name, "folder": shown(folder), "deleted": agreed, "bytes": freed})
         if not json:
             typer.echo(one.outcome if agreed else f"Kept sweep {folder.name}." if one.size else one.nothing)
     if json:

@@ -57,7 +57,7 @@ def tag(
 ) -> None:
     """Add tags to a sweep or a trial, also while it runs, or remove some; without any, print its tags.
 
-    Of a sweep, the tags of its trials are printed, too. `tunelight ls --tag` lists the sweeps with a tag.
+    Of a sweep, the tags of its trials are printed, too. `tunelight ls --tag TAG` lists the sweeps that have it.
     """
     from tunelight.record import Notes
 

@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_written_or_read_is_an_error(tmp_path):
 
 def test_what_people_on_two_machines_write_on_a_sweep_in_a_store_is_read_on_both(storage, machine):
     def folder() -> Path:
-        return storage() / "s"
+        return Path(storage(), "s")
 
     folder().mkdir(parents=True)
     (folder() / "sweep.yaml").write_text("metric: loss\n")
