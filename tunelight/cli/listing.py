@@ -12,12 +12,13 @@ from tunelight.cli import complete
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Json, Storage
 from tunelight.cli.printing import about_sweep, age, print_json, print_table
-from tunelight.errors import SettingsError, StorageError, unknown
+from tunelight.errors import SettingsError, StorageError, first_of, unknown
 
 if TYPE_CHECKING:
     from tunelight.record import Found
 
 _STATES: Final = ("running", "finished", "interrupted", "cut-off", "time-budget", "gave-up", "unreadable")
+_MOST_NAMES: Final = 8
 _PATTERN: Final = frozenset("*?[")
 _NONE: Final = "Give the folder of sweeps (storage= of the sweep)"
 
@@ -114,6 +115,9 @@ def _found(where: str | None, storage: str) -> tuple[str, list[Found]]:
     if pattern is None:
         return place, found
     fitting = [one for one in found if fnmatchcase(one.folder.name, pattern)]
+    if not fitting and _PATTERN & set(pattern):
+        names = first_of([one.folder.name for one in found], _MOST_NAMES) or "none"
+        raise StorageError(f"No sweep in {place} has a name like {pattern!r}. There are: {names}.")
     if not fitting:
         raise StorageError(
             f"There is no folder {where}, and no sweep in {place} has such a name. {_NONE}, or a pattern of names: "

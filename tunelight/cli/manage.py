@@ -39,13 +39,13 @@ def rm(
     A sweep that is running is not deleted, nor is a folder that is no sweep. Links in a sweep's folder are deleted, but
     not what they point to.
     """
-    from tunelight.record import find_sweep, locked
+    from tunelight.record import locked
     from tunelight.record.upkeep import check_deletable
     from tunelight.stores import shown
 
     if every and not checkpoints:
         raise SettingsError("--all says which checkpoints to delete. Give --checkpoints too, or leave --all out.")
-    folders = list(dict.fromkeys(find_sweep(sweep, storage) for sweep in sweeps))
+    folders = list(dict.fromkeys(_folder(sweep, storage) for sweep in sweeps))
     for folder in folders:  # before the first is deleted
         if not checkpoints:
             check_deletable(folder)
@@ -68,6 +68,14 @@ def rm(
             typer.echo(one.outcome if agreed else f"Kept sweep {folder.name}." if one.size else one.nothing)
     if json:
         print_json(done)
+
+
+def _folder(sweep: str, storage: str) -> Path:
+    """Return the folder of a sweep, by a path that stays valid while what is in it is deleted. Raises: StorageError."""
+    from tunelight.record import find_sweep
+
+    found = find_sweep(sweep, storage)
+    return found.resolve() if ".." in found.parts else found
 
 
 def _asked(question: str, json: bool) -> bool:
@@ -164,10 +172,10 @@ def mv(
     A sweep that is running is not renamed, nor is another one of that name replaced. Of a searcher with study_storage,
     the study in that database keeps its name; a resumed sweep writes one of the new name there.
     """
-    from tunelight.record import find_sweep, read_sweep_file
+    from tunelight.record import read_sweep_file
     from tunelight.record.upkeep import rename_sweep, started_from
 
-    folder = find_sweep(sweep, storage)
+    folder = _folder(sweep, storage)
     starts = started_from(folder)
     target = rename_sweep(folder, name)
     notes = []

@@ -121,7 +121,8 @@ def test_an_absolute_pattern(runs):
     [
         (["--sort", "nam"], "There is no order 'nam'. Did you mean 'name'?"),
         (["--state", "finnished"], "Did you mean 'finished'?"),
-        (["nothing-*"], "no sweep in tunelight_runs has such a name"),
+        (["nothing-*"], "No sweep in tunelight_runs has a name like 'nothing-*'. There are: cut,"),
+        (["nothing"], "no sweep in tunelight_runs has such a name"),
         (["gone/x"], "There is no folder gone/x"),
         (["gone/x*"], "There is no folder gone."),
         (["--storage", "gone"], "There is no folder gone."),

@@ -98,6 +98,13 @@ def test_rm_takes_several_and_deletes_none_if_one_cannot_be(runs):
     assert list(runs.iterdir()) == []
 
 
+def test_a_sweep_that_is_named_through_a_folder_in_it_is_deleted_whole(runs):
+    call("rm", "tunelight_runs/a/trial_00000/..", "a", "--yes")
+    assert [path.name for path in runs.iterdir()] == ["b"]
+    call("mv", "tunelight_runs/b/trial_00000/..", "c")
+    assert [path.name for path in runs.iterdir()] == ["c"]
+
+
 def test_rm_refuses_a_folder_that_is_no_sweep(runs, tmp_path):
     (tmp_path / "thesis").mkdir()
     assert "There is no sweep 'thesis'" in call("rm", "thesis", "--yes", code=BAD_INPUT).stderr
