@@ -41,7 +41,7 @@ class SweepResults:
         self.folder = Path(folder).absolute()
         self._settings = {**state.sweep, **settings}
         self._state = self.record = state
-        """The recorded state: also where and when each trial was trained, and what the sweep itself remarked (``notes``)."""
+        """The recorded state: also where and when each trial was trained, and the remarks of the sweep itself."""
         self._notes = Notes(self.folder)
         now = state.updated or 0.0
         self.trials = [
