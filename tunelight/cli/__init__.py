@@ -7,12 +7,16 @@ from tunelight.cli.app import app, main
 # The order of these imports is that of the commands in `tunelight --help`.
 # isort: off
 from tunelight.cli import sweeps
+from tunelight.cli import listing
 from tunelight.cli import inspect
+from tunelight.cli import notes
+from tunelight.cli import manage
 from tunelight.cli import best
 from tunelight.cli import figures
 from tunelight.cli import planning
 from tunelight.cli import doctor
 from tunelight.cli import standing
+from tunelight.cli import completion
 # isort: on
 
 __all__ = ["app", "main"]

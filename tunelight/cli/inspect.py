@@ -1,61 +1,30 @@
-"""ls, show, watch: list sweeps, and show one."""
+"""show, watch: show a sweep."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunelight.cli import complete
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Columns, Json, Storage, Sweep, names_of
-from tunelight.cli.printing import about_sweep, about_trial, age, print_json, print_table, shown_path, words
+from tunelight.cli.printing import about_sweep, about_trial, print_json, print_table, shown_path, when, words
 
 if TYPE_CHECKING:
+    from tunelight.record import Note
     from tunelight.results import SweepResults, TrialResult
 
 _LAST_REPORTS = 10
 
 
-@command("ls runs")
-def ls(
-    storage: Annotated[str, typer.Argument(help="The folder of sweeps, or its URL.")] = STORAGE,
-    json: Json = False,
-) -> None:
-    """List the sweeps in a folder, newest first."""
-    from tunelight.errors import StorageError
-    from tunelight.record import is_folder, list_sweeps
-    from tunelight.results import SweepResults
-    from tunelight.stores import shown
-
-    if storage != STORAGE and not is_folder(storage):
-        raise StorageError(f"There is no folder {storage}. Give the folder of sweeps (storage= of the sweep).")
-    rows: list[dict[str, Any]] = []
-    for found in list_sweeps(storage):
-        row: dict[str, Any] = {"sweep": found.folder.name, "folder": shown(found.folder), "written": found.written}
-        try:
-            rows.append(row | about_sweep(SweepResults.load(found.folder)))
-        except StorageError as error:  # one that cannot be read must not hide the others
-            rows.append(row | {"error": str(error)})
-    if json:
-        print_json(rows)
-    elif not rows:
-        typer.echo(f"No sweeps in {storage}. Give the folder of sweeps (storage= of the sweep).")
-    else:
-        print_table(["sweep", "trials", "state", "metric", "best", "written"], [_line(row) for row in rows])
-
-
-def _line(row: dict[str, Any]) -> list[Any]:
-    if "error" in row:
-        return [row["sweep"], None, "unreadable", None, None, age(row["written"])]
-    state = row["ended"] or ("running" if row["running"] else "cut off")
-    best = row["best"]["value"] if row["best"] else None
-    return [row["sweep"], row["trials"], state, row["metric"], best, age(row["written"])]
-
-
 @command("show last --top 10      tunelight show last 5")
 def show(
     sweep: Sweep,
-    trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
+    trial: Annotated[
+        str | None, typer.Argument(help="A trial's id or number, or 'best'.", autocompletion=complete.trials)
+    ] = None,
     top: Annotated[int | None, typer.Option("--top", help="Show only the best TOP trials.", min=1)] = None,
     storage: Storage = STORAGE,
     json: Json = False,
@@ -73,7 +42,11 @@ def show(
     typer.echo(results.summary())
     if not (about["ended"] or about["running"]):
         typer.echo(f"It was cut off: no process runs it. To resume: tunelight resume {shown_path(results.folder)}")
+    if results.tags:
+        typer.echo(f"Tags: {', '.join(results.tags)}")
+    _echo_notes(results.notes)
     further = [metric for metric, _ in results.objectives[1:]]
+    tagged = any(one.tags for one in trials)
     rows = [
         (
             one.id,
@@ -82,11 +55,20 @@ def show(
             *results.further(one).values(),
             len(one.history),
             f"{one.seconds:.0f}s",
+            *([", ".join(one.tags) or None] if tagged else []),
             words(one.config),
         )
         for one in trials
     ]
-    print_table(["trial", "state", results.metric or "metric", *further, "reports", "time", "configuration"], rows)
+    tags = ["tags"] if tagged else []
+    columns = ["trial", "state", results.metric or "metric", *further, "reports", "time", *tags, "configuration"]
+    print_table(columns, rows)
+
+
+def _echo_notes(notes: Iterable[Note]) -> None:
+    for note in notes:
+        on = "" if note.trial is None else f" on trial {note.trial}"
+        typer.echo(f"Note{on} ({when(note.time)}): {note.text}")
 
 
 def _show_trial(trial: TrialResult, json: bool) -> None:
@@ -97,6 +79,10 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
     for name in ("trial", "state", "value", "seconds", "seed", "checkpoint"):
         typer.echo(f"{name:<11} {about[name] if about[name] is not None else '-'}")
     typer.echo(f"{'config':<11} {words(trial.config)}")
+    if trial.tags:
+        typer.echo(f"{'tags':<11} {', '.join(trial.tags)}")
+    for note in trial.notes:
+        typer.echo(f"{'note':<11} {note.text} ({when(note.time)})")
     for run in trial.runs:
         git = run.get("git") or {}
         commit = f"  at {git['commit'][:12]}{' with changes' if git.get('dirty') else ''}" if git.get("commit") else ""

@@ -1,46 +1,42 @@
-"""Options and arguments that several commands share, and their shell completion."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tunelight.cli import complete
 from tunelight.errors import SettingsError
-
-
-def _sweep_names(incomplete: str) -> list[str]:
-    """Complete the name of a sweep."""
-    from tunelight.record import list_sweeps
-
-    return [name for name in ("last", *(sweep.folder.name for sweep in list_sweeps())) if name.startswith(incomplete)]
-
-
-def _files(incomplete: str) -> list[str]:
-    """Complete the path of a YAML file."""
-    return [str(path) for path in sorted(Path().glob(f"{incomplete}*.y*ml"))]
-
-
-def _formats() -> list[str]:
-    from tunelight.results import FORMATS
-
-    return list(FORMATS)
-
 
 Storage = Annotated[str, typer.Option("--storage", help="The folder of sweeps, or its URL.")]
 STORAGE = "tunelight_runs"
 
 Sweep = Annotated[
     str,
-    typer.Argument(help="A sweep's folder or URL, its name in --storage, or 'last'.", autocompletion=_sweep_names),
+    typer.Argument(help="A sweep's folder or URL, its name in --storage, or 'last'.", autocompletion=complete.sweeps),
 ]
-Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")]
+Sweeps = Annotated[
+    list[str],
+    typer.Argument(
+        help="Sweeps: folders or URLs, names in --storage, or 'last'.",
+        autocompletion=complete.sweeps,
+    ),
+]
+SweepOrTrial = Annotated[
+    str,
+    typer.Argument(
+        help="A sweep's folder or URL, its name in --storage, or 'last'; with /TRIAL, a trial's id or number, or "
+        "'best', one of its trials.",
+        autocompletion=complete.sweeps_and_trials,
+    ),
+]
+Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.", autocompletion=complete.trials)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 File = Annotated[
     str,
     typer.Argument(
-        help="A search space: a YAML file, or the name of one that comes with tunelight.", autocompletion=_files
+        help="A search space: a YAML file, or the name of one that comes with tunelight.", autocompletion=complete.files
     ),
 ]
 Sets = Annotated[
@@ -50,6 +46,7 @@ Sets = Annotated[
         metavar="NAME=VALUE",
         help="Give a setting of tunelight.run (metric=val_acc), or fix a key of the space (model.lr=0.01) or an "
         "argument of model, data or trainer. VALUE is YAML. Repeatable.",
+        autocompletion=complete.settings,
     ),
 ]
 Workers = Annotated[
@@ -57,12 +54,31 @@ Workers = Annotated[
 ]
 Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
 Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped early.")]
-Scheduler = Annotated[str | None, typer.Option("--scheduler", help="asha, or YAML: '{name: asha, grace_period: 2}'.")]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        help="asha, or YAML: '{name: asha, grace_period: 2}'.",
+        autocompletion=complete.choices(*complete.SCHEDULERS),
+    ),
+]
 Searcher = Annotated[
-    str | None, typer.Option("--searcher", help="random, tpe, gp, cmaes, ..., or YAML: '{name: tpe}'.")
+    str | None,
+    typer.Option(
+        "--searcher",
+        help="random, tpe, gp, cmaes, ..., or YAML: '{name: tpe}'.",
+        autocompletion=complete.choices(*complete.SEARCHERS),
+    ),
 ]
 Metric = Annotated[str | None, typer.Option("--metric", help="The logged metric that trials are judged by.")]
-Mode = Annotated[str | None, typer.Option("--mode", help="min or max: which values of the metric are better.")]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode",
+        help="min or max: which values of the metric are better.",
+        autocompletion=complete.choices("min", "max"),
+    ),
+]
 Gpus = Annotated[float | None, typer.Option("--gpus", help="GPUs of each worker.")]
 Columns = Annotated[
     str | None,
@@ -78,7 +94,7 @@ Format = Annotated[
         "--format",
         help="yaml, json, lightning-cli, hydra or python. Default: by the suffix; .yaml is lightning-cli for a sweep "
         "with model=.",
-        autocompletion=_formats,
+        autocompletion=complete.formats,
     ),
 ]
 Checkpoint = Annotated[

@@ -31,6 +31,7 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+_UNITS: Final = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _WIDEST: Final = 10_000
 _NARROW: Final = 10
 """Characters that a column needs; in a narrower terminal, rows are printed with one value per line."""
@@ -75,6 +76,17 @@ def age(seconds: float) -> str:
     return f"{past:.0f}s ago"
 
 
+def when(seconds: float) -> str:
+    """Return a time of day, local: "2026-11-23 09:36"."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def size(count: float) -> str:
+    """Return a number of bytes: "1.3 GB"."""
+    unit = next((unit for unit in ("TB", "GB", "MB", "kB") if count >= 0.95 * _UNITS[unit]), None)
+    return f"{count:.0f} bytes" if unit is None else f"{count / _UNITS[unit]:.1f} {unit}"
+
+
 def words(config: Mapping[str, Any]) -> str:
     """Return a configuration on one line."""
     return ", ".join(f"{key}={short(value)}" for key, value in config.items())
@@ -97,6 +109,8 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "objectives": results.objectives,
         "ended": results.ended,
         "running": results.ended is None and driver is not None and driver.alive,
+        "tags": results.tags,
+        "notes": results.notes,
         "trials": len(results),
         "states": states,
         "best": about_trial(judged[0]) if judged else None,
@@ -117,6 +131,8 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
         "seed": trial.seed,
         "checkpoint": trial.address,
         "error": trial.error,
+        "tags": trial.tags,
+        "notes": trial.notes,
     }
 
 

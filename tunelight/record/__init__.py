@@ -22,7 +22,8 @@ from tunelight.record.folder import (
 )
 from tunelight.record.follow import RecordFollower
 from tunelight.record.lock import Driver, driver_of, locked
-from tunelight.record.names import LOCK_FILE, METRICS_FILE, RECORD_FILE, SWEEP_FILE
+from tunelight.record.names import LOCK_FILE, METRICS_FILE, NOTES_FILE, RECORD_FILE, SWEEP_FILE
+from tunelight.record.notes import Note, Notes
 from tunelight.record.outcomes import (
     DIVERGED,
     ERROR,

@@ -133,7 +133,7 @@ def create_sweep_folder(
             if name is not None:
                 raise StorageError(
                     f"{stores.shown(folder)} exists already and is not overwritten. Choose another name "
-                    f"(name={_free_name(parent, name)!r}, say), leave name= out for a new one each time, or go on "
+                    f"(name={free_name(parent, name)!r}, say), leave name= out for a new one each time, or go on "
                     "with the sweep that is there: resume=True."
                 )
             attempt += 1
@@ -179,7 +179,8 @@ def _claim(folder: Path, overwrite: bool) -> bool:
     return True
 
 
-def _free_name(parent: Path, name: str) -> str:
+def free_name(parent: Path, name: str) -> str:
+    """Return a name like ``name`` that nothing in a storage has."""
     number = 2
     while stores.exists(parent / f"{name}-{number}"):
         number += 1

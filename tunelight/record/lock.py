@@ -30,11 +30,14 @@ BEAT_S: Final = 10.0
 """How often a holder touches its lock."""
 STALE_S: Final = 60.0
 """How long after its last touch another host's lock is valid."""
+RESUMED: Final = "resumed"
 
 
 @contextlib.contextmanager
-def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+def locked(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[None]:
     """Hold the lock of the sweep in ``folder``, so that no other driver runs it. Runs on: driver.
+
+    ``to`` says what is to be done with the sweep ("resumed", "deleted"), for the error.
 
     Raises: StorageError naming the host and process that hold it, or where the folder cannot be written.
     """
@@ -45,11 +48,12 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {why(error)}. Choose another storage=.") from error
+        instead = "Choose another storage=." if to == RESUMED else "Make it writable."
+        raise StorageError(f"{path} cannot be written: {why(error)}. {instead}") from error
     over = threading.Event()
     beat = threading.Thread(target=_beat, args=(file, path.parent, over), name="tunelight-lock", daemon=True)
     try:
-        _claim(file, path)
+        _claim(file, path, to)
         push_lock(path.parent)
         beat.start()
         try:
@@ -98,17 +102,18 @@ def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
     return Driver(host, pid, age < STALE_S and (host != _host() or is_running(pid)))
 
 
-def _claim(file: int, path: Path) -> None:
+def _claim(file: int, path: Path, to: str) -> None:
     try:
         _lock(file)
     except BlockingIOError:
-        raise _held(path, _holder(file)) from None
+        raise _held(path, _holder(file), to) from None
     except OSError:  # a file system without locks: the contents of the file decide
         pass
     holder = _holder(file)
     age = time.time() - os.fstat(file).st_mtime
     if holder.get("host", _host()) != _host() and age < STALE_S:
-        raise _held(path, holder, f" It gave a sign of life {max(age, 0):.0f} s ago; after {STALE_S:.0f} s without one")
+        stale = f" It gave a sign of life {max(age, 0):.0f} s ago; after {STALE_S:.0f} s without one"
+        raise _held(path, holder, to, stale)
     me = {"host": _host(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     try:
         os.ftruncate(file, 0)
@@ -129,10 +134,11 @@ def _lock(file: int) -> None:
             time.sleep(0.05)
 
 
-def _held(path: Path, holder: dict[str, Any], stale: str = " When that has ended") -> StorageError:
+def _held(path: Path, holder: dict[str, Any], to: str, stale: str = " When that has ended") -> StorageError:
     return StorageError(
-        f"{stores.shown(path.parent)} is run by another driver already: process {holder.get('pid', '?')} on "
-        f"{holder.get('host', 'this host')}, since {holder.get('since', '?')}.{stale}, the sweep can be resumed."
+        f"{stores.shown(path.parent)} is {'run by another driver already' if to == RESUMED else 'running'}: process "
+        f"{holder.get('pid', '?')} on {holder.get('host', 'this host')}, since {holder.get('since', '?')}.{stale}, the "
+        f"sweep can be {to}."
     )
 
 

@@ -7,6 +7,7 @@ grow by lines, and object stores cannot append, so a thread uploads them again e
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -18,7 +19,16 @@ from typing import Final
 
 from tunelight import stores
 from tunelight.errors import StorageError
-from tunelight.record.names import EVENTS_END, LOCK_FILE, METRICS_FILE, RECORD_FILE, STUDY_FILE, SWEEP_FILE, why
+from tunelight.record.names import (
+    EVENTS_END,
+    LOCK_FILE,
+    METRICS_FILE,
+    NOTES_FILE,
+    RECORD_FILE,
+    STUDY_FILE,
+    SWEEP_FILE,
+    why,
+)
 
 EVERY_S: Final = 5.0
 """How often changed files are uploaded; less often if that takes more than ``_SHARE`` of the time."""
@@ -39,6 +49,43 @@ def refresh(path: Path) -> None:
         with stores.alone(path):
             if not _driven_here(path.parent):
                 _download(path)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file that several processes write; a torn last line stays one of its own. Raises: OSError.
+
+    In a store, where nothing can be appended, the file is read and written again: of two machines that do so at the
+    same moment, one loses its line.
+    """
+    if stores.inside(path):
+        with stores.alone(path):
+            before = stores.read(path) if stores.exists(path) else b""
+            whole = before + _break_after(before) + line + b"\n"
+            stores.write(path, whole)
+            stores.write_atomically(path, whole)
+        return
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: a line is written by one call
+            fcntl.flock(file, fcntl.LOCK_EX)
+        size = os.fstat(file).st_size
+        data = _break_after(os.pread(file, 1, max(0, size - 1))) + line + b"\n"
+        if os.write(file, data) < len(data):
+            os.ftruncate(file, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(file)
+
+
+def _break_after(text: bytes) -> bytes:
+    return b"" if not text or text.endswith(b"\n") else b"\n"
+
+
+def refresh_shared(path: Path) -> None:
+    """Download a file that several processes write, if the store's is newer. Raises: OSError."""
+    if stores.inside(path):
+        with stores.alone(path):
+            _download(path)
 
 
 def _download(path: Path) -> None:
@@ -173,7 +220,8 @@ class StoreMirror:
         return True
 
     def _files(self) -> list[Path]:
-        top = (one for one in self._folder.iterdir() if not one.name.startswith(".") and one.name != LOCK_FILE)
+        others = (LOCK_FILE, NOTES_FILE)  # whoever writes them uploads them
+        top = (one for one in self._folder.iterdir() if not one.name.startswith(".") and one.name not in others)
         inner = (one for pattern in _FAMILIES for one in self._folder.glob(pattern))
         return [one for one in (*top, *inner) if one.is_file()]
 

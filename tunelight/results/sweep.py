@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
-from tunelight.record import SweepState
+from tunelight.record import Note, Notes, SweepState
 from tunelight.results.html import TOP, Row, sweep_html
 from tunelight.results.pareto import on_front
 from tunelight.results.trial import TrialResult
@@ -41,10 +41,18 @@ class SweepResults:
         self.folder = Path(folder).absolute()
         self._settings = {**state.sweep, **settings}
         self._state = self.record = state
-        """The recorded state: also where and when each trial was trained, and notes."""
+        """The recorded state: also where and when each trial was trained, and the remarks of the sweep itself."""
+        self._notes = Notes(self.folder)
         now = state.updated or 0.0
         self.trials = [
-            TrialResult(trial, self._settings, self.folder, now, [state.runs[number] for number in trial.runs])
+            TrialResult(
+                trial,
+                self._settings,
+                self.folder,
+                now,
+                [state.runs[number] for number in trial.runs],
+                notes=self._notes,
+            )
             for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
         ]
         """Every trial, in order of creation."""
@@ -185,6 +193,28 @@ class SweepResults:
         return [trial for trial in self.trials if trial.state == storage.ERROR]
 
     @property
+    def notes(self) -> list[Note]:
+        """The notes that people wrote on the sweep and on its trials (``note.trial``), in order."""
+        return self._notes.all
+
+    @property
+    def tags(self) -> list[str]:
+        """The sweep's tags; see also :attr:`TrialResult.tags`."""
+        return self._notes.tags(None)
+
+    def note(self, text: str) -> None:
+        """Add a note to the sweep, also while it runs. Raises: SettingsError for an empty one; StorageError."""
+        self._notes.add(text)
+
+    def tag(self, *tags: str) -> None:
+        """Add tags to the sweep, also while it runs. Raises: SettingsError for what is no tag; StorageError."""
+        self._notes.tag(tags)
+
+    def untag(self, *tags: str) -> None:
+        """Remove tags of the sweep. Raises: SettingsError for one that it does not have; StorageError."""
+        self._notes.untag(tags)
+
+    @property
     def num_stopped(self) -> int:
         """How many trials the scheduler stopped early."""
         return self._state.counts[storage.STOPPED]
@@ -229,7 +259,8 @@ class SweepResults:
         The metric's columns are ``best_<metric>`` and ``last_<metric>``. Further metrics of the sweep have both, too:
         their ``best_`` is the value in the same report, the best by the first metric. ``epochs`` is how many epochs it
         had trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
-        column ``config.lr``, and nested ones are joined by dots.
+        column ``config.lr``, and nested ones are joined by dots. If any trial has tags, the column ``tags`` holds them,
+        joined by commas.
         """
         import pandas as pd  # half a second that only this needs
 
@@ -245,6 +276,8 @@ class SweepResults:
         row["epochs"] = None if epoch is None else epoch + 1
         row["reports"] = len(trial.history)
         row["seconds"] = trial.seconds
+        if self._notes.tagged:
+            row["tags"] = ", ".join(trial.tags)
         return row | {key: value for key, value in flatten(trial.config, "config.").items() if value != {}}
 
     def export_best(

@@ -15,7 +15,7 @@ from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
-from tunelight.record import TrialState
+from tunelight.record import Note, Notes, TrialState
 from tunelight.results.export import copy_checkpoint, export, format_of, refused
 from tunelight.results.html import short, trial_html
 from tunelight.settings import load_object, paired
@@ -24,7 +24,7 @@ _PREFIX: Final = "model."
 
 
 class TrialResult:
-    """One trial of a sweep, read only.
+    """One trial of a sweep, read only but for its notes and tags.
 
     Attributes:
         id, index: its id (str), and its number in order of creation (int, from 0).
@@ -53,6 +53,8 @@ class TrialResult:
         folder: Path,
         now: float,
         runs: Sequence[Mapping[str, Any]] = (),
+        *,
+        notes: Notes | None = None,
     ) -> None:
         self.id = state.id
         self.index = state.index
@@ -72,6 +74,7 @@ class TrialResult:
         self._folder = folder
         self._error = state.error
         self._checkpoints = list(state.checkpoints)
+        self._notes = Notes(folder) if notes is None else notes
 
     @property
     def sweep_folder(self) -> Path:
@@ -92,6 +95,28 @@ class TrialResult:
     def outcome(self) -> str:
         """How it ended, in words: "failed", "ran out of memory", ...; "has not ended" until then."""
         return storage.VERBS.get(self.state, "has not ended")
+
+    @property
+    def notes(self) -> list[Note]:
+        """The notes that people wrote on it, in order."""
+        return self._notes.of(self.id)
+
+    @property
+    def tags(self) -> list[str]:
+        """Its tags."""
+        return self._notes.tags(self.id)
+
+    def note(self, text: str) -> None:
+        """Add a note to the trial, also while its sweep runs. Raises: SettingsError for an empty one; StorageError."""
+        self._notes.add(text, self.id)
+
+    def tag(self, *tags: str) -> None:
+        """Add tags to the trial, also while its sweep runs. Raises: SettingsError for what is no tag; StorageError."""
+        self._notes.tag(tags, self.id)
+
+    def untag(self, *tags: str) -> None:
+        """Remove tags of the trial. Raises: SettingsError for one that it does not have; StorageError."""
+        self._notes.untag(tags, self.id)
 
     @property
     def error(self) -> str | None:

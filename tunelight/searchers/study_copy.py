@@ -19,12 +19,11 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from tunelight.errors import SettingsError
+from tunelight.record.names import STUDY_OWNER as OWNER
 from tunelight.stores.masking import masked
 
 logger = logging.getLogger("tunelight")
 
-OWNER: Final = "tunelight"
-"""The study's attribute that names the sweep whose copy it is."""
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 _PAUSE_S: Final = 0.25
 """Changes within this time are written together."""

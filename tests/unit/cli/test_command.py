@@ -20,8 +20,8 @@ from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
 from tunelight.errors import GangError, StorageError
 
 COMMANDS = [
-    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "best", "export", "reproduce", "plot", "report",
-    "dashboard", "simulate", "plan", "doctor", "up", "down",
+    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "mv", "best", "export",
+    "reproduce", "plot", "report", "dashboard", "simulate", "plan", "doctor", "up", "down", "completion",
 ]  # fmt: skip
 SPACE = """\
 space:
@@ -329,16 +329,6 @@ def test_simulate_runs_a_recorded_task_and_a_sweep(runs):
     )
     assert sum(found["trials"].values()) == 10
     assert "virtual hours" in call("simulate", "digits", "-n", "3", "--scheduler", "fifo").output
-
-
-# Completion
-
-
-def test_names_of_sweeps_are_completed(runs, monkeypatch):
-    monkeypatch.setenv("_TUNELIGHT_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "tunelight show d")
-    monkeypatch.setenv("COMP_CWORD", "2")
-    assert CliRunner().invoke(app, [], prog_name="tunelight").output.split() == ["digits"]
 
 
 # What other rooms draw

@@ -1,0 +1,182 @@
+"""rm and mv: what they delete, ask and refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_command import call
+from tests.unit.results.test_results import ERROR, Writer
+from tunelight.cli.app import BAD_INPUT, INTERRUPTED
+from tunelight.record import locked, read_sweep_file, write_sweep_file
+from tunelight.results import SweepResults
+
+
+def sweep(storage: Path, name: str, **told: object) -> Path:
+    """Record a sweep of six trials with a checkpoint each: the second is best, two are cut off, one failed."""
+    storage.mkdir(exist_ok=True)
+    written = Writer(storage, **told)
+    for loss, state in (
+        (0.5, "FINISHED"), (0.2, "STOPPED"), (0.1, "ERROR"), (0.9, "INTERRUPTED"), (0.8, "RUNNING"), (0.7, "STOPPED"),
+    ):  # fmt: skip
+        trial = written.trial(loss, state=state, error=ERROR if state == "ERROR" else None)
+        written.checkpoint(trial, 1, loss).write_bytes(b"x" * 1000)
+    folder = written.load().folder
+    return folder.rename(folder.with_name(name))
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Work in an empty folder, whose tunelight_runs holds the sweeps a and b, b the later; return that."""
+    monkeypatch.chdir(tmp_path)
+    storage = tmp_path / "tunelight_runs"
+    for number, name in enumerate("ab", start=1):
+        os.utime(sweep(storage, name) / "record.jsonl", (number, number))
+    return storage
+
+
+def in_terminal(*words: str, answer: str) -> tuple[int, str]:
+    """Run the command line in a terminal whose user types ``answer``; return its exit code and what it showed."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tunelight", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+        os.close(theirs)
+        shown = b""
+        while b"[y/N]: " not in shown and (chunk := os.read(ours, 4096)):
+            shown += chunk
+        os.write(ours, answer.encode())
+        try:
+            while chunk := os.read(ours, 4096):
+                shown += chunk
+        except OSError:  # the other side was closed
+            pass
+        code = process.wait(60)
+    os.close(ours)
+    return code, shown.decode()
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", ["a"]), ("n\n", ["a", "b"]), ("\n", ["a", "b"])])
+def test_rm_asks_and_deletes_what_one_agrees_to(runs, answer, left):
+    code, shown = in_terminal("rm", "last", answer=answer)
+    assert code == 0
+    assert "Delete sweep b (6 trials, " in shown
+    assert " kB)? [y/N]: " in shown
+    assert ("Deleted sweep b" in shown, "Kept sweep b." in shown) == (answer == "y\n", answer != "y\n")
+    assert sorted(path.name for path in runs.iterdir()) == left
+
+
+def test_a_question_that_is_broken_off_deletes_nothing(runs):
+    code, shown = in_terminal("rm", "a", answer="\x04")
+    assert code == INTERRUPTED
+    assert "interrupted" in shown
+    assert (runs / "a").exists()
+
+
+def test_rm_without_a_terminal_wants_yes(runs):
+    assert "Give --yes" in call("rm", "a", code=BAD_INPUT).stderr
+    assert (runs / "a").exists()
+    assert "Deleted sweep a (6 trials, " in call("rm", "a", "--yes").output
+    assert not (runs / "a").exists()
+
+
+def test_rm_takes_several_and_deletes_none_if_one_cannot_be(runs):
+    assert "There is no sweep 'c'" in call("rm", "a", "c", "--yes", code=BAD_INPUT).stderr
+    with locked(runs / "b"):
+        done = call("rm", "a", "b", "--yes", code=BAD_INPUT)
+    assert f"b is running: process {os.getpid()} on " in done.stderr
+    assert "When that has ended, the sweep can be deleted." in done.stderr
+    assert sorted(path.name for path in runs.iterdir()) == ["a", "b"]
+    done = json.loads(call("rm", "a", "b", "tunelight_runs/a", "--yes", "--json").stdout)
+    assert [(one["sweep"], one["deleted"]) for one in done] == [("a", True), ("b", True)]
+    assert all(one["bytes"] > 6000 for one in done)
+    assert list(runs.iterdir()) == []
+
+
+def test_a_sweep_that_is_named_through_a_folder_in_it_is_deleted_whole(runs):
+    call("rm", "tunelight_runs/a/trial_00000/..", "a", "--yes")
+    assert [path.name for path in runs.iterdir()] == ["b"]
+    call("mv", "tunelight_runs/b/trial_00000/..", "c")
+    assert [path.name for path in runs.iterdir()] == ["c"]
+
+
+def test_rm_refuses_a_folder_that_is_no_sweep(runs, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    assert "There is no sweep 'thesis'" in call("rm", "thesis", "--yes", code=BAD_INPUT).stderr
+    (tmp_path / "thesis" / "record.jsonl").write_text("[]\n")
+    assert "is no sweep of tunelight" in call("rm", "thesis", "--yes", code=BAD_INPUT).stderr
+    assert "is no sweep, but holds some" in call("rm", "tunelight_runs", "--yes", code=BAD_INPUT).stderr
+    assert (tmp_path / "thesis").exists()
+
+
+def test_rm_says_which_sweeps_were_warm_started_from_it(runs):
+    write_sweep_file(runs / "b", {"metric": "loss", "mode": "min", "warm_start": [str(runs / "a")]})
+    text = call("rm", "a", "--yes").output
+    assert "Sweep b was warm-started from it, and cannot be resumed without it." in text
+
+
+def checkpoints_in(folder: Path) -> list[str]:
+    return [path.parts[-3] for path in sorted(folder.glob("*/checkpoints/*.ckpt"))]
+
+
+def test_rm_checkpoints_keeps_those_of_the_best_trial_and_of_trials_that_would_go_on(runs):
+    before = SweepResults.load(runs / "a").dataframe()
+    text = call("rm", "a", "--checkpoints", "--yes").output
+    assert text == "Deleted the checkpoints of 3 trials of sweep a (3.0 kB).\n"
+    assert checkpoints_in(runs / "a") == ["trial_00001", "trial_00003", "trial_00004"]
+    after = SweepResults.load(runs / "a")
+    assert after.best.checkpoint is not None
+    assert after.trial(0).checkpoint is None
+    assert after.dataframe().equals(before)
+    assert call("rm", "a", "--checkpoints", "--yes").output == "Sweep a has no checkpoints to delete.\n"
+
+
+def test_rm_checkpoints_all_deletes_them_all(runs):
+    code, shown = in_terminal("rm", "a", "--checkpoints", "--all", answer="y\n")
+    assert code == 0
+    assert "Delete the checkpoints of 6 trials of sweep a (6.0 kB)? 2 of its trials were cut off, and could" in shown
+    assert checkpoints_in(runs / "a") == []
+    assert "--all says which checkpoints" in call("rm", "a", "--all", "--yes", code=BAD_INPUT).stderr
+
+
+def test_where_every_trial_failed_the_checkpoints_of_the_one_ahead_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = Writer(tmp_path)
+    for loss in (0.5, 0.2):
+        written.checkpoint(written.trial(loss, state="ERROR", error=ERROR), 1, loss).write_bytes(b"x")
+    written.record.close()
+    call("rm", "digits", "--checkpoints", "--yes")
+    assert checkpoints_in(written.folder) == ["trial_00001"]
+
+
+def test_mv_renames_a_sweep_and_other_commands_take_its_new_name(runs):
+    assert call("mv", "last", "good").output == "Renamed sweep b to good, in tunelight_runs/good.\n"
+    assert json.loads(call("show", "good", "--json").stdout)["sweep"] == "good"
+    assert json.loads(call("best", "good", "--json").stdout)["checkpoint"] == str(
+        runs / "good/trial_00001/checkpoints/report-000001.ckpt"
+    )
+    assert "There is no sweep 'b'" in call("show", "b", code=BAD_INPUT).stderr
+    assert "a exists already" in call("mv", "good", "a", code=BAD_INPUT).stderr
+    assert json.loads(call("mv", "good", "b", "--json").stdout) == {
+        "sweep": "b", "folder": str(runs / "b"), "was": "good", "notes": [],
+    }  # fmt: skip
+
+
+def test_mv_refuses_a_sweep_that_runs(runs):
+    with locked(runs / "a"):
+        assert "the sweep can be renamed" in call("mv", "a", "c", code=BAD_INPUT).stderr
+    assert (runs / "a").exists()
+
+
+def test_mv_says_what_keeps_the_old_name(runs):
+    told = read_sweep_file(runs / "a") | {"searcher": {"name": "tpe", "study_storage": "sqlite:///s.db"}}
+    write_sweep_file(runs / "a", told)
+    write_sweep_file(runs / "b", {"metric": "loss", "mode": "min", "warm_start": [str(runs / "a")]})
+    text = call("mv", "a", "c").output
+    assert "Sweep b was warm-started from it; to resume, give --set 'warm_start=[tunelight_runs/c]'." in text
+    assert "The study 'a' in its study_storage keeps that name" in text

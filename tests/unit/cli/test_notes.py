@@ -1,0 +1,130 @@
+"""note and tag: on a sweep or a trial, however it is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_command import call
+from tests.unit.results.test_results import Writer
+from tunelight.cli.app import BAD_INPUT
+from tunelight.record import Notes, locked
+from tunelight.results import SweepResults
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Work in an empty folder, whose tunelight_runs holds a sweep of two trials; return that."""
+    monkeypatch.chdir(tmp_path)
+    Path("tunelight_runs").mkdir()
+    written = Writer(tmp_path / "tunelight_runs")
+    written.trial(0.9, 0.2)
+    written.trial(0.5, state="RUNNING")
+    return written.load().folder
+
+
+@pytest.mark.parametrize(
+    ("given", "trial"),
+    [
+        ("digits", None), ("last", None), ("tunelight_runs/digits", None), ("tunelight_runs/digits/", None),
+        ("last/best", "00000"), ("digits/1", "00001"), ("tunelight_runs/digits/trial_00001", "00001"),
+    ],
+)  # fmt: skip
+def test_a_note_and_a_tag_go_to_what_is_named(runs, given, trial):
+    call("note", given, "worth a look")
+    call("tag", given, "good")
+    notes = Notes(runs)
+    assert [(note.text, note.trial) for note in notes.all] == [("worth a look", trial)]
+    assert notes.tags(trial) == ["good"]
+
+
+def test_an_absolute_path_and_a_trial(runs):
+    call("note", f"{runs}/0", "this one")
+    assert [note.trial for note in Notes(runs).all] == ["00000"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("digitz", "Did you mean 'digits'?"),
+        ("digitz/3", "Did you mean 'digits'?"),
+        ("digits/9", "has no trial '9'"),
+        ("tunelight_runs/digitz", "There is no sweep 'tunelight_runs/digitz'"),
+        ("tunelight_runs", "is no sweep, but holds some"),
+    ],
+)
+def test_what_is_not_there_is_told(runs, given, message):
+    for command in ("note", "tag"):
+        assert message in call(command, given, "x", code=BAD_INPUT).stderr
+    assert not (runs / "notes.jsonl").exists()
+
+
+def test_without_a_text_the_notes_are_printed(runs):
+    assert call("note", "last").output == "No notes on sweep digits.\n"
+    assert call("note", "last", "two", "words").output == "Added a note to sweep digits.\n"
+    assert call("note", "last/1", "a trial").output == "Added a note to trial 00001 of sweep digits.\n"
+    first, second = call("note", "last").output.splitlines()
+    assert first.endswith("  two words")
+    assert second.endswith("  trial 00001: a trial")
+    assert call("note", "last/1").output.endswith("  a trial\n")
+    found = json.loads(call("note", "last", "--json").stdout)
+    assert [(note["text"], note["trial"]) for note in found] == [("two words", None), ("a trial", "00001")]
+
+
+def test_without_tags_the_tags_are_printed_and_they_can_be_removed(runs):
+    assert call("tag", "last").output == "sweep digits: no tags\n"
+    assert call("tag", "last", "good", "big").output == "sweep digits: good, big\n"
+    assert call("tag", "last/best", "keep").output == "trial 00000 of sweep digits: keep\n"
+    assert call("tag", "last").output == "sweep digits: good, big\ntrial 00000 of sweep digits: keep\n"
+    assert json.loads(call("tag", "last", "--json").stdout) == {
+        "sweep": "digits", "trial": None, "tags": ["good", "big"], "trials": {"00000": ["keep"]},
+    }  # fmt: skip
+    assert call("tag", "last", "big", "--remove").output == "sweep digits: good\n"
+    assert "has no tag 'bog'. There are" not in call("tag", "last", "bog", "--remove", code=BAD_INPUT).stderr
+    assert "without tags" in call("tag", "last", "--remove", code=BAD_INPUT).stderr
+    assert "A tag must be one word" in call("tag", "last", "two words", code=BAD_INPUT).stderr
+
+
+def test_a_sweep_that_runs_takes_notes(runs):
+    record = (runs / "record.jsonl").read_bytes()
+    with locked(runs):
+        call("note", "last", "while it runs")
+        call("tag", "last/1", "keep")
+    assert (runs / "record.jsonl").read_bytes() == record
+    assert SweepResults.load(runs).trial(1).tags == ["keep"]
+
+
+def test_show_and_show_of_a_trial_print_notes_and_tags(runs):
+    plain = call("show", "last").output
+    assert "tags" not in plain.lower()
+    call("note", "last", "sweep's own")
+    call("note", "last/1", "trial's own")
+    call("tag", "last", "good")
+    call("tag", "last/1", "keep")
+    text = call("show", "last").output
+    assert "\nTags: good\n" in text
+    assert "): sweep's own\n" in text
+    assert "\nNote on trial 00001 (" in text
+    assert any("00001" in line and "keep" in line for line in text.splitlines())
+    one = call("show", "last", "1").output
+    assert "\ntags        keep\n" in one
+    assert "\nnote        trial's own (" in one
+    about = json.loads(call("show", "last", "--json").stdout)
+    assert about["tags"] == ["good"]
+    assert [note["text"] for note in about["notes"]] == ["sweep's own", "trial's own"]
+    assert [trial["tags"] for trial in about["trials"]] == [[], ["keep"]]
+    assert about["trials"][1]["notes"][0]["text"] == "trial's own"
+
+
+def test_notes_are_printed_in_the_time_of_this_place(runs):
+    Notes(runs, clock=lambda: 1795427455.0).add("now")
+    done = subprocess.run(
+        [sys.executable, "-m", "tunelight", "note", "last"],
+        capture_output=True, text=True, check=True, timeout=60, env={**os.environ, "TZ": "UTC"},
+    )  # fmt: skip
+    assert done.stdout == "2026-11-23 09:50  now\n"

@@ -1,0 +1,213 @@
+"""Delete and rename sweeps that nobody runs, and delete their checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tunelight import stores
+from tunelight.checkpoints.files import FOLDER
+from tunelight.errors import StorageError, first_of
+from tunelight.record.finding import list_sweeps
+from tunelight.record.folder import free_name, read_sweep_file, sweep_folder, write_sweep_file
+from tunelight.record.lock import locked
+from tunelight.record.names import LOCK_FILE, RECORD_FILE, STUDY_FILE, STUDY_OWNER, SWEEP_FILE, why
+from tunelight.record.record import parse
+from tunelight.record.remote import refresh
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder; links are not followed. Raises: OSError."""
+    if stores.inside(path):
+        found = stores.stat(path)
+        return 0 if found is None else found[0]
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size if os.path.lexists(path) else 0
+    size = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):  # deleted a moment ago
+                size += Path(folder, name).lstat().st_size
+    return size
+
+
+def check_deletable(folder: Path) -> None:
+    """Raise StorageError unless ``folder`` is a sweep's own, and no link, and holds no other sweeps."""
+    if folder.is_symlink():
+        raise StorageError(f"{folder} is a link to {folder.resolve()}. Give that folder, and delete the link yourself.")
+    if not _is_sweep(folder):
+        raise StorageError(
+            f"{stores.shown(folder)} is no sweep of tunelight: its {RECORD_FILE} holds no line that tunelight wrote, "
+            f"and there is no {SWEEP_FILE}. Nothing is deleted. If you know what it is, delete it yourself."
+        )
+    inside = [one.folder.name for one in list_sweeps(folder)]
+    if inside:
+        raise StorageError(
+            f"{stores.shown(folder)} holds other sweeps: {first_of(inside, 8)}. Nothing is deleted. Delete or move "
+            "those first."
+        )
+
+
+def _is_sweep(folder: Path) -> bool:
+    try:
+        refresh(folder / RECORD_FILE)
+        with (folder / RECORD_FILE).open("rb") as lines:
+            if any(parse(line.rstrip(b"\n")) for line in lines):
+                return True
+        return "space" in read_sweep_file(folder)
+    except (OSError, ValueError):
+        return False
+
+
+def delete_sweep(folder: Path) -> None:
+    """Delete a sweep's folder. Links in it are deleted, not what they point to.
+
+    The record goes last, so that a sweep which could not be deleted whole is still one, and can be deleted again.
+
+    Raises: StorageError where the sweep is running, is none, or cannot be deleted.
+    """
+    check_deletable(folder)
+    with locked(folder, to="deleted"), _told(folder, "deleted"):
+        if stores.inside(folder):
+            stores.drop(folder)
+            return
+        last = (folder / RECORD_FILE, folder / LOCK_FILE)
+        for path in folder.iterdir():
+            if path not in last:
+                _delete(path)
+        for path in last:
+            _delete(path)
+        folder.rmdir()
+
+
+def delete_checkpoints(folder: Path, trials: Iterable[Path]) -> int:
+    """Delete the checkpoints in these folders of a sweep's trials; return how many bytes they had.
+
+    Folders that are links, or not inside the sweep's, are left alone. Raises: StorageError where the sweep is running,
+    or a file cannot be deleted.
+    """
+    freed = 0
+    with locked(folder, to="cleared of checkpoints"), _told(folder, "cleared of checkpoints"):
+        for path in checkpoints_of(folder, trials):
+            freed += size_of(path)
+            if stores.inside(path):
+                stores.drop(path)
+            else:
+                _delete(path)
+    return freed
+
+
+def checkpoints_of(folder: Path, trials: Iterable[Path]) -> list[Path]:
+    """Return the folders of checkpoints of these trials, of those that :func:`delete_checkpoints` would delete."""
+    found = [trial / FOLDER for trial in trials if trial.parent == folder]
+    if stores.inside(folder):
+        return found
+    return [path for path in found if path.is_dir() and not path.is_symlink() and not path.parent.is_symlink()]
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _told(folder: Path, what: str) -> Iterator[None]:
+    """Raise an OSError as StorageError that says which file was in the way."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else stores.shown(folder)
+        raise StorageError(
+            f"{stores.shown(folder)} could not be {what}: {where}: {why(error)}. The rest of it is still there; make "
+            "that writable, and try again."
+        ) from error
+
+
+def rename_sweep(folder: Path, name: str) -> Path:
+    """Rename a sweep in its storage; return its new folder.
+
+    The record holds paths relative to the folder. What holds the name or the folder is changed too: the name in
+    ``sweep.yaml``, and the study in ``study.journal``.
+
+    Raises: SettingsError for an invalid name; StorageError where the sweep is running, the name is taken, or the sweep
+    is in an object store.
+    """
+    if stores.inside(folder):
+        raise StorageError(
+            f"{stores.shown(folder)} is in an object store, which cannot rename folders. Copy it there with a tool of "
+            "the store, under the new name, and delete this one by tunelight rm."
+        )
+    target = sweep_folder(folder.parent, name)
+    if os.path.lexists(target):
+        free = free_name(folder.parent, name)
+        raise StorageError(f"{target} exists already, and is not overwritten. Choose another name ({free!r}, say).")
+    with locked(folder, to="renamed"), _told(folder, "renamed"):
+        folder.rename(target)
+        with contextlib.suppress(OSError):  # the next run writes both anew
+            _rename_in_sweep_file(target, folder.name)
+            _rename_study(target / STUDY_FILE, folder.name, target)
+    return target
+
+
+def _rename_in_sweep_file(folder: Path, before: str) -> None:
+    sweep_file = read_sweep_file(folder)
+    if sweep_file.get("name") == before:
+        write_sweep_file(folder, {**sweep_file, "name": folder.name})
+
+
+def _rename_study(journal: Path, before: str, folder: Path) -> None:
+    """Rename the study in Optuna's journal, and its owner, so that a resumed sweep goes on with it."""
+    if not journal.exists():
+        return
+    text = journal.read_text()
+    written = [(line, _parsed(line)) for line in text.splitlines()]
+    if any(entry.get("study_name") == folder.name for _, entry in written):
+        return  # of an earlier sweep of the new name: a second one would not count
+    lines = []
+    for line, entry in written:
+        if entry.get("study_name") == before:
+            lines.append(_compact({**entry, "study_name": folder.name}))
+        elif STUDY_OWNER in (attributes := entry.get("user_attr") or {}):
+            lines.append(_compact({**entry, "user_attr": {**attributes, STUDY_OWNER: str(folder)}}))
+        else:
+            lines.append(line)
+    stores.write_atomically(journal, "".join(line + "\n" for line in lines), sync=True)
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+def _compact(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, separators=(",", ":"))
+
+
+def started_from(folder: Path) -> list[str]:
+    """Return the names of the sweeps beside ``folder`` that were warm-started from it: to resume, they read it."""
+    names = []
+    for other in list_sweeps(folder.parent):
+        path = other.folder / SWEEP_FILE
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+            text = path.read_text(encoding="utf-8")
+            if "warm_start:" not in text or folder.name not in text:
+                continue
+            known = (yaml.safe_load(text) or {}).get("warm_start") or ()
+            known = [known] if isinstance(known, str) else known
+            if any(Path(one).expanduser().absolute() == folder.absolute() for one in known if isinstance(one, str)):
+                names.append(other.folder.name)
+    return names
