@@ -79,10 +79,11 @@ class Reservation:
         return replace(self, workers=size, most=most)
 
     def __str__(self) -> str:
-        each = ", ".join(f"{amount:g} {name}" for name, amount in self.worker.items()) or "nothing"
-        head = ", ".join(f"{amount:g} {name}" for name, amount in self.head.items()) or "nothing"
-        plural = "" if self.workers == 1 else "s"
-        return f"{self.workers} worker{plural} with {each} each, and a head with {head}"
+        each, head = (
+            " + ".join(f"{amount:g} {name}" for name, amount in bundle.items()) or "0 CPU"
+            for bundle in (self.worker, self.head)
+        )
+        return f"{self.workers} worker{'' if self.workers == 1 else 's'} x {each}, coordinator {head}"
 
 
 def _bundle(cpus: float, gpus: float, custom: Mapping[str, float]) -> dict[str, float]:

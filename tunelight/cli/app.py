@@ -148,7 +148,7 @@ def _let_go(stream: Any) -> None:
 app = typer.Typer(
     name="tunelight",
     cls=Commands,
-    help="Search hyperparameters of PyTorch Lightning models; every trial trains on a gang of workers.",
+    help="Hyperparameter search over distributed PyTorch Lightning training.",
     epilog=(
         "Exit codes: 0 done; 1 the sweep failed, metrics differ, or something is wrong with this machine; 2 bad input; "
         "130 Ctrl-C.  Start with: tunelight init my-sweep"

@@ -33,7 +33,7 @@ def best(
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Show a sweep's best trial, and write it to a file."""
+    """Show a sweep's best trial, or write it to a file."""
     if export is None and (format is not None or checkpoint):
         raise SettingsError("--format and --checkpoint say how to export, but not where. Give --export FILE too.")
     results = load(sweep, storage)
@@ -95,7 +95,9 @@ def reproduce(
         list[str], typer.Option("--ignore", help="A metric not to compare, such as a time. Repeatable.")
     ] = [],
     storage: Storage = STORAGE,
-    address: Annotated[str | None, typer.Option("--address", help="A Ray cluster.")] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Address of a Ray cluster. Default: RAY_ADDRESS, else a local Ray.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a trial again with its seed, configuration and workers, and compare the metrics of all reports.

@@ -25,7 +25,8 @@ def doctor(
         bool, typer.Option("--cluster", help="Check every node of a Ray cluster, and each pair of nodes.")
     ] = False,
     address: Annotated[
-        str | None, typer.Option("--address", help="A Ray cluster. Default: RAY_ADDRESS, else this machine's.")
+        str | None,
+        typer.Option("--address", help="Address of a Ray cluster. Default: RAY_ADDRESS, else this machine's."),
     ] = None,
 ) -> None:
     """Check versions, Horovod, GPUs, Ray, ports and disks, with advice. Exit code 1: something is wrong.

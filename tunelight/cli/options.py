@@ -50,9 +50,9 @@ Sets = Annotated[
     ),
 ]
 Workers = Annotated[
-    str | None, typer.Option("--workers", help="Workers of a trial; 1,4 is an elastic gang of one to four.")
+    str | None, typer.Option("--workers", help="Workers per trial. 1,4: elastic, from one worker to four.")
 ]
-Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Trials in all.")]
+Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Number of trials.")]
 Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped early.")]
 Scheduler = Annotated[
     str | None,
@@ -108,7 +108,9 @@ def workers_of(text: str | None) -> Any:
         return None
     parts = text.replace(":", ",").split(",")
     if not all(part.strip().isdecimal() for part in parts) or len(parts) > 2:
-        raise SettingsError(f"--workers takes a whole number, or the least and the wanted number as 1,4; not {text!r}.")
+        raise SettingsError(
+            f"--workers takes a whole number, or the smallest and the largest number as 1,4; not {text!r}."
+        )
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else tuple(numbers)
 

@@ -30,14 +30,14 @@ Cluster = Annotated[str, typer.Option("--cluster", help="Nodes x slots per node:
 @command("simulate digits --scheduler elastic_asha --workers 1,4 --cluster 2x8")
 def simulate(
     curves: Annotated[str, typer.Argument(help="A recorded task, or a sweep: its folder, its name, or 'last'.")],
-    num_samples: Annotated[int, typer.Option("--num-samples", "-n", help="Trials in all.")] = 100,
+    num_samples: Annotated[int, typer.Option("--num-samples", "-n", help="Number of trials.")] = 100,
     workers: Workers = None,
     cluster: Cluster = "1x8",
     max_epochs: Epochs = None,
     scheduler: Scheduler = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seeds the order of trials and noise.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     time_budget: Annotated[
-        str | None, typer.Option("--time-budget", help="Simulated time after which it ends: 2h.")
+        str | None, typer.Option("--time-budget", help="Simulated time after which the sweep ends: 2h.")
     ] = None,
     storage: Storage = STORAGE,
     json: Json = False,
@@ -77,7 +77,7 @@ def simulate(
 def plan(
     file: File,
     seconds_per_epoch: Annotated[
-        float, typer.Option("--seconds-per-epoch", help="Seconds that an epoch of one trial takes on its gang.")
+        float, typer.Option("--seconds-per-epoch", help="Seconds that an epoch of a trial takes on its workers.")
     ],
     cluster: Cluster,
     num_samples: Samples = None,
@@ -85,7 +85,9 @@ def plan(
     max_epochs: Epochs = None,
     scheduler: Scheduler = None,
     price: Annotated[float | None, typer.Option("--price-per-gpu-hour", help="Price of a slot per hour.")] = None,
-    deadline: Annotated[str | None, typer.Option("--deadline", help="8h or 90m: also try other cluster sizes.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", help="8h or 90m; other cluster sizes are tried, too.")
+    ] = None,
     sets: Sets = [],
     json: Json = False,
 ) -> None:

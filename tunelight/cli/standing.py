@@ -11,10 +11,10 @@ from tunelight.cli.printing import print_json
 
 @command("up; python sweep.py; python sweep.py; tunelight down")
 def up(json: Json = False) -> None:
-    """Keep a Ray of this machine in the background, with torch and Lightning imported; `tunelight.run` starts on it.
+    """Keep Ray running in the background of this machine.
 
-    Only this user's programs find it, and only those of the same Python environment. It ends by `tunelight down`, or
-    after an hour without use.
+    `tunelight.run` and `tunelight run` then start at once: torch and Lightning are imported already. Only programs of
+    the same user and Python environment find it. It ends after an hour without use, or by `tunelight down`.
     """
     from rich.console import Console
 
@@ -27,12 +27,12 @@ def up(json: Json = False) -> None:
     if json:
         print_json({"pid": there.pid, "address": there.address, "started": new})
     else:
-        typer.echo(f"Ray {'is ready' if new else 'was ready'} (process {there.pid}). End it by: tunelight down")
+        typer.echo(f"Ray {'is ready' if new else 'was ready'} (process {there.pid}). To end it: tunelight down")
 
 
 @command("down")
 def down(json: Json = False) -> None:
-    """End the Ray that `tunelight up` keeps."""
+    """End the Ray that `tunelight up` started."""
     from tunelight.cluster import standing
 
     ended = standing.down()

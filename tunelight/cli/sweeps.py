@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from tunelight.results import SweepResults
     from tunelight.sweep.check import Checked
 
-Seed = Annotated[int | None, typer.Option("--seed", help="Seeds configurations and trials.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Random seed for configurations and training.")]
 Address = Annotated[
-    str | None, typer.Option("--address", help="A Ray cluster. Default: RAY_ADDRESS, else a local one.")
+    str | None, typer.Option("--address", help="Address of a Ray cluster. Default: RAY_ADDRESS, else a local Ray.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the live table.")]
 
@@ -68,14 +68,15 @@ def check(
     workers: Workers = None,
     gpus: Gpus = None,
     sets: Sets = [],
-    batch: Annotated[bool, typer.Option("--batch", help="Also train one batch on the gang; this starts Ray.")] = False,
+    batch: Annotated[bool, typer.Option("--batch", help="Also train one batch on the workers; starts Ray.")] = False,
     address: Address = None,
     json: Json = False,
 ) -> None:
-    """Check a sweep without running it: settings, search space with five samples, and whether its gang fits.
+    """Validate a sweep without running it.
 
-    --batch trains and validates one batch on the gang (a train function: until its first report). It starts Ray, and
-    deletes what it wrote.
+    Settings and search space are checked, five samples shown, and whether a trial's workers fit this machine or the
+    cluster. --batch starts Ray, trains and validates one batch on the workers (a train function: until its first
+    report), and deletes what it wrote.
     """
     from rich.console import Console
 
@@ -158,7 +159,9 @@ def run(
     workers: Workers = None,
     gpus: Gpus = None,
     sets: Sets = [],
-    name: Annotated[str | None, typer.Option("--name", help="The sweep's name. Default: made from the time.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The sweep's name. Default: the model's name and the time.")
+    ] = None,
     storage: Annotated[Path | None, typer.Option("--storage", help="The folder of sweeps.")] = None,
     seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the sweep --name, if there is one.")] = False,

@@ -239,7 +239,7 @@ def space(tmp_path, monkeypatch):
 def test_check_shows_space_samples_and_gang(space):
     text = call("check", space).output
     assert "loguniform" in text
-    assert "3 trials, judged by val_loss (min), each on 1 worker with 1 CPU each" in text
+    assert "3 trials, judged by val_loss (min), each on 1 worker x 1 CPU, coordinator 0 CPU" in text
     found = json.loads(call("check", space, "--json").stdout)
     assert len(found["samples"]) == 5
     assert all(sample["model.hidden"] in (32, 64) for sample in found["samples"])
