@@ -10,7 +10,7 @@ import typer
 from tunelight.cli import complete
 from tunelight.cli.app import FAILED, INTERRUPTED, command
 from tunelight.cli.inspect import load
-from tunelight.cli.options import STORAGE, Checkpoint, Format, Json, Storage, Sweep, Trial, given
+from tunelight.cli.options import STORAGE, Address, Checkpoint, Format, Json, Storage, Sweep, Trial, given
 from tunelight.cli.printing import about_trial, print_json, short, words
 from tunelight.errors import SettingsError
 
@@ -95,9 +95,7 @@ def reproduce(
         list[str], typer.Option("--ignore", help="A metric not to compare, such as a time. Repeatable.")
     ] = [],
     storage: Storage = STORAGE,
-    address: Annotated[
-        str | None, typer.Option("--address", help="Address of a Ray cluster. Default: RAY_ADDRESS, else a local Ray.")
-    ] = None,
+    address: Address = None,
     json: Json = False,
 ) -> None:
     """Run a trial again with its seed, configuration and workers, and compare the metrics of all reports.

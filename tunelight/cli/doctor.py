@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunelight.cli.app import FAILED, command
-from tunelight.cli.options import Json
+from tunelight.cli.options import Address, Json
 from tunelight.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ def doctor(
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Check every node of a Ray cluster, and each pair of nodes.")
     ] = False,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", help="Address of a Ray cluster. Default: RAY_ADDRESS, else this machine's."),
-    ] = None,
+    address: Address = None,
 ) -> None:
     """Check versions, Horovod, GPUs, Ray, ports and disks, with advice. Exit code 1: something is wrong.
 

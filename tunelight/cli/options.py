@@ -80,6 +80,9 @@ Mode = Annotated[
     ),
 ]
 Gpus = Annotated[float | None, typer.Option("--gpus", help="GPUs of each worker.")]
+Address = Annotated[
+    str | None, typer.Option("--address", help="Address of a Ray cluster. Default: RAY_ADDRESS, else a local Ray.")
+]
 Columns = Annotated[
     str | None,
     typer.Option(

@@ -10,6 +10,7 @@ import typer
 from tunelight.cli.app import FAILED, INTERRUPTED, OK, command
 from tunelight.cli.options import (
     STORAGE,
+    Address,
     Columns,
     Epochs,
     File,
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from tunelight.sweep.check import Checked
 
 Seed = Annotated[int | None, typer.Option("--seed", help="Random seed for configurations and training.")]
-Address = Annotated[
-    str | None, typer.Option("--address", help="Address of a Ray cluster. Default: RAY_ADDRESS, else a local Ray.")
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the live table.")]
 
 
