@@ -40,7 +40,7 @@ def run(space: Any = SPACE, **settings: Any) -> Callable[[], Any]:
 IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a keyword that is not one": (run(num_sample=3), "no num_sample=. Did you mean 'num_samples'?"),
     "Ray Tune's word": (run(resources_per_trial={"cpus": 2}), "'cpus'. Did you mean 'cpu'?"),
-    "a metric without a mode": (lambda: tl.run(SPACE, model=DigitsClassifier, metric="a", mode="maximum"), "'max'"),
+    "a mode that is not one": (run(mode="maximum"), "mode must be 'min' (less is better) or 'max'"),
     "no metric": (lambda: tl.run(SPACE, model=DigitsClassifier), "No metric is given"),
     "an empty space": (run({}), "The search space is empty. Give it one domain or more"),
     "a list for a space": (run([1, 2]), "a dict of domains, the path of a YAML file"),
@@ -57,7 +57,7 @@ IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a backend that is not one": (run(backend="dpp"), "'dpp'. Did you mean 'ddp'?"),
     "a model that is an object": (run(model=DigitsClassifier()), "Give the class; its arguments come from"),
     "a train function and a model": (run(train=train), "Both train and model= are given"),
-    "a train function without an argument": (lambda: tl.run(SPACE, train=lambda: None, metric="a"), "train(config)"),
+    "a train function without an argument": (run(model=None, data=None, train=lambda: None), "train(config)"),
     "a path that does not import": (run(model="tunelight.digits:DigitClassifier"), "mean 'DigitsClassifier'?"),
     "a time that is not one": (run(time_budget="2 hrs"), "such as '90s', '30m', '2h'"),
     "a strategy for the Trainer": (run(trainer_args={"strategy": "ddp"}), "Leave it out, and say backend='ddp'"),
