@@ -22,12 +22,12 @@ def train(config):
     import importlib.util
     import pytorch_lightning as pl
     from tests.lean import DRIVER_ONLY
-    from tunelight.digits import DigitsClassifier, DigitsData
+    from tests.integration.training import Line, LineData
     there = [name for name in DRIVER_ONLY if importlib.util.find_spec(name)]
     assert not there, there
     callbacks = [tl.TuneReportCheckpointCallback()]
     pl.Trainer(strategy=tl.RayStrategy(), max_epochs=3, callbacks=callbacks, default_root_dir=config["at"]).fit(
-        DigitsClassifier(lr=config["lr"]), datamodule=DigitsData()
+        Line(lr=config["lr"]), datamodule=LineData()
     )
 
 if __name__ == "__main__":
