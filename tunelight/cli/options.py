@@ -35,6 +35,14 @@ Sweep = Annotated[
     str,
     typer.Argument(help="A sweep's folder or URL, its name in --storage, or 'last'.", autocompletion=_sweep_names),
 ]
+Sweeps = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SWEEP...",
+        help="A sweep's folder or URL, its name in --storage, or 'last'. Several are compared.",
+        autocompletion=_sweep_names,
+    ),
+]
 Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 File = Annotated[

@@ -123,7 +123,7 @@ def test_history_says_how_many_have_no_value(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     one_report(sweep)
     one_of_nan(sweep)
-    assert "1 of 2 trials have no value" in history(SweepResults.load(tmp_path)).layout.title.text
+    assert "without 1 of 2 trials, which reported no number" in history(SweepResults.load(tmp_path)).layout.title.text
     sweep.callback.close()
 
 
@@ -140,7 +140,10 @@ def test_history_of_what_is_to_be_large_rises(tmp_path: Path) -> None:
 def test_learning_curves_are_grouped_by_rung_with_gaps_between_trials(results: SweepResults) -> None:
     made = learning_curves(results)
     names = [one.name for one in made.data]
-    assert names[:2] == ["came to rung 2: 4 (20)", "came to rung 3: 16 (4)"]
+    assert names[:2] == [
+        "highest rung reached: 2 of 3 (epoch 4): 20 trials",
+        "highest rung reached: 3 of 3 (epoch 16): 4 trials",
+    ]
     group = made.data[1]
     ends = np.flatnonzero(np.isnan(group.y))
     assert len(ends) == 4
@@ -152,7 +155,7 @@ def test_learning_curves_are_grouped_by_rung_with_gaps_between_trials(results: S
 def test_learning_curves_are_grouped_by_state_where_no_rung_is_known(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     one_report(sweep)
-    assert learning_curves(SweepResults.load(tmp_path)).data[0].name == "running (1)"
+    assert learning_curves(SweepResults.load(tmp_path)).data[0].name == "running: 1 trial"
     sweep.callback.close()
 
 

@@ -20,8 +20,11 @@ SCALE: Final = "Viridis"
 GL_FROM: Final = 3000
 """Points from which on a figure is drawn by WebGL, which stays smooth; below it as SVG, which prints sharper."""
 _TEXT: Final = 48
+_DECADES: Final = 100.0
+"""Spread of positive values (a high quantile to a low one) from which on an axis is logarithmic. Of many numbers drawn
+evenly from 0 on, it is about 50."""
 _LOG_FROM: Final = 30.0
-"""Spread of positive values (a high quantile to a low one) from which on an axis may be logarithmic..."""
+"""Spread from which on an axis may be logarithmic..."""
 _LOG_BELOW: Final = 0.25
 """...if half of them lie below this part of the high one: of numbers drawn evenly, half lie below 0.5 of it."""
 
@@ -72,13 +75,13 @@ def scatter(count: int) -> Any:
 
 
 def is_wide(values: Values | Sequence[float]) -> bool:
-    """Tell whether values are better seen on a logarithmic axis."""
+    """Tell whether values are better seen on a logarithmic axis: all positive, and over two decades or so."""
     found = np.asarray(values, dtype=float)
     found = found[np.isfinite(found)]
     if len(found) < 3 or found.min() <= 0:
         return False
     low, middle, high = np.quantile(found, (0.02, 0.5, 0.98))
-    return bool(high / low >= _LOG_FROM and middle / high <= _LOG_BELOW)
+    return bool(high / low >= _DECADES or (high / low >= _LOG_FROM and middle / high <= _LOG_BELOW))
 
 
 def axis_type(values: Values | Sequence[float]) -> str:
