@@ -66,7 +66,7 @@ def _write(figure: Any, path: Path) -> None:
 
 @command("report last --out report.html --open")
 def report(
-    sweeps: Sweeps,
+    sweep: Sweeps,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -83,7 +83,7 @@ def report(
 
     Of several sweeps, the file compares them: best values against time and worker-hours, and a table of the sweeps.
     """
-    results = [load(sweep, storage) for sweep in sweeps]
+    results = [load(one, storage) for one in sweep]
     from tunelight import reporting
 
     single = results[0] if len(results) == 1 else None

@@ -38,7 +38,6 @@ Sweep = Annotated[
 Sweeps = Annotated[
     list[str],
     typer.Argument(
-        metavar="SWEEP...",
         help="A sweep's folder or URL, its name in --storage, or 'last'. Several are compared.",
         autocompletion=_sweep_names,
     ),

@@ -87,7 +87,8 @@ def _overview(sweeps: Mapping[str, SweepResults]) -> Iterator[str]:
     keys = _differing(known)
     more = f" The first {_MOST_KEYS} of {len(keys)} keys are shown." if len(keys) > _MOST_KEYS else ""
     yield '<section id="sweeps"><h2>Sweeps</h2>'
-    yield f"<p>Compared by {safe(metric)} ({safe(mode)} is better). {_winner(sweeps, metric, mode)}</p>"
+    better = "higher" if mode == "max" else "lower"
+    yield f"<p>Compared by {safe(metric)} ({better} is better). {_winner(sweeps, metric, mode)}</p>"
     head = ["sweep", "trials", "states", f"best {metric}", "by trial", "time", "worker-hours"]
     rows = []
     for number, (name, results) in enumerate(sweeps.items()):

@@ -67,8 +67,8 @@ def _hash(script: str) -> str:
 def plot(name: str, figure: Any, width: int = 0) -> str:
     """Return a section with a figure: its title as a heading, a place to draw in, and its data.
 
-    Plotly does not break a title into lines, so that a narrow screen would cut it. The data is text that ends no script
-    element.
+    Plotly does not break a title into lines, so that a narrow screen would cut it; and of a figure without data, there
+    is only the text that says why. The data is text that ends no script element.
 
     Args:
         name: the section's id.
@@ -76,6 +76,9 @@ def plot(name: str, figure: Any, width: int = 0) -> str:
         width: pixels below which the figure is scrolled sideways rather than drawn narrower.
     """
     title, _, note = str(figure.layout.title.text or "").partition(_NOTE)
+    if not figure.data:
+        said = " ".join(str(one.text) for one in figure.layout.annotations)
+        return f'<section id="{name}"><h2>{_shown(title)}</h2><p>{_shown(said)}</p></section>'
     drawn = json.loads(figure.to_json())
     layout = drawn["layout"]
     layout.pop("title", None)
@@ -102,9 +105,9 @@ def card(name: str, value: str, colour: str = "var(--line)") -> str:
     return f'<div class="card" style="border-color:{colour}"><dt>{safe(name)}</dt><dd>{safe(value)}</dd></div>'
 
 
-def pairs(title: str, rows: Iterable[tuple[Any, Any]]) -> str:
-    """Return a table of keys and values; nothing without rows."""
-    body = "".join(f"<tr><th>{safe(key)}</th><td>{safe(cell(value))}</td></tr>" for key, value in rows)
+def pairs(title: str, rows: Iterable[tuple[Any, Any]], limit: int = CELL) -> str:
+    """Return a table of keys and values, each of at most ``limit`` characters; nothing without rows."""
+    body = "".join(f"<tr><th>{safe(key)}</th><td>{safe(cell(value, limit))}</td></tr>" for key, value in rows)
     return f'<table class="pairs"><caption>{safe(title)}</caption>{body}</table>' if body else ""
 
 
@@ -126,12 +129,12 @@ def td(value: Any) -> str:
     return f'<td class="n" data-n="{number(value)}">{safe(compact(value))}</td>'
 
 
-def cell(value: Any) -> str:
-    """Return a value as short text, not escaped."""
+def cell(value: Any, limit: int = CELL) -> str:
+    """Return a value as text of at most ``limit`` characters, not escaped."""
     if isinstance(value, float):
         return compact(value)
     text = json.dumps(value, default=str) if isinstance(value, Mapping | list) else str(value)
-    return text if len(text) <= CELL else f"{text[: CELL - 3]}..."
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def safe(value: Any) -> str:

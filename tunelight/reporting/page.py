@@ -53,10 +53,12 @@ def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLi
     Raises: SettingsError where several sweeps have different metrics or modes, before anything is written; StorageError
     where the file cannot be written. Runs on: driver, or anywhere that has the sweep's folder.
     """
+    from tunelight.results import SweepResults
+
     target = Path(path).expanduser()
     if target.is_dir():
         target = target / FILE
-    several = list(results) if isinstance(results, list | tuple) else [results]
+    several = [results] if isinstance(results, SweepResults) else list(results)
     write_text(target.absolute(), page(several[0]) if len(several) == 1 else comparison(several))
     return target.absolute()
 

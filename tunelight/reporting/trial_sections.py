@@ -30,6 +30,8 @@ _MOST_CURVES: Final = 3
 _MOST_GANGS: Final = 20
 _MOST_NOTES: Final = 20
 _MOST_CHANGES: Final = 10
+_VALUE: Final = 2000
+"""Characters of a configuration's value."""
 _LOG_LINES: Final = 30
 _LOG_BYTES: Final = 4096
 _WIDTH, _HEIGHT, _EDGE = 600, 150, 6
@@ -65,7 +67,7 @@ def trial_sections(results: SweepResults, trials: Sequence[TrialResult]) -> Iter
         yield f'<details class="trial"><summary>{safe(said)}</summary><div id="trial-{trial.index}">'
         for name, mode in list(results.objectives)[:_MOST_CURVES]:
             yield curve(trial, name, mode)
-        yield f'<div class="pair">{pairs("configuration", flatten(trial.config).items())}'
+        yield f'<div class="pair">{pairs("configuration", flatten(trial.config).items(), _VALUE)}'
         yield f"{pairs('trial', _facts(trial, state))}</div>"
         yield _changes(trial)
         yield _placement(results, state)

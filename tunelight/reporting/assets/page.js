@@ -26,7 +26,7 @@
     }
     if (width < NARROW && made.legend) {
       made.legend = { ...made.legend, xref: "container", x: 0.01 };
-      made.margin = { ...made.margin, l: 40, r: 12 };
+      if (made.margin.l <= 60) made.margin = { ...made.margin, l: 40, r: 12 };
     }
     return made;
   }

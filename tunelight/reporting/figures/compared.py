@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from tunelight.reporting.figures.data import judged_by
 from tunelight.reporting.figures.spending import improvements, spending
-from tunelight.reporting.figures.style import axis_type, figure, nothing, text
+from tunelight.reporting.figures.style import axis_of, figure, nothing, text
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
@@ -44,8 +44,11 @@ def _draw(sweeps: Mapping[str, SweepResults], what: str, axis: str, of: str, uni
     steps = {name: improvements(results, metric, mode) for name, results in sweeps.items()}
     if not any(steps.values()):
         return nothing(title, f"No trial that did not fail has reported a number as {text(metric)} yet.")
-    made = figure(title, axis, text(metric), f"{mode} is better; a line ends where its sweep does")
-    made.update_yaxes(type=axis_type([step.value for found in steps.values() for step in found]))
+    note = f"{'higher' if mode == 'max' else 'lower'} is better; a line ends where its sweep does"
+    if without := [name for name, found in steps.items() if not found]:
+        note += f"; without a value yet: {text(', '.join(without), 200)}"
+    made = figure(title, axis, text(metric), note)
+    made.update_yaxes(**axis_of([step.value for found in steps.values() for step in found]))
     for number, (name, results) in enumerate(sweeps.items()):
         found = steps[name]
         if not found:

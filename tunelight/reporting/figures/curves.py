@@ -25,7 +25,7 @@ from tunelight.reporting.figures.style import (
     COLOURS,
     SCALE,
     Values,
-    axis_type,
+    axis_of,
     figure,
     nothing,
     scatter,
@@ -55,7 +55,7 @@ def history(results: SweepResults, metric: str | None = None, mode: str | None =
     without = len(values) - int(there.sum())
     note = f"without {without} of {counted(len(values), 'trial')}, which reported no number" if without else ""
     made = figure(title, "trial, in order of creation", text(metric), note)
-    made.update_yaxes(type=axis_type(values[there]))
+    made.update_yaxes(**axis_of(values[there]))
     kind = scatter(len(values))
     index = np.array([trial.index for trial in results.trials])
     state = np.array([trial.state for trial in results.trials])
@@ -99,7 +99,7 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
     note = f"every {ordinal(step)} of {points:,} reports, and each trial's best and last" if step > 1 else ""
     epochs = all(isinstance(report.get("epoch"), int) for trial, _, _ in curves for report in trial.history[:1])
     made = figure(title, "epoch" if epochs else "report", text(metric), note)
-    made.update_yaxes(type=axis_type(np.concatenate([y for _, _, y in curves])))
+    made.update_yaxes(**axis_of(np.concatenate([y for _, _, y in curves])))
     kind = scatter(points)
     for name, colour, members in _groups(results, [trial for trial, _, _ in curves]):
         shown = [(*_thinned(x, y, step, mode), trial.index) for trial, x, y in curves if trial.id in members]

@@ -50,9 +50,9 @@ def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def check_metric(results: SweepResults, metric: str) -> str:
-    """Return ``metric`` if it was reported. Raises: MetricError, which lists the reported ones."""
+    """Return ``metric`` if it was reported or the sweep is judged by it. Raises: MetricError for another."""
     valid = metrics_of(results)
-    if metric not in valid and metric != judged_by(results)[0]:
+    if metric not in valid and metric not in (judged_by(results)[0], *dict(results.objectives)):
         raise MetricError(
             unknown(f"No trial of {results.name} reported a number as", metric, valid, listed="Reported were")
         )

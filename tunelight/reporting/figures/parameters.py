@@ -17,7 +17,7 @@ from tunelight.reporting.figures.importance import MOST, ROUGH, Evaluator, impor
 from tunelight.reporting.figures.style import (
     SCALE,
     Values,
-    axis_type,
+    axis_of,
     clip_text,
     figure,
     is_wide,
@@ -173,7 +173,7 @@ def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
         )
         kind_of_axis = "category" if not column.numeric else "log" if column.log else "linear"
         made.update_xaxes(type=kind_of_axis, **_ticks(column), **place)
-        made.update_yaxes(type=axis_type(judged.values), **place)
+        made.update_yaxes(**axis_of(judged.values), **place)
     made.update_yaxes(title={"text": text(judged.metric, 30)}, col=1)
     return made
 
