@@ -20,6 +20,8 @@ _NOTE: Final = "<br><sup>"
 """Begins the smaller line of a figure's title."""
 _TITLE_HEIGHT: Final = 50
 """Pixels of a figure's title and its smaller line, which the page shows as its own text."""
+_PHONE: Final = 350
+"""Pixels that a figure has on the narrowest screen."""
 
 
 def document(title: str, headings: Mapping[str, str], sections: Iterable[str]) -> str:
@@ -87,7 +89,7 @@ def plot(name: str, figure: Any, width: int = 0) -> str:
     data = json.dumps(drawn).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     below = f'<p class="note">{_shown(note.removesuffix("</sup>"))}</p>' if note else ""
     least = f";min-width:{width}px" if width else ""
-    below += '<p class="note sideways">It can be scrolled sideways.</p>' if width else ""
+    below += '<p class="note sideways">It can be scrolled sideways.</p>' if width > _PHONE else ""
     return (
         f'<section id="{name}"><h2>{_shown(title)}</h2>{below}'
         f'<div class="scroll"><div class="plot" data-figure="{name}" style="height:{height}px{least}"></div></div>'

@@ -66,12 +66,13 @@ def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLi
 def page(results: SweepResults) -> str:
     """Return the HTML of one sweep's report."""
     from tunelight.reporting.figures import FIGURES
+    from tunelight.reporting.figures.parameters import MOST_AXES
 
     shown, which = chosen(results)
     opened = {trial.index for trial in shown}
     headings = {"overview": "Overview", **_HEADINGS, "trials": "Trials"}
     varied = len(columns(results.trials))
-    least = {"parallel": _AXIS * (varied + 1), "slices": _SLICE * min(_IN_A_ROW, varied)}
+    least = {"parallel": _AXIS * (min(varied, MOST_AXES) + 1), "slices": _SLICE * min(_IN_A_ROW, varied)}
     sections = [
         *_overview(results),
         *(plot(name, draw(results), least.get(name, 0)) for name, draw in FIGURES.items()),

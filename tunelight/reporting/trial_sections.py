@@ -60,6 +60,7 @@ def trial_sections(results: SweepResults, trials: Sequence[TrialResult]) -> Iter
     from tunelight.results.logs import log_end
 
     metric, _ = judged_by(results)
+    begin = min((at for trial in results.record.trials.values() for at, _ in trial.moves), default=0.0)
     for trial in trials:
         state = results.record.trials[trial.id]
         value = "" if trial.value is None else f", best {metric} {compact(trial.value)}"
@@ -70,7 +71,7 @@ def trial_sections(results: SweepResults, trials: Sequence[TrialResult]) -> Iter
         yield f'<div class="pair">{pairs("configuration", flatten(trial.config).items(), _VALUE)}'
         yield f"{pairs('trial', _facts(trial, state))}</div>"
         yield _changes(trial)
-        yield _placement(results, state)
+        yield _placement(state, begin)
         if trial.error:
             yield f"<h4>Error</h4><pre>{safe(trial.error[-ERROR_CHARS:])}</pre>"
         if log := log_end(trial.path, _LOG_LINES, _LOG_BYTES):
@@ -119,11 +120,10 @@ def _changes(trial: TrialResult) -> str:
     return f"<h4>Changes of its configuration</h4><ul>{rows}</ul>{more}"
 
 
-def _placement(results: SweepResults, state: TrialState) -> str:
-    """Return on which nodes its ranks trained, gang by gang."""
+def _placement(state: TrialState, begin: float) -> str:
+    """Return on which nodes its ranks trained, gang by gang, in a sweep that began at ``begin``."""
     if not state.gangs:
         return ""
-    begin = min((at for trial in results.record.trials.values() for at, _ in trial.moves), default=0.0)
     left = len(state.gangs) - _MOST_GANGS
     rows = []
     for gang in state.gangs[-_MOST_GANGS:]:

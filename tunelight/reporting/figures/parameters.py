@@ -30,7 +30,7 @@ from tunelight.reporting.words import counted
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
 
-_MOST_AXES: Final = 14
+MOST_AXES: Final = 14
 _MOST_SLICES: Final = 12
 _ROW: Final = 4
 _MOST_TICKS: Final = 12
@@ -88,11 +88,11 @@ def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
     title = f"Parallel coordinates: configurations and their best {text(judged.metric)}"
     if judged.missing:
         return nothing(title, judged.missing)
-    more = len(judged.columns) - _MOST_AXES
+    more = len(judged.columns) - MOST_AXES
     note = "drag along an axis to select" + (f"; {more} more keys are left out" if more > 0 else "")
     made = figure(title, note=note)
     target = _axis(clip_text(judged.metric, 24), judged.values, judged.values, log=is_wide(judged.values))
-    axes = [_column_axis(column) for column in judged.columns[:_MOST_AXES]]
+    axes = [_column_axis(column) for column in judged.columns[:MOST_AXES]]
     line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
     made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15))
     made.update_layout(height=520, margin={"t": 140, "l": 90, "r": 90, "b": 40})
