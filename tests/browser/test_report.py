@@ -26,6 +26,9 @@ class Opened:
         page.goto(f"file://{path}")
 
     def draw(self, name: str) -> None:
+        if not self.page.locator(f".plot[data-figure={name}]").count():  # what has no data is a sentence
+            assert len(self.page.locator(f"section#{name} p").text_content()) > 10, name
+            return
         self.page.evaluate(f"document.getElementById('{name}').scrollIntoView()")
         self.page.wait_for_selector(f".plot[data-figure={name}][data-drawn]", timeout=30_000)
 
@@ -56,7 +59,7 @@ def test_every_figure_is_drawn_and_the_console_stays_empty(opened: Opened) -> No
     for name in FIGURES:
         place = f".plot[data-figure={name}]"
         assert opened.page.locator(f"{place} .main-svg").count() > 0, name
-        title = opened.page.locator(f"{place} .gtitle").first.text_content()
+        title = opened.page.locator(f"section#{name} h2").text_content()
         assert len(title) > 10, name
     marks = {
         "history": ".scatterlayer .point",
@@ -103,11 +106,60 @@ def test_the_table_shows_what_is_searched_for(opened: Opened, results: SweepResu
     assert len(opened.column(0)) == 30
 
 
+def test_the_columns_that_are_not_ticked_are_hidden(opened: Opened) -> None:
+    cell = opened.page.locator("#table tbody tr:first-child td").nth(7)
+    assert cell.is_visible()
+    opened.page.locator("#columns summary").click()
+    opened.page.get_by_label("model.lr").uncheck()
+    assert opened.page.locator("#table th", has_text="model.lr").is_hidden()
+    assert cell.is_hidden()
+    opened.page.get_by_label("model.lr").check()
+    assert cell.is_visible()
+
+
+def test_a_click_on_a_row_opens_its_trial(opened: Opened) -> None:
+    section = opened.page.locator(".trial", has=opened.page.locator("#trial-3"))
+    assert section.is_hidden()
+    opened.page.locator("#table tbody tr").nth(3).locator("td").nth(1).click()
+    assert opened.page.locator("#trial-3 .pairs").first.is_visible()
+    section.locator("summary").first.click()
+    assert section.is_hidden()
+    opened.page.locator("#table a[href='#trial-3']").click()
+    assert opened.page.locator("#trial-3").is_visible()
+    assert opened.said == []
+
+
+def test_without_its_script_a_link_opens_a_trial(chromium: Any, results: SweepResults, tmp_path: Path) -> None:
+    page = chromium.new_context(java_script_enabled=False).new_page()
+    page.goto(f"file://{report(results, tmp_path / 'report.html')}")
+    assert page.locator("#trial-3").is_hidden()
+    page.locator("#table a[href='#trial-3']").click()
+    page.locator("#trial-3").wait_for(state="visible")
+    page.context.close()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_phone_scrolls_no_page_sideways(chromium: Any, results: SweepResults, tmp_path: Path, several: bool) -> None:
+    page = chromium.new_page(viewport={"width": 390, "height": 844})
+    other = record(tmp_path / ("long-name-" * 8), trials=6)
+    found = Opened(page, report([results, other] if several else results, tmp_path / "report.html"))
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function("[...document.querySelectorAll('.plot')].every((place) => place.dataset.drawn)")
+    if not several:
+        page.locator("#table a").first.click()
+    outside = """() => [...document.querySelectorAll("body *")].filter((one) => !one.closest(".wide, .scroll, pre, svg")
+        && one.getBoundingClientRect().right > 391).map((one) => one.outerHTML.slice(0, 80))"""
+    assert page.evaluate(outside) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert found.said == []
+    page.close()
+
+
 def test_light_and_dark_change_paper_and_figures(opened: Opened) -> None:
     opened.draw("history")
     look = "getComputedStyle({}).{}"
     body = look.format("document.body", "backgroundColor")
-    ink = look.format("document.querySelector('.plot[data-figure=history] .gtitle')", "fill")
+    ink = look.format("document.querySelector('.plot[data-figure=history] .xtitle')", "fill")
     light = opened.page.evaluate(body), opened.page.evaluate(ink)
     opened.page.locator("#theme").click()
     opened.page.wait_for_function(f"{ink} !== '{light[1]}'")
@@ -145,6 +197,8 @@ def test_what_others_wrote_is_shown_and_never_run(chromium: Any, tmp_path: Path)
     assert EVIL in page.locator("#table thead").text_content()
     start = EVIL[:20]
     for name in ("history", "slices", "parallel", "importances", "timeline"):
+        if not page.locator(f".plot[data-figure={name}]").count():
+            continue
         shown = page.locator(f".plot[data-figure={name}]").text_content()
         assert start in shown, name
         assert "&lt;" not in shown, name

@@ -29,14 +29,21 @@ const heads = [head(0), head(1), head(2)];
 const search = { value: "", addEventListener: (_, run) => { heard.search = run; } };
 const count = {};
 const table = {
-  tBodies: [{ rows, append: (...found) => { order = found; } }],
+  tBodies: [{ rows, append: (...found) => { order = found; }, addEventListener() {} }],
   tHead: { rows: [{ cells: heads }] },
 };
-globalThis.window = { matchMedia: () => ({ matches: false, addEventListener() {} }), addEventListener() {} };
+const box = { checked: true, dataset: { column: "1" }, addEventListener: (_, run) => { heard.box = run; } };
+const sheet = {};
+globalThis.window = {
+  matchMedia: () => ({ matches: false, addEventListener() {} }), addEventListener() {}, location: { hash: "" },
+};
 globalThis.IntersectionObserver = class { observe() {} };
 globalThis.document = {
   documentElement: { dataset: {} },
-  querySelectorAll: () => [],
+  querySelectorAll: (asked) => (asked === "#columns input" ? [box] : []),
+  addEventListener() {},
+  createElement: () => sheet,
+  head: { appendChild: (made) => made },
   getElementById: (id) => ({ table, search, count, theme: { addEventListener() {} } })[id],
 };
 require(process.argv[1]);
@@ -47,12 +54,14 @@ for (const column of [0, 0, 1, 2, 2]) {
   said.push(shown() + " " + heads[column].getAttribute("aria-sort"));
 }
 search.value = "A 2"; heard.search(); said.push(shown(), count.textContent);
+said.push(sheet.textContent);
+box.checked = false; heard.box(); said.push(sheet.textContent);
 console.log(JSON.stringify(said));
 """
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_table_sorts_and_finds() -> None:
+def test_the_table_sorts_and_finds_and_hides_columns() -> None:
     script = Path(__file__).parents[2] / "tunelight" / "reporting" / "assets" / "page.js"
     run = subprocess.run(["node", "-e", SHELL, str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
@@ -66,4 +75,6 @@ def test_the_table_sorts_and_finds() -> None:
         "10 0 2 1 descending",
         "2",
         "1 of 4 trials",
+        "",
+        "#table tr > :nth-child(2) { display: none; }",
     ]

@@ -10,7 +10,7 @@ import typer
 
 from tunelight.cli.app import command
 from tunelight.cli.inspect import load
-from tunelight.cli.options import STORAGE, Json, Storage, Sweep
+from tunelight.cli.options import STORAGE, Json, Storage, Sweep, Sweeps
 from tunelight.cli.printing import print_json
 from tunelight.errors import SettingsError, StorageError, unknown
 
@@ -66,19 +66,29 @@ def _write(figure: Any, path: Path) -> None:
 
 @command("report last --out report.html --open")
 def report(
-    sweep: Sweep,
+    sweep: Sweeps,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The file. Default: report.html in the sweep's folder.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The file. Default: report.html in the sweep's folder; of several sweeps, in the working directory.",
+        ),
     ] = None,
     open: Open = False,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Write a report of a sweep: one HTML file with all figures and a table of the trials."""
-    results = load(sweep, storage)
+    """Write a report of a sweep: one HTML file with all figures, a table of the trials and a section for each.
+
+    Of several sweeps, the file compares them: best values against time and worker-hours, and a table of the sweeps.
+    """
+    results = [load(one, storage) for one in sweep]
     from tunelight import reporting
 
-    path = reporting.report(results, out or results.folder / "report.html")
+    single = results[0] if len(results) == 1 else None
+    target = out or (Path() if single is None else single.folder) / "report.html"
+    path = reporting.report(results if single is None else single, target)
     if json:
         print_json({"report": path})
     else:

@@ -1,49 +1,30 @@
-"""A sweep as one HTML file that needs nothing else: overview, figures, and a table of all trials."""
+"""Sweeps as one HTML file that needs nothing else: overview, figures, a table of all trials and a section for each."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
-import math
 import os
-import time
-from collections.abc import Iterator, Mapping
-from importlib import resources
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tunelight.errors import first_of
-from tunelight.record import OUTCOMES, metric_value, read_sweep_file, write_text
-from tunelight.reporting.figures.data import judged_by, progress
+from tunelight.record import OUTCOMES, write_text
+from tunelight.reporting.comparison import comparison
+from tunelight.reporting.figures.data import columns, judged_by
+from tunelight.reporting.how_run import how_it_was_run
+from tunelight.reporting.markup import CELL, card, document, pairs, plot, safe
+from tunelight.reporting.trial_sections import ERROR_CHARS, chosen, reported, trial_sections, when
+from tunelight.reporting.trial_table import trial_table
 from tunelight.reporting.words import compact, elapsed
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
-    from tunelight.results import SweepResults, TrialResult
+    from tunelight.results import SweepResults
 
 FILE: Final = "report.html"
-_MOST_KEYS: Final = 40
-"""Keys of the configurations that have a column in the table."""
 _MOST_NOTES: Final = 100
 _MOST_ERRORS: Final = 200
-_ERROR_CHARS: Final = 6000
-"""Of a traceback: its end."""
-_CELL: Final = 160
 _MOST_FRONT: Final = 30
-_TOLD: Final = (
-    "num_samples",
-    "max_epochs",
-    "scheduler",
-    "searcher",
-    "workers",
-    "backend",
-    "seed",
-    "train",
-    "model",
-    "data",
-)
 _HEADINGS: Final = {
     "history": "History",
     "learning_curves": "Learning curves",
@@ -53,192 +34,111 @@ _HEADINGS: Final = {
     "timeline": "Timeline",
     "pareto": "Pareto front",
 }
+_AXIS: Final = 100
+"""Pixels that an axis of parallel coordinates needs at least."""
+_SLICE: Final = 190
+"""Pixels that a slice needs at least."""
+_IN_A_ROW: Final = 4
 
 
-def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
-    """Write a report of a sweep as one HTML file, which works offline, and return its path.
+def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLike[str]) -> Path:
+    """Write a report of a sweep, or a comparison of several, as one HTML file, which works offline; return its path.
 
     Args:
-        results: also of a sweep that still runs, that failed, or that has no trial yet.
+        results: of a sweep, also one that still runs, that failed, or that has no trial yet; or a list of several,
+            which are compared by their first metric.
         path: the file; of a folder, ``report.html`` in it.
 
-    The file holds plotly.js (5 MB) and all data; text of configurations and errors is shown as it is, never run.
-    Raises: StorageError where it cannot be written. Runs on: driver, or anywhere that has the sweep's folder.
+    The file holds plotly.js (5 MB) and all data; text of configurations, errors and logs is shown as it is, never run.
+    Raises: SettingsError where several sweeps have different metrics or modes, before anything is written; StorageError
+    where the file cannot be written. Runs on: driver, or anywhere that has the sweep's folder.
     """
+    from tunelight.results import SweepResults
+
     target = Path(path).expanduser()
     if target.is_dir():
         target = target / FILE
-    write_text(target.absolute(), page(results))
+    several = [results] if isinstance(results, SweepResults) else list(results)
+    write_text(target.absolute(), page(several[0]) if len(several) == 1 else comparison(several))
     return target.absolute()
 
 
 def page(results: SweepResults) -> str:
-    """Return the report's HTML."""
-    from plotly.offline import get_plotlyjs  # plotly costs most of a second
-
+    """Return the HTML of one sweep's report."""
     from tunelight.reporting.figures import FIGURES
+    from tunelight.reporting.figures.parameters import MOST_AXES
 
-    drawn = {name: draw(results) for name, draw in FIGURES.items()}
-    scripts = [get_plotlyjs(), _asset("page.js")]
-    # A page that shows what others wrote: only these two scripts run in it, and nothing is fetched. plotly's WebGL
-    # part writes functions of its own, which is what unsafe-eval lets it.
-    policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))} 'unsafe-eval'; style-src 'unsafe-inline'; "
-        "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
-    )
-    title = html.escape(results.name)
+    shown, which = chosen(results)
+    opened = {trial.index for trial in shown}
     headings = {"overview": "Overview", **_HEADINGS, "trials": "Trials"}
-    links = "".join(f'<a href="#{key}">{name}</a>' for key, name in headings.items())
-    parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}: tunelight</title>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        f"<style>{_asset('page.css')}</style></head><body>",
-        f'<header><h1>{title}</h1><button id="theme" type="button">light / dark</button>',
-        f"<nav>{links}</nav></header><main>",
-        "<noscript><p>The figures need JavaScript; the table below does not.</p></noscript>",
+    varied = len(columns(results.trials))
+    least = {"parallel": _AXIS * (min(varied, MOST_AXES) + 1), "slices": _SLICE * min(_IN_A_ROW, varied)}
+    sections = [
         *_overview(results),
-        *(_plot(name, figure) for name, figure in drawn.items()),
-        *_table(results),
-        *_failures(results),
+        *(plot(name, draw(results), least.get(name, 0)) for name, draw in FIGURES.items()),
+        '<section id="trials"><h2>Trials</h2>',
+        *trial_table(results, opened),
+        *([f"<p>Click on a trial to open it below. {safe(which)}</p>"] if shown else []),
+        *trial_sections(results, shown),
+        "</section>",
+        *_failures(results, opened),
         *_notes(results),
-        f"</main><footer>tunelight, {time.strftime('%Y-%m-%d %H:%M')}</footer>",
-        *(f"<script>{script}</script>" for script in scripts),
-        "</body></html>\n",
     ]
-    return "\n".join(parts)
-
-
-def _asset(name: str) -> str:
-    return resources.files("tunelight.reporting").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _plot(name: str, figure: Any) -> str:
-    """Return a place for a figure, and its data as text that ends no script element."""
-    data = figure.to_json().replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    height = int(figure.layout.height or 460)
-    return (
-        f'<section id="{name}"><div class="plot" data-figure="{name}" style="height:{height}px"></div>'
-        f'<script type="application/json" id="data-{name}">{data}</script></section>'
-    )
+    return document(results.name, headings, sections)
 
 
 def _overview(results: SweepResults) -> Iterator[str]:
     metric, mode = judged_by(results)
     state = results.record
     yield '<section id="overview"><h2>Overview</h2><dl class="cards">'
-    yield _card("trials", str(len(results)))
+    yield card("trial" if len(results) == 1 else "trials", str(len(results)))
     for name, count in state.counts.items():
         if count:
-            yield _card(name.lower(), str(count), OUTCOMES[name].colour)
+            yield card(name.lower(), str(count), OUTCOMES[name].colour)
     if state.started is not None and state.updated is not None:
-        yield _card("took" if state.ended else "so far", elapsed(state.updated - state.started))
-        yield _card("trained", elapsed(sum(trial.seconds for trial in results.trials)))
+        yield card("took" if state.ended else "so far", elapsed(state.updated - state.started))
+        yield card("trained", elapsed(sum(trial.seconds for trial in results.trials)))
     yield "</dl>"
+    if not state.ended:
+        yield "<p>The sweep had not ended when this was written.</p>"
     failed = results.ahead
     if state.best is None and failed is None:
-        yield f"<p>No trial has reported a number as <b>{_safe(metric)}</b> yet.</p>"
+        yield f"<p>No trial has reported a number as <b>{safe(metric)}</b> yet.</p>"
     elif state.best is None:
-        yield f"<p>Each trial that has reported a number as <b>{_safe(metric)}</b> has failed.</p>"
+        yield f"<p>Each trial that has reported a number as <b>{safe(metric)}</b> has failed.</p>"
     else:
         best = results.best
         word = {"min": "lowest", "max": "highest"}.get(mode, "best")
         whose = "all trials that did not fail" if failed else "all reports"
-        yield f"<h3>Best: trial {best.index}, with the {word} {_safe(metric)} of {whose}</h3>"
-        yield f'<p class="best">{_safe(compact(best.value))}</p>'
-        rows = [(key, value) for key, value in best.metrics.items() if key != "timestamp"]
-        config = flatten(best.config).items()
-        yield f'<div class="pair">{_pairs("configuration", config)}{_pairs("its report", rows)}</div>'
+        yield f"<h3>Best: trial {best.index}, with the {word} {safe(metric)} of {whose}</h3>"
+        yield f'<p class="best">{safe(compact(best.value))}</p><p>at {safe(when(best.metrics))}</p>'
+        yield f'<div class="pair">{pairs("configuration", flatten(best.config).items())}'
+        yield f"{pairs('its report', reported(best))}</div>"
     if state.best is not None and len(results.objectives) > 1:
         names = " and ".join(f"{name} ({mode})" for name, mode in results.objectives)
         front = [str(trial.index) for trial in results.pareto()]
         said = f"On the Pareto front of {names}: {first_of(front, _MOST_FRONT)}"
-        yield f"<p>{_safe(said)}</p>"
+        yield f"<p>{safe(said)}</p>"
     if failed is not None:
         said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
-        yield f"<p>{_safe(said)}</p>"
-    told = read_sweep_file(results.folder) or dict(state.sweep)
-    rows = [(key, told[key]) for key in _TOLD if told.get(key) is not None]
-    versions = (told.get("versions") or {}).items()
-    yield f'<details><summary>How it was run</summary><div class="pair">{_pairs("setting", rows)}'
-    yield f"{_pairs('version', versions)}</div></details></section>"
+        yield f"<p>{safe(said)}</p>"
+    yield f"{how_it_was_run(results)}</section>"
 
 
-def _card(name: str, value: str, colour: str = "var(--line)") -> str:
-    return f'<div class="card" style="border-color:{colour}"><dt>{name}</dt><dd>{_safe(value)}</dd></div>'
-
-
-def _pairs(title: str, rows: Any) -> str:
-    body = "".join(f"<tr><th>{_safe(key)}</th><td>{_safe(_cell(value))}</td></tr>" for key, value in rows)
-    return f'<table class="pairs"><caption>{title}</caption>{body}</table>' if body else ""
-
-
-def _table(results: SweepResults) -> Iterator[str]:
-    """Yield the table of trials; cells with numbers carry the value to sort by."""
-    metric, _ = judged_by(results)
-    configs = [flatten(trial.config) for trial in results.trials]
-    keys = list(dict.fromkeys(key for config in configs for key in config))
-    further = [f"{name} at best" for name, _ in results.objectives[1:]]
-    names = [
-        "trial",
-        "state",
-        f"best {metric}",
-        f"last {metric}",
-        *further,
-        "epochs",
-        "seconds",
-        "workers",
-        *keys[:_MOST_KEYS],
-    ]
-    left = f" The first {_MOST_KEYS} of {len(keys)} keys are shown." if len(keys) > _MOST_KEYS else ""
-    yield '<section id="trials"><h2>Trials</h2><p class="tools"><label>Search <input id="search" type="search" '
-    yield f'placeholder="stopped sgd"></label> <output id="count"></output>{left}</p>'
-    yield '<div class="wide"><table id="table"><thead><tr>'
-    yield "".join(f'<th><button type="button">{_safe(name)}</button></th>' for name in names)
-    yield "</tr></thead><tbody>"
-    for trial, config in zip(results.trials, configs, strict=True):
-        cells = [*_fixed(results, trial, metric), *(config.get(key) for key in keys[:_MOST_KEYS])]
-        yield f'<tr class="{trial.state}">{"".join(map(_td, cells))}</tr>'
-    yield "</tbody></table></div></section>"
-
-
-def _fixed(results: SweepResults, trial: TrialResult, metric: str) -> list[Any]:
-    last = trial.history[-1] if trial.history else {}
-    return [
-        trial.index,
-        trial.state,
-        trial.value,
-        last.get(metric, metric_value(last, metric)),
-        *results.further(trial).values(),
-        progress(last) if last else None,
-        round(trial.seconds, 1),
-        results.record.trials[trial.id].workers,
-    ]
-
-
-def _td(value: Any) -> str:
-    if value is None:
-        return "<td></td>"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"<td>{_safe(_cell(value))}</td>"
-    if isinstance(value, float) and math.isnan(value):
-        return '<td class="n">nan</td>'
-    return f'<td class="n" data-n="{_number(value)}">{_safe(compact(value))}</td>'
-
-
-def _failures(results: SweepResults) -> Iterator[str]:
+def _failures(results: SweepResults, opened: Collection[int]) -> Iterator[str]:
+    """Yield what failed: links to the trials' sections, with the errors of those that have none."""
     failed = [trial for trial in results.trials if trial.error]
     if failed:
         yield f'<section id="failures"><h2>What failed ({len(failed)})</h2>'
         for trial in failed[:_MOST_ERRORS]:
             error = trial.error or ""
-            first = next(iter(error.splitlines()), "")
-            yield f"<details><summary>trial {trial.index}, {trial.state}: {_safe(first[:_CELL])}</summary>"
-            yield f"<pre>{_safe(error[-_ERROR_CHARS:])}</pre></details>"
+            first = f": {next(iter(error.splitlines()), '')[:CELL]}"
+            if trial.index in opened:
+                link = f'<a href="#trial-{trial.index}">trial {trial.index}</a>'
+                yield f'<p class="line">{link}, {trial.state}{safe(first)}</p>'
+            else:
+                yield f"<details><summary>trial {trial.index}, {trial.state}{safe(first)}</summary>"
+                yield f"<pre>{safe(error[-ERROR_CHARS:])}</pre></details>"
         if len(failed) > _MOST_ERRORS:
             yield f"<p>{len(failed) - _MOST_ERRORS} more are in the table; results.errors has them all.</p>"
         yield "</section>"
@@ -253,22 +153,7 @@ def _notes(results: SweepResults) -> Iterator[str]:
         yield f'<section id="notes"><h2>What was said on the way ({len(said)})</h2><ul>'
         for text, who in list(said.items())[:_MOST_NOTES]:
             first = "" if who[0] is None else f"trial {who[0]}: "
-            more = f" (and {len(who) - 1} times more)" if len(who) > 1 else ""
-            yield f"<li>{first}{_safe(text)}{more}</li>"
+            again = len(who) - 1
+            more = "" if not again else " (and once more)" if again == 1 else f" (and {again} times more)"
+            yield f"<li>{first}{safe(text)}{more}</li>"
         yield "</ul></section>"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return compact(value)
-    text = json.dumps(value, default=str) if isinstance(value, Mapping | list) else str(value)
-    return text if len(text) <= _CELL else f"{text[: _CELL - 3]}..."
-
-
-def _safe(value: Any) -> str:
-    return html.escape(str(value))
-
-
-def _number(value: float) -> str:
-    """Return a number as JavaScript reads it."""
-    return repr(value).replace("inf", "Infinity")

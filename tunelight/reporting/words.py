@@ -102,7 +102,7 @@ def summary(state: SweepState, now: float) -> str:
     if left:
         counts.append(f"{left} not ended")
     name = f"Sweep {state.sweep['name']}" if state.sweep.get("name") else "The sweep"
-    trials = "1 trial" if len(state.trials) == 1 else f"{len(state.trials)} trials"
+    trials = counted(len(state.trials), "trial")
     how = f" ({', '.join(counts)})" if counts else ""
     best = best_line(state) or f"no {metric_of(state)} was reported"
     return f"{name} ended after {elapsed(age(state, now))}: {trials}{how}. {best[0].upper()}{best[1:]}"
@@ -178,6 +178,17 @@ def compact(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 trial``, ``2 trials``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def ordinal(number: int) -> str:
+    """Return a number as in a row: ``2nd``, ``11th``."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def elapsed(seconds: float) -> str:
     """Return a duration as ``8s``, ``3m 05s`` or ``2h 10m``."""
     whole = int(seconds)
@@ -192,5 +203,4 @@ def _after(trial: TrialState) -> str:
     if not trial.history:
         return "before its first report"
     found = epochs(trial.history[-1])
-    count, unit = (len(trial.history), "report") if found is None else (found, "epoch")
-    return f"after {count} {unit}{'' if count == 1 else 's'}"
+    return f"after {counted(*((len(trial.history), 'report') if found is None else (found, 'epoch')))}"

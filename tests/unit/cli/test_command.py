@@ -357,6 +357,28 @@ def test_report_goes_into_the_sweep_s_folder_unless_told(runs, monkeypatch):
     assert json.loads(call("report", "last", "-o", "here.html", "--json").stdout) == {"report": "here.html"}
 
 
+def test_report_of_several_sweeps_goes_into_the_working_directory(runs, monkeypatch, tmp_path):
+    from tests.unit.sweeps import record
+
+    other = record(runs.parent / "other").folder
+    monkeypatch.chdir(tmp_path)
+    found = call("report", str(runs), str(other), "--json")
+    assert json.loads(found.stdout) == {"report": str(tmp_path / "report.html")}
+    assert "2 sweeps compared" in (tmp_path / "report.html").read_text()
+
+
+def test_report_of_sweeps_with_other_metrics_is_refused_before_it_is_written(runs, monkeypatch, tmp_path):
+    from tests.unit.recording import Sweep
+
+    other = tmp_path / "other"
+    other.mkdir()
+    Sweep(other, metric="acc", mode="max").end()
+    monkeypatch.chdir(tmp_path)
+    found = call("report", str(runs), str(other), code=2)
+    assert "other by 'acc' (max)" in found.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
 @pytest.mark.parametrize(("name", "listed"), [("run", True), ("check", True), ("extend", False), ("show", False)])
 def test_the_help_of_set_lists_every_setting(name, listed):
     from tunelight.settings import NAMES

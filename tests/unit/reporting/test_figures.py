@@ -17,6 +17,7 @@ import pytest
 from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
 from tunelight.errors import MetricError, ReportError, SettingsError
+from tunelight.record import write_sweep_file
 from tunelight.reporting import FIGURES, write_image
 from tunelight.reporting.figures import (
     history,
@@ -123,7 +124,7 @@ def test_history_says_how_many_have_no_value(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     one_report(sweep)
     one_of_nan(sweep)
-    assert "1 of 2 trials have no value" in history(SweepResults.load(tmp_path)).layout.title.text
+    assert "without 1 of 2 trials, which reported no number" in history(SweepResults.load(tmp_path)).layout.title.text
     sweep.callback.close()
 
 
@@ -140,7 +141,10 @@ def test_history_of_what_is_to_be_large_rises(tmp_path: Path) -> None:
 def test_learning_curves_are_grouped_by_rung_with_gaps_between_trials(results: SweepResults) -> None:
     made = learning_curves(results)
     names = [one.name for one in made.data]
-    assert names[:2] == ["came to rung 2: 4 (20)", "came to rung 3: 16 (4)"]
+    assert names[:2] == [
+        "highest rung reached: 2 of 3 (epoch 4): 20 trials",
+        "highest rung reached: 3 of 3 (epoch 16): 4 trials",
+    ]
     group = made.data[1]
     ends = np.flatnonzero(np.isnan(group.y))
     assert len(ends) == 4
@@ -152,7 +156,7 @@ def test_learning_curves_are_grouped_by_rung_with_gaps_between_trials(results: S
 def test_learning_curves_are_grouped_by_state_where_no_rung_is_known(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     one_report(sweep)
-    assert learning_curves(SweepResults.load(tmp_path)).data[0].name == "running (1)"
+    assert learning_curves(SweepResults.load(tmp_path)).data[0].name == "running: 1 trial"
     sweep.callback.close()
 
 
@@ -340,10 +344,67 @@ def test_a_record_without_gangs_still_has_a_timeline(tmp_path: Path) -> None:
         (np.linspace(-1, 1, 200), False),
         (np.array([math.nan, math.inf]), False),
         (np.array([0.5]), False),
+        (np.array([1e-4, 1.0]), True),
+        (np.array([0.01, 9.0, 9.5, 10.0]), True),
     ],
 )
 def test_an_axis_is_logarithmic_only_for_what_is_far_apart(values: Any, wide: bool) -> None:
     assert is_wide(values) is wide
+
+
+def test_values_that_span_decades_are_drawn_on_a_log_axis(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    for best in (1e-3, 1e-2, 1.0):
+        trial = sweep.add()
+        sweep.start(trial)
+        for number, value in enumerate([5.0, best], start=1):
+            sweep.report(trial, number, value)
+    results = SweepResults.load(tmp_path)
+    for made in (history(results), learning_curves(results)):
+        assert (made.layout.yaxis.type, made.layout.yaxis.dtick) == ("log", 1)
+    sweep.report(trial, 3, 0.0)
+    assert learning_curves(SweepResults.load(tmp_path)).layout.yaxis.type == "linear"
+    sweep.callback.close()
+
+
+def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(tmp_path: Path) -> None:
+    space = {"model.lr": {"loguniform": [0.01, 0.1]}, "p": {"uniform": [0, 1]}, "nested": {"n": {"lograndint": [1, 9]}}}
+    write_sweep_file(tmp_path, {"space": space})
+    sweep = Sweep(tmp_path)
+    for number, p in enumerate((0.001, 0.002, 0.004, 0.9)):
+        trial = sweep.add(**{"model.lr": 0.01 * (number + 1), "p": p, "nested": {"n": number + 1}})
+        sweep.start(trial)
+        sweep.report(trial, 1, 1.0 + number)
+    results = SweepResults.load(tmp_path)
+    made = slices(results)
+    assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "linear", "log"]
+    assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
+    axes = {one.label: one for one in parallel(results).data[0].dimensions}
+    assert list(axes["model.lr"]["values"]) == pytest.approx(np.log10([0.01, 0.02, 0.03, 0.04]))
+    assert list(axes["p"]["values"]) == pytest.approx([0.001, 0.002, 0.004, 0.9])
+    sweep.callback.close()
+
+
+@pytest.mark.parametrize(
+    ("by", "epoch", "said"),
+    [
+        ("training_iteration", True, "epoch 2"),
+        ("training_iteration", False, "report 2"),
+        ("samples", True, "samples 2"),
+    ],
+)
+def test_a_rung_is_named_with_its_place_and_the_number_of_trials(
+    tmp_path: Path, by: str, epoch: bool, said: str
+) -> None:
+    sweep = Sweep(tmp_path, rungs={"by": by, "at": [2, 4]})
+    for reports in (1, 2, 3):
+        trial = sweep.add()
+        sweep.start(trial)
+        for number in range(1, reports + 1):
+            sweep.report(trial, number, 1.0, samples=number, epoch=number - 1 if epoch else None)
+    names = [one.name for one in learning_curves(SweepResults.load(tmp_path)).data]
+    assert names[:2] == ["reached no rung: 1 trial", f"highest rung reached: 1 of 2 ({said}): 2 trials"]
+    sweep.callback.close()
 
 
 def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,124 @@ def test_a_sweep_with_next_to_nothing_has_a_report(tmp_path: Path, trials: int) 
         sweep.step()
     found = Page(page(SweepResults.load(tmp_path)))
     assert "No trial has reported a number as loss yet." in found.text
+    sweep.callback.close()
+
+
+def told(path: Path) -> SweepResults:
+    """Record one trial on two nodes, with a log, a note and a report that names no epoch."""
+    path.mkdir()
+    sweep = Sweep(path)
+    one = sweep.add(lr=0.1, long="y" * 300)
+    sweep.start(one)
+    gang = {"gang": "g", "nodes": ["a#1", "a#1", "b#2", "a#1"], "warm": False, "began": 1001.0, "ready": 1003.5}
+    for number in range(1, 4):
+        sweep.clock.now += 1
+        sweep.report(one, number, 10.0**-number, epoch=None, own={"gang": gang if number == 1 else None})
+    sweep.callback.note("went on from report 1", one.trial_id)
+    (path / "trial_00000").mkdir(exist_ok=True)
+    lines = [f"[0] line {number} <u>" for number in range(50)]
+    (path / "trial_00000" / "log.txt").write_text("\n".join(lines))
+    sweep.fail(one, message="no <i>luck</i>", traceback="Traceback")
+    sweep.callback.close()
+    return SweepResults.load(path)
+
+
+def section(found: Page) -> str:
+    """Return the text of the first trial's section."""
+    return found.text.partition("open it below")[2].partition("Back to the table")[0]
+
+
+def test_a_trial_s_section_has_curve_configuration_placement_log_error_and_notes(tmp_path: Path) -> None:
+    found = Page(page(told(tmp_path / "s")))
+    shown = section(found)
+    assert "Trial 0 failed, best loss 0.001" in shown
+    assert "loss over reports 1 to 3, logarithmic scale; best 0.001 at report 3" in shown
+    assert "y" * 300 in shown
+    assert "a#1: ranks 0-1, 3; b#2: rank 2" in shown
+    assert "cold, 2.5 s" in shown
+    assert [f"[0] line {number} <u>" in shown for number in (19, 20, 49)] == [False, True, True]
+    assert "no <i>luck</i>" in shown
+    assert "went on from report 1" in shown
+    assert not [tag for tag, _ in found.tags if tag in ("u", "i")]
+    path = next(str(attrs["d"]) for tag, attrs in found.tags if tag == "path" and attrs["class"] == "line")
+    heights = [float(point.split(",")[1]) for point in re.split("[ML]", path)[1:]]
+    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.2)  # decades are as far apart
+
+
+def test_a_row_links_to_what_is_inside_its_trial_s_section(results: SweepResults) -> None:
+    found = Page(page(results))
+    links = [attrs["href"] for tag, attrs in found.tags if tag == "a" and str(attrs["href"]).startswith("#trial-")]
+    places = [number for number, (tag, attrs) in enumerate(found.tags) if str(attrs.get("id")).startswith("trial-")]
+    assert {f"#{found.tags[number][1]['id']}" for number in places} == set(links)
+    assert len(places) == len(results)
+    assert {found.tags[number - 2][0] for number in places} == {"details"}  # with the summary in between
+
+
+def test_each_column_but_the_first_can_be_left_out(results: SweepResults) -> None:
+    found = Page(page(results))
+    head = next(row for row in found.rows if row and row[0] == "trial")
+    boxes = [attrs["data-column"] for tag, attrs in found.tags if tag == "input" and attrs["type"] == "checkbox"]
+    assert boxes == [str(place) for place in range(1, len(head))]
+
+
+def test_of_many_trials_the_best_and_the_failed_have_sections(tmp_path: Path) -> None:
+    results = record(tmp_path / "many", trials=220, epochs=8)
+    for trial in results:
+        trial.path.mkdir(exist_ok=True)
+        (trial.path / "log.txt").write_text("x" * 50_000)
+    source = page(results)
+    found = Page(source)
+    kept = {str(attrs["id"]) for _, attrs in found.tags if str(attrs.get("id")).startswith("trial-")}
+    failed = [f"trial-{trial.index}" for trial in results if trial.failed]
+    assert kept == {f"trial-{trial.index}" for trial in results.top(50)} | set(failed[:50])
+    assert f"Of 220 trials, the 50 best and the first 50 of {len(failed)} that failed can be opened" in found.text
+    assert len([row for row in found.rows if row and row[0].isdecimal() and len(row) > 9]) == 220
+    data = "".join(text for attrs, text in found.scripts if attrs.get("type"))
+    scripts = sum(len(text) for _, text in found.scripts)
+    assert len(source) - scripts < 1_200_000
+    assert len(data) < 1_000_000
+
+
+def running(sweep: Sweep) -> None:
+    for number in range(3):
+        trial = sweep.add(lr=0.1 * number)
+        sweep.start(trial)
+        sweep.clock.now += 1
+        if number:
+            sweep.report(trial, 1, 0.5 * number, latency=1.0, epoch=None)
+
+
+def only_failed(sweep: Sweep) -> None:
+    for value in (0.5, 0.25):
+        trial = sweep.add(lr=value)
+        sweep.start(trial)
+        sweep.report(trial, 1, value, epoch=None)
+        sweep.fail(trial)
+
+
+def not_begun(sweep: Sweep) -> None:
+    sweep.add(lr=0.1)
+    sweep.step()
+
+
+@pytest.mark.parametrize("make", [running, only_failed, not_begun])
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_not_known_is_not_written_as_if_it_were(tmp_path: Path, make: Any, several: bool) -> None:
+    sweep = Sweep(tmp_path, **({"further": [["latency", "min"]]} if several else {}))
+    if several:
+        write_sweep_file(tmp_path, {"metric": ["loss", "latency"], "mode": ["min", "min"]})
+    make(sweep)
+    found = Page(page(SweepResults.load(tmp_path)))
+    assert re.search(r"\bNaN\b|\bnan\b|\bNone\b|\bnull\b|\b1 trials\b", found.text) is None
+    assert "The sweep had not ended when this was written." in found.text
+    sweep.callback.close()
+
+
+def test_a_figure_that_has_nothing_to_draw_is_a_sentence(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    found = Page(page(SweepResults.load(tmp_path)))
+    assert not [attrs for _, attrs in found.tags if "data-figure" in attrs]
+    assert "No trial has run yet." in found.text
     sweep.callback.close()
 
 

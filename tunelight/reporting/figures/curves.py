@@ -11,18 +11,27 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from tunelight.record import metric_value
-from tunelight.reporting.figures.data import check_metric, failed_in, judged_by, progress, rung_reached, values_of
+from tunelight.reporting.figures.data import (
+    check_metric,
+    failed_in,
+    judged_by,
+    progress,
+    rung_names,
+    rung_reached,
+    values_of,
+)
 from tunelight.reporting.figures.style import (
     BEST,
     COLOURS,
     SCALE,
     Values,
-    axis_type,
+    axis_of,
     figure,
     nothing,
     scatter,
     text,
 )
+from tunelight.reporting.words import counted, ordinal
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
@@ -44,9 +53,9 @@ def history(results: SweepResults, metric: str | None = None, mode: str | None =
     if not there.any():
         return nothing(title, f"No trial has reported a number as {text(metric)} yet.")
     without = len(values) - int(there.sum())
-    note = f"{without} of {len(values)} trials have no value and are left out" if without else ""
+    note = f"without {without} of {counted(len(values), 'trial')}, which reported no number" if without else ""
     made = figure(title, "trial, in order of creation", text(metric), note)
-    made.update_yaxes(type=axis_type(values[there]))
+    made.update_yaxes(**axis_of(values[there]))
     kind = scatter(len(values))
     index = np.array([trial.index for trial in results.trials])
     state = np.array([trial.state for trial in results.trials])
@@ -57,9 +66,9 @@ def history(results: SweepResults, metric: str | None = None, mode: str | None =
                 x=index[shown],
                 y=values[shown],
                 mode="markers",
-                name=f"{str(name).lower()} ({shown.sum()})",
+                name=f"{str(name).lower()}: {counted(int(shown.sum()), 'trial')}",
                 marker={"color": COLOURS.get(str(name), "#888888"), "size": 7},
-                hovertemplate="trial %{x}: %{y:.5g}",
+                hovertemplate=f"trial %{{x}}: %{{y:.5g}}<extra>{str(name).lower()}</extra>",
             )
         )
     worst = -math.inf if mode == "max" else math.inf
@@ -87,10 +96,10 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
         return nothing(title, f"No trial has reported a number as {text(metric)} yet.")
     points = sum(len(y) for _, _, y in curves)
     step = math.ceil(points / _MOST_POINTS)
-    note = f"every {step}th of {points:,} reports, and each trial's best and last" if step > 1 else ""
+    note = f"every {ordinal(step)} of {points:,} reports, and each trial's best and last" if step > 1 else ""
     epochs = all(isinstance(report.get("epoch"), int) for trial, _, _ in curves for report in trial.history[:1])
     made = figure(title, "epoch" if epochs else "report", text(metric), note)
-    made.update_yaxes(type=axis_type(np.concatenate([y for _, _, y in curves])))
+    made.update_yaxes(**axis_of(np.concatenate([y for _, _, y in curves])))
     kind = scatter(points)
     for name, colour, members in _groups(results, [trial for trial, _, _ in curves]):
         shown = [(*_thinned(x, y, step, mode), trial.index) for trial, x, y in curves if trial.id in members]
@@ -102,7 +111,7 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
                     np.int32
                 ),
                 mode="lines+markers" if points < 400 else "lines",
-                name=f"{name} ({len(shown)})",
+                name=f"{name}: {counted(len(shown), 'trial')}",
                 line={"color": colour, "width": 1.4},
                 marker={"size": 4},
                 hovertemplate="trial %{customdata}, %{x}: %{y:.5g}<extra></extra>",
@@ -142,12 +151,12 @@ def _thinned(x: Values, y: Values, step: int, mode: str) -> tuple[Values, Values
 
 def _groups(results: SweepResults, trials: list[TrialResult]) -> Iterator[tuple[str, str, set[str]]]:
     """Yield (name, colour, trial ids): by rungs, else by states."""
-    rungs = (results.record.sweep.get("rungs") or {}).get("at")
+    rungs = rung_names(results)
     numbers = {trial.id: rung_reached(results, trial) for trial in trials}
     if rungs and None not in numbers.values():
         for number in sorted(set(numbers.values()), key=int):  # type: ignore[arg-type]  # none of them is None
             colour = sample_colorscale(SCALE, [0.92 * (number or 0) / len(rungs)])[0]
-            name = f"came to rung {number}: {rungs[number - 1]:g}" if number else "before the first rung"
+            name = f"highest rung reached: {rungs[number - 1].removeprefix('rung ')}" if number else "reached no rung"
             yield name, colour, {key for key, found in numbers.items() if found == number}
         return
     for state in dict.fromkeys(trial.state for trial in trials):

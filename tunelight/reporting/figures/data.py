@@ -11,7 +11,7 @@ import numpy as np
 
 from tunelight.errors import MetricError, unknown
 from tunelight.record import is_better, metric_value
-from tunelight.reporting.figures.style import Values
+from tunelight.reporting.figures.style import Values, is_wide, text
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ _MOST_TRIALS: Final = 2 / 3
 """The share of trials that must have reached the epoch at which they are compared."""
 MISSING: Final = "(not set)"
 """Shown for a key that a configuration lacks, because it is conditional."""
+_LOG_DOMAINS: Final = frozenset({"loguniform", "qloguniform", "lograndint", "qlograndint"})
+_EVEN_DOMAINS: Final = frozenset({"uniform", "quniform", "randint", "qrandint", "randn", "qrandn"})
 
 
 def judged_by(results: SweepResults) -> tuple[str, str]:
@@ -48,9 +50,9 @@ def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def check_metric(results: SweepResults, metric: str) -> str:
-    """Return ``metric`` if it was reported. Raises: MetricError, which lists the reported ones."""
+    """Return ``metric`` if it was reported or the sweep is judged by it. Raises: MetricError for another."""
     valid = metrics_of(results)
-    if metric not in valid and metric != judged_by(results)[0]:
+    if metric not in valid and metric not in (judged_by(results)[0], *dict(results.objectives)):
         raise MetricError(
             unknown(f"No trial of {results.name} reported a number as", metric, valid, listed="Reported were")
         )
@@ -123,6 +125,16 @@ def rung_reached(results: SweepResults, trial: TrialResult) -> int | None:
     return reached(results.record.sweep.get("rungs"), trial.history)
 
 
+def rung_names(results: SweepResults) -> list[str]:
+    """Return the rungs as a legend names them: "rung 2 of 3 (epoch 4)"; none if they are not known."""
+    rungs = results.record.sweep.get("rungs") or {}
+    by, at = str(rungs.get("by")), rungs.get("at") or []
+    if by == "training_iteration":
+        last = [trial.history[-1] for trial in results.trials if trial.history]
+        by = "epoch" if all(progress(one) == one.get(by) and one.get("epoch") is not None for one in last) else "report"
+    return [f"rung {number} of {len(at)} ({text(by)} {place:g})" for number, place in enumerate(at, start=1)]
+
+
 def reached(rungs: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]]) -> int | None:
     """Return how many of a record's ``rungs`` a trial with this history has reached; None if that is unknown."""
     if not rungs or not rungs["at"]:
@@ -141,6 +153,16 @@ class Column:
     raw: tuple[Any, ...]
     """MISSING if a configuration lacks the key."""
     numeric: bool
+    even: bool | None = None
+    """Whether it was searched evenly (True) or on a logarithmic scale (False); None if that is not known."""
+
+    @property
+    def log(self) -> bool:
+        """Tell whether its axis is logarithmic: as it was searched, else by its values."""
+        if not self.numeric:
+            return False
+        known = self.numbers[self.there]
+        return is_wide(known) if self.even is None else not self.even and bool((known > 0).all())
 
     @property
     def there(self) -> Values:
@@ -162,17 +184,31 @@ class Column:
         return sorted(found, key=lambda label: _order(found[label], label))
 
 
-def columns(trials: Iterable[TrialResult]) -> list[Column]:
-    """Return the keys that differ between trials, in the order of the configurations."""
+def columns(trials: Iterable[TrialResult], space: Mapping[str, Any] | None = None) -> list[Column]:
+    """Return the keys that differ between trials, in the order of the configurations.
+
+    ``space`` is the search space as ``sweep.yaml`` has it.
+    """
     configs = [flatten(trial.config) for trial in trials]
     keys = dict.fromkeys(key for config in configs for key in config)
-    made = [_column(key, tuple(config.get(key, MISSING) for config in configs)) for key in keys]
+    even = _searched_evenly(space or {})
+    made = [_column(key, tuple(config.get(key, MISSING) for config in configs), even.get(key)) for key in keys]
     return [column for column in made if len({_label(value) for value in column.raw}) > 1]
 
 
-def _column(key: str, raw: tuple[Any, ...]) -> Column:
+def _searched_evenly(space: Mapping[str, Any]) -> dict[str, bool]:
+    """Return for each key that has a domain of numbers whether that is an even one, no logarithmic one."""
+    found = {}
+    for path in flatten(space):
+        key, _, domain = path.rpartition(".")
+        if domain in _LOG_DOMAINS | _EVEN_DOMAINS:
+            found[key] = domain in _EVEN_DOMAINS
+    return found
+
+
+def _column(key: str, raw: tuple[Any, ...], even: bool | None) -> Column:
     numeric = all(value is MISSING or _is_number(value) for value in raw)
-    return Column(key, raw, numeric)
+    return Column(key, raw, numeric, even)
 
 
 def _is_number(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,12 +11,13 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from tunelight.record import read_sweep_file
 from tunelight.reporting.figures.data import MISSING, Column, check_metric, columns, judged_by, same_epoch, values_of
 from tunelight.reporting.figures.importance import MOST, ROUGH, Evaluator, importances_of, is_there
 from tunelight.reporting.figures.style import (
     SCALE,
     Values,
-    axis_type,
+    axis_of,
     clip_text,
     figure,
     is_wide,
@@ -23,11 +25,12 @@ from tunelight.reporting.figures.style import (
     scatter,
     text,
 )
+from tunelight.reporting.words import counted
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
 
-_MOST_AXES: Final = 14
+MOST_AXES: Final = 14
 _MOST_SLICES: Final = 12
 _ROW: Final = 4
 _MOST_TICKS: Final = 12
@@ -45,6 +48,8 @@ class _Judged:
     columns: list[Column]
     epoch: int = 0
     """The epoch at which they are compared; 0: each by its best report."""
+    epochs: bool = True
+    """Whether reports say their epoch; if not, ``epoch`` is the number of a report."""
 
     def some(self, at: Values) -> _Judged:
         """Return some of the trials, by their positions."""
@@ -68,7 +73,10 @@ def _judge(results: SweepResults, metric: str | None, *, at_same_epoch: bool = F
     there = np.isfinite(values)
     trials = [trial for trial, found in zip(results.trials, there, strict=True) if found]
     index = np.array([trial.index for trial in trials], dtype=np.int32)
-    return _Judged(metric, mode, index, values[there], columns(trials), epoch)
+    space = read_sweep_file(results.folder).get("space")
+    known = columns(trials, space if isinstance(space, Mapping) else None)
+    epochs = all(isinstance(report.get("epoch"), int) for trial in trials for report in trial.history[-1:])
+    return _Judged(metric, mode, index, values[there], known, epoch, epochs)
 
 
 def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
@@ -80,11 +88,11 @@ def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
     title = f"Parallel coordinates: configurations and their best {text(judged.metric)}"
     if judged.missing:
         return nothing(title, judged.missing)
-    more = len(judged.columns) - _MOST_AXES
+    more = len(judged.columns) - MOST_AXES
     note = "drag along an axis to select" + (f"; {more} more keys are left out" if more > 0 else "")
     made = figure(title, note=note)
-    target = _axis(clip_text(judged.metric, 24), judged.values, judged.values)
-    axes = [_column_axis(column) for column in judged.columns[:_MOST_AXES]]
+    target = _axis(clip_text(judged.metric, 24), judged.values, judged.values, log=is_wide(judged.values))
+    axes = [_column_axis(column) for column in judged.columns[:MOST_AXES]]
     line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
     made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15))
     made.update_layout(height=520, margin={"t": 140, "l": 90, "r": 90, "b": 40})
@@ -95,7 +103,7 @@ def _column_axis(column: Column) -> dict[str, Any]:
     label = clip_text(column.key, 24)
     if column.numeric:
         numbers = column.numbers
-        return _axis(label, numbers, numbers[column.there])
+        return _axis(label, numbers, numbers[column.there], log=column.log)
     names, ticks = column.labels, list(range(len(column.labels)))
     numbers = np.where(column.there, column.numbers, -1.0)
     if not column.there.all():
@@ -110,9 +118,8 @@ def _column_axis(column: Column) -> dict[str, Any]:
     }
 
 
-def _axis(label: str, numbers: Values, known: Values) -> dict[str, Any]:
-    """Return an axis of numbers, logarithmic if they are far apart, with NaN below them."""
-    log = is_wide(known)
+def _axis(label: str, numbers: Values, known: Values, *, log: bool) -> dict[str, Any]:
+    """Return an axis of numbers, with NaN below them."""
     shown, found = (np.log10(numbers), np.log10(known)) if log else (numbers, known)
     low, high = float(found.min()), float(found.max())
     few = np.unique(found)
@@ -164,8 +171,9 @@ def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
             ),
             **place,
         )
-        made.update_xaxes(type=axis_type(column.numbers) if column.numeric else "category", **_ticks(column), **place)
-        made.update_yaxes(type=axis_type(judged.values), **place)
+        kind_of_axis = "category" if not column.numeric else "log" if column.log else "linear"
+        made.update_xaxes(type=kind_of_axis, **_ticks(column), **place)
+        made.update_yaxes(**axis_of(judged.values), **place)
     made.update_yaxes(title={"text": text(judged.metric, 30)}, col=1)
     return made
 
@@ -175,7 +183,7 @@ def _ticks(column: Column) -> dict[str, Any]:
     if not column.numeric:
         return {}
     known = column.numbers[column.there]
-    if is_wide(known):
+    if column.log and known.max() >= 10 * known.min():
         return {"dtick": 1, "exponentformat": "power"}
     few = np.unique(known)
     return {"tickvals": few.tolist()} if len(few) <= 5 else {"nticks": 6}
@@ -229,7 +237,8 @@ def importances(results: SweepResults, metric: str | None = None, evaluator: Eva
 def _rests_on(judged: _Judged, whole: int, partial: bool) -> str:
     """Return how many trials the importances are computed from, and at which epoch these were compared."""
     count = len(judged.values)
-    note = f"{count} of {whole} trials, by their best {text(judged.metric, 24)} up to epoch {judged.epoch}"
+    said = "epoch" if judged.epochs else "report"
+    note = f"{count} of {counted(whole, 'trial')}, by their best {text(judged.metric, 24)} up to {said} {judged.epoch}"
     if count < ROUGH:
         note += f"; rough: with fewer than {ROUGH} trials, chance has its share"
     return f"{note}; * judged among the trials that have the key" if partial else note

@@ -12,7 +12,8 @@ import plotly.graph_objects as go
 from tunelight.errors import MetricError
 from tunelight.record import ERROR
 from tunelight.reporting.figures.data import best_report, check_metric, failed_in, judged_by, values_of
-from tunelight.reporting.figures.style import BEST, COLOURS, Values, axis_type, figure, nothing, scatter, text
+from tunelight.reporting.figures.style import BEST, COLOURS, Values, axis_of, figure, nothing, scatter, text
+from tunelight.reporting.words import counted
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
@@ -49,12 +50,12 @@ def pareto(
     front = np.zeros(len(x), dtype=bool)
     front[~failed] = front_of(np.stack([x, y], axis=1)[~failed], ways)
     more = len(results.objectives) - 2
-    note = f"{int(front.sum())} of {len(x)} trials are on the front"
+    note = f"on the front: {int(front.sum())} of {counted(len(x), 'trial')}"
     if metric is None and metrics is None and more > 0:
         note += f"; the sweep has {more} more metric{'s' if more > 1 else ''}, which results.pareto() counts too"
     made = figure(title, text(chosen[0]), text(chosen[1]), note)
-    made.update_xaxes(type=axis_type(x))
-    made.update_yaxes(type=axis_type(y))
+    made.update_xaxes(**axis_of(x))
+    made.update_yaxes(**axis_of(y))
     kinds = [
         ("others", ~front & ~failed, "#9aa7b5", 6),
         ("failed", failed, COLOURS[ERROR], 6),
@@ -69,7 +70,7 @@ def pareto(
                 y=y[shown],
                 customdata=index[shown],
                 mode="markers",
-                name=f"{name} ({int(shown.sum())})",
+                name=f"{name}: {counted(int(shown.sum()), 'trial')}",
                 marker={"color": colour, "size": size, "symbol": "x" if name == "failed" else "circle"},
                 hovertemplate="trial %{customdata}: %{x:.5g}, %{y:.5g}<extra></extra>",
             )

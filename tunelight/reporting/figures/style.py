@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,8 +21,13 @@ SCALE: Final = "Viridis"
 GL_FROM: Final = 3000
 """Points from which on a figure is drawn by WebGL, which stays smooth; below it as SVG, which prints sharper."""
 _TEXT: Final = 48
+_MOST_TICKS: Final = 8
+"""Powers of ten that are marked on an axis."""
+_DECADES: Final = 100.0
+"""Spread of positive values (a high quantile to a low one) from which on an axis is logarithmic. Of many numbers drawn
+evenly from 0 on, it is about 50."""
 _LOG_FROM: Final = 30.0
-"""Spread of positive values (a high quantile to a low one) from which on an axis may be logarithmic..."""
+"""Spread from which on an axis may be logarithmic..."""
 _LOG_BELOW: Final = 0.25
 """...if half of them lie below this part of the high one: of numbers drawn evenly, half lie below 0.5 of it."""
 
@@ -72,15 +78,22 @@ def scatter(count: int) -> Any:
 
 
 def is_wide(values: Values | Sequence[float]) -> bool:
-    """Tell whether values are better seen on a logarithmic axis."""
+    """Tell whether values are better seen on a logarithmic axis: all positive, and over two decades or so."""
     found = np.asarray(values, dtype=float)
     found = found[np.isfinite(found)]
-    if len(found) < 3 or found.min() <= 0:
+    if len(found) < 2 or found.min() <= 0:
         return False
-    low, middle, high = np.quantile(found, (0.02, 0.5, 0.98))
-    return bool(high / low >= _LOG_FROM and middle / high <= _LOG_BELOW)
+    low, high = np.quantile(found, 0.02, method="lower"), np.quantile(found, 0.98, method="higher")
+    middle = np.median(found)
+    return bool(high / low >= _DECADES or (high / low >= _LOG_FROM and middle / high <= _LOG_BELOW))
 
 
-def axis_type(values: Values | Sequence[float]) -> str:
-    """Return plotly's type of the axis that fits the values."""
-    return "log" if is_wide(values) else "linear"
+def axis_of(values: Values | Sequence[float]) -> dict[str, Any]:
+    """Return what an axis of plotly needs that fits the values: its type, and how a logarithmic one is marked."""
+    if not is_wide(values):
+        return {"type": "linear"}
+    found = np.asarray(values, dtype=float)
+    found = found[np.isfinite(found)]
+    decades = math.log10(found.max() / found.min())
+    marks = {"dtick": math.ceil(decades / _MOST_TICKS)} if decades >= 2 else {}
+    return {"type": "log", "exponentformat": "power", **marks}

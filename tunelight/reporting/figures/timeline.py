@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 
 from tunelight.record import ERROR, OUTCOMES, PAUSED, RUNNING
 from tunelight.reporting.figures.style import COLOURS, figure, nothing, text
+from tunelight.reporting.words import counted
 
 if TYPE_CHECKING:
     from tunelight.record import SweepState, TrialState
@@ -203,7 +204,7 @@ def _marks(
             y=[y for _, y, _ in marks],
             text=[said for *_, said in marks],
             mode="markers",
-            name=f"{kind} ({len(marks)})",
+            name=f"{kind}s: {len(marks)}",
             marker={"symbol": looks[kind][0], "color": looks[kind][1], "size": looks[kind][2], "line": {"width": 2}},
             hovertemplate="%{text}<extra></extra>",
         )
@@ -222,7 +223,7 @@ def _starts(state: SweepState, each: int) -> str:
     if not gangs:
         return row.removeprefix("; ")
     mean = f", {sum(cold) / len(cold):.1f} s each on average" if cold else ""
-    return f"{len(gangs)} starts, {len(gangs) - len(cold)} of them warm; {len(cold)} cold{mean}{row}"
+    return f"{counted(len(gangs), 'start')}: {len(gangs) - len(cold)} warm, {len(cold)} cold{mean}{row}"
 
 
 def _names(nodes: Iterable[str]) -> dict[str, str]:

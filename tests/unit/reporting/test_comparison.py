@@ -1,0 +1,159 @@
+"""Several sweeps in one report: what is compared, what is refused, and what each has spent by when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.recording import Sweep
+from tests.unit.reporting.test_report import EVIL, Page, evil
+from tests.unit.sweeps import record
+from tunelight.errors import SettingsError
+from tunelight.record import write_sweep_file
+from tunelight.reporting import report
+from tunelight.reporting.comparison import comparison
+from tunelight.reporting.figures.compared import best_by_time, best_by_workers, colour_of
+from tunelight.reporting.figures.spending import improvements, spending
+from tunelight.results import SweepResults
+
+
+def sweep_of(folder: Path, *trials: tuple[float, int, list[float]], mode: str = "min", **sweep: Any) -> SweepResults:
+    """Record trials one after another, each of (seconds a report, workers, values); the last one still runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Sweep(folder, mode=mode, **sweep)
+    for number, (seconds, workers, values) in enumerate(trials):
+        trial = made.add(lr=number / 10, width=32)
+        made.start(trial)
+        for place, value in enumerate(values, start=1):
+            made.clock.now += seconds
+            gang = {"gang": "g", "nodes": ["n"] * workers, "warm": True, "began": made.clock.now, "ready": 0.0}
+            own = {"gang": {**gang, "began": made.clock.now - seconds} if place == 1 else None}
+            made.report(trial, place, value, own=own, timestamp=made.clock.now)
+        if number < len(trials) - 1:
+            made.complete(trial)
+    made.callback.record.close()
+    return SweepResults.load(folder)
+
+
+def test_time_counts_once_for_all_trials_and_worker_hours_for_each_worker(tmp_path: Path) -> None:
+    results = sweep_of(tmp_path, (10.0, 2, [1.0, 0.5]), (5.0, 4, [0.7, 0.2]))
+    assert spending(results).total == (30.0, 20 * 2 + 10 * 4)
+    found = [(step.value, step.trial, step.wall, step.workers) for step in improvements(results, "loss", "min")]
+    assert found == [(1.0, 0, 10.0, 20.0), (0.5, 0, 20.0, 40.0), (0.2, 1, 30.0, 80.0)]
+
+
+def test_trials_at_once_and_a_gap_between_runs(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    first, second = sweep.add(), sweep.add()
+    sweep.start(first)
+    sweep.clock.now += 2
+    sweep.start(second)
+    sweep.clock.now += 2
+    for trial in (first, second):
+        sweep.report(trial, 1, 1.0, timestamp=sweep.clock.now, own={"workers": 1})
+        sweep.complete(trial)
+    sweep.clock.now += 1000
+    third = sweep.add()
+    sweep.start(third)
+    sweep.clock.now += 3
+    sweep.report(third, 1, 0.5, timestamp=sweep.clock.now, own={"workers": 1})
+    sweep.complete(third)
+    sweep.end()
+    assert spending(SweepResults.load(tmp_path)).total == (7.0, 4 + 2 + 3)
+
+
+def test_failed_trials_make_no_best_and_a_clock_that_is_off_is_corrected(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, mode="max")
+    for value, when, fails in ((0.9, None, True), (0.5, 5.0, False), (0.6, 1e12, False)):
+        trial = sweep.add()
+        sweep.start(trial)
+        sweep.clock.now += 10
+        sweep.report(trial, 1, value, timestamp=when)
+        (sweep.fail if fails else sweep.complete)(trial)
+    sweep.end()
+    found = improvements(SweepResults.load(tmp_path), "loss", "max")
+    assert [(step.value, step.wall) for step in found] == [(0.5, 10.0), (0.6, 30.0)]
+
+
+def test_each_sweep_is_a_line_of_its_colour_that_ends_with_it(tmp_path: Path) -> None:
+    sweeps = {
+        "one": sweep_of(tmp_path / "one", (10.0, 2, [1.0, 0.5]), (10.0, 2, [0.9])),
+        "two": sweep_of(tmp_path / "two", (5.0, 4, [0.7, 0.6])),
+        "three": sweep_of(tmp_path / "three", (5.0, 4, [])),
+    }
+    time = best_by_time(sweeps)
+    assert [line.name for line in time.data] == ["one", "two"]
+    assert [line.line.color for line in time.data] == [colour_of(0), colour_of(1)]
+    assert list(time.data[0].x) == [10.0, 20.0, 30.0]
+    assert list(time.data[0].y) == [1.0, 0.5, 0.5]
+    assert "without a value yet: three" in time.layout.title.text
+    hours = best_by_workers(sweeps)
+    assert list(hours.data[1].x) == pytest.approx([20 / 3600, 40 / 3600, 40 / 3600])
+
+
+def test_the_page_has_a_row_and_a_section_for_each_sweep(tmp_path: Path) -> None:
+    sweeps = [record(tmp_path / "a", trials=12), record(tmp_path / "b", trials=30, searcher="tpe")]
+    path = report(sweeps, tmp_path / "both.html")
+    found = Page(path.read_text())
+    head = next(row for row in found.rows if row and row[0] == "sweep")
+    assert head[:7] == ["sweep", "trials", "states", "best loss", "by trial", "time", "worker-hours"]
+    rows = found.rows[found.rows.index(head) + 1 :][:2]
+    assert [row[:2] for row in rows] == [["a", "12"], ["b", "30"]]
+    assert rows[0][2] == "2 finished, 6 stopped early, 2 diverged, 2 failed"
+    best = [results.best for results in sweeps]
+    assert [row[3:5] for row in rows] == [[f"{one.value:.4g}", str(one.index)] for one in best]
+    assert head[7:] == ["model.lr", "model.hidden"]  # opt is the same in both
+    assert [row[7] for row in rows] == [f"{one.config['model']['lr']:.4g}" for one in best]
+    settings = next(row for row in found.rows if row[:2] == ["sweep", "searcher"])
+    assert settings == ["sweep", "searcher", "num_samples"]
+    links = {attrs["href"] for tag, attrs in found.tags if tag == "a"}
+    ids = {f"#{attrs['id']}" for tag, attrs in found.tags if tag == "section"}
+    assert links == ids == {"#sweeps", "#by_time", "#by_workers", "#sweep-0", "#sweep-1"}
+
+
+def test_sweeps_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    source = comparison([sweep_of(tmp_path / name / "s", (1.0, 1, [1.0])) for name in ("old", "new")])
+    assert {"old/s", "new/s"} <= {row[0] for row in Page(source).rows if row}
+
+
+@pytest.mark.parametrize("other", [{"mode": "max"}, {"metric": "acc"}])
+def test_sweeps_that_are_judged_differently_are_refused_before_a_file_is_written(tmp_path: Path, other: Any) -> None:
+    one, two = sweep_of(tmp_path / "one", (1.0, 1, [1.0])), sweep_of(tmp_path / "two", (1.0, 1, [1.0]), **other)
+    judged = f"one by 'loss' (min); two by '{other.get('metric', 'loss')}' ({other.get('mode', 'min')})"
+    with pytest.raises(SettingsError) as caught:
+        report([one, two], tmp_path / "report.html")
+    assert judged in str(caught.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_sweep_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    one = sweep_of(tmp_path / "one", (1.0, 1, [1.0]))
+    with pytest.raises(SettingsError, match="is given twice"):
+        report([one, SweepResults.load(tmp_path / "one")], tmp_path / "report.html")
+    with pytest.raises(SettingsError, match="list of them is empty"):
+        report([], tmp_path / "report.html")
+
+
+def test_a_list_of_one_is_the_report_of_that_sweep(tmp_path: Path) -> None:
+    one = sweep_of(tmp_path / "one", (1.0, 1, [1.0]))
+    assert 'id="trials"' in report([one], tmp_path / "report.html").read_text()
+
+
+def test_what_others_wrote_is_text(tmp_path: Path) -> None:
+    odd = evil(tmp_path / "<b>sweep")
+    other = tmp_path / "other"
+    other.mkdir()
+    write_sweep_file(other, {"train": EVIL[:-1]})
+    found = Page(comparison([odd, sweep_of(other, (1.0, 1, []), metric=EVIL)]))
+    assert "img" not in [tag for tag, _ in found.tags]
+    assert not [attrs for _, attrs in found.tags if any(name.startswith("on") for name in attrs)]
+    assert len([text for attrs, text in found.scripts if attrs.get("type") is None]) == 2
+    assert EVIL in found.text
+    assert "<b>sweep" in found.text
+
+
+def test_sweeps_without_any_value_are_compared_too(tmp_path: Path) -> None:
+    found = Page(comparison([sweep_of(tmp_path / name, (1.0, 1, [])) for name in ("a", "b")]))
+    assert "No trial that did not fail has reported a number as loss yet." in found.text

@@ -1,0 +1,73 @@
+"""Figures that compare sweeps: the best value so far against what was spent for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tunelight.reporting.figures.data import judged_by
+from tunelight.reporting.figures.spending import improvements, spending
+from tunelight.reporting.figures.style import axis_of, figure, nothing, text
+
+if TYPE_CHECKING:
+    from tunelight.results import SweepResults
+
+PALETTE: Final = ("#3b7dc4", "#e07b39", "#2a9d6f", "#b65fcf", "#d1495b", "#9c7a3c", "#17a2b8", "#7f7f7f")
+"""One colour for each sweep; from the ninth on, the lines are dashed."""
+_DASHES: Final = ("solid", "dash", "dot", "dashdot")
+_HOUR: Final = 3600.0
+
+
+def colour_of(number: int) -> str:
+    """Return the colour of a sweep, by its place among those that are compared."""
+    return PALETTE[number % len(PALETTE)]
+
+
+def best_by_time(sweeps: Mapping[str, SweepResults]) -> go.Figure:
+    """Draw each sweep's best value so far against the time in which its trials ran; ``sweeps`` are by their names."""
+    longest = max((spending(results).total[0] for results in sweeps.values()), default=0.0)
+    unit, seconds = ("hours", _HOUR) if longest > 3 * _HOUR else ("minutes", 60.0) if longest > 300 else ("seconds", 1)
+    return _draw(sweeps, "against wall time", f"{unit} in which trials ran", "wall", seconds)
+
+
+def best_by_workers(sweeps: Mapping[str, SweepResults]) -> go.Figure:
+    """Draw each sweep's best value so far against the worker-hours that its trials held."""
+    return _draw(sweeps, "against worker-hours", "worker-hours held", "workers", _HOUR)
+
+
+def _draw(sweeps: Mapping[str, SweepResults], what: str, axis: str, of: str, unit: float) -> go.Figure:
+    metric, mode = judged_by(next(iter(sweeps.values())))
+    title = f"Best {text(metric)} so far, {what}"
+    steps = {name: improvements(results, metric, mode) for name, results in sweeps.items()}
+    if not any(steps.values()):
+        return nothing(title, f"No trial that did not fail has reported a number as {text(metric)} yet.")
+    note = f"{'higher' if mode == 'max' else 'lower'} is better; a line ends where its sweep does"
+    if without := [name for name, found in steps.items() if not found]:
+        note += f"; without a value yet: {text(', '.join(without), 200)}"
+    made = figure(title, axis, text(metric), note)
+    made.update_yaxes(**axis_of([step.value for found in steps.values() for step in found]))
+    for number, (name, results) in enumerate(sweeps.items()):
+        found = steps[name]
+        if not found:
+            continue
+        end = spending(results).total[0 if of == "wall" else 1]
+        x = [getattr(step, of) for step in found] + [max(end, getattr(found[-1], of))]
+        dash = _DASHES[number // len(PALETTE) % len(_DASHES)]
+        made.add_trace(
+            go.Scatter(
+                x=np.array(x) / unit,
+                y=[*(step.value for step in found), found[-1].value],
+                customdata=[*(step.trial for step in found), found[-1].trial],
+                mode="lines+markers",
+                marker={"size": 5},
+                name=text(name, 40),
+                line={"color": colour_of(number), "width": 2, "shape": "hv", "dash": dash},
+                hovertemplate="trial %{customdata} at %{x:.4g}: %{y:.5g}<extra>" + text(name) + "</extra>",
+            )
+        )
+    made.update_layout(showlegend=True)
+    made.update_xaxes(rangemode="tozero")
+    return made
