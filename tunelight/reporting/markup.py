@@ -8,10 +8,11 @@ import html
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
 
+from tunelight.record import Note
 from tunelight.reporting.words import compact
 
 CELL: Final = 160
@@ -51,7 +52,7 @@ def document(title: str, headings: Mapping[str, str], sections: Iterable[str]) -
         f"<nav>{links}</nav></header><main>",
         "<noscript><p>The figures need JavaScript; the tables and the trials do not.</p></noscript>",
         *sections,
-        f"</main><footer>tunelight, {time.strftime('%Y-%m-%d %H:%M')}</footer>",
+        f"</main><footer>tunelight, {moment(time.time())}</footer>",
         *(f"<script>{script}</script>" for script in scripts),
         "</body></html>\n",
     ]
@@ -147,3 +148,15 @@ def safe(value: Any) -> str:
 def number(value: float) -> str:
     """Return a number as JavaScript reads it."""
     return repr(value).replace("inf", "Infinity")
+
+
+def remarks(tags: Sequence[str], notes: Iterable[Note]) -> str:
+    """Return the tags and notes that people gave to a sweep or a trial; empty without any."""
+    rows = [f"<li>{moment(note.time)}: {safe(note.text)}</li>" for note in notes]
+    tagged = f"<p>Tags: {safe(', '.join(tags))}</p>" if tags else ""
+    return f"{tagged}<h4>Notes</h4><ul>{''.join(rows)}</ul>" if rows else tagged
+
+
+def moment(seconds: float) -> str:
+    """Return a time in seconds since the epoch as date and time of day."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

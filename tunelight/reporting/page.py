@@ -12,7 +12,7 @@ from tunelight.record import OUTCOMES, write_text
 from tunelight.reporting.comparison import comparison
 from tunelight.reporting.figures.data import columns, judged_by
 from tunelight.reporting.how_run import how_it_was_run
-from tunelight.reporting.markup import CELL, card, document, pairs, plot, safe
+from tunelight.reporting.markup import CELL, card, document, pairs, plot, remarks, safe
 from tunelight.reporting.trial_sections import ERROR_CHARS, chosen, reported, trial_sections, when
 from tunelight.reporting.trial_table import trial_table
 from tunelight.reporting.words import compact, elapsed
@@ -122,6 +122,7 @@ def _overview(results: SweepResults) -> Iterator[str]:
     if failed is not None:
         said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
         yield f"<p>{safe(said)}</p>"
+    yield remarks(results.tags, [note for note in results.notes if note.trial is None])
     yield f"{how_it_was_run(results)}</section>"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight.record import metric_value
 from tunelight.reporting.figures.data import judged_by, progress
 from tunelight.reporting.figures.style import is_wide
-from tunelight.reporting.markup import cell, pairs, safe, table
+from tunelight.reporting.markup import cell, pairs, remarks, safe, table
 from tunelight.reporting.words import compact, counted, elapsed, ordinal
 from tunelight.settings.dotted import flatten
 
@@ -70,6 +70,7 @@ def trial_sections(results: SweepResults, trials: Sequence[TrialResult]) -> Iter
             yield curve(trial, name, mode)
         yield f'<div class="pair">{pairs("configuration", flatten(trial.config).items(), _VALUE)}'
         yield f"{pairs('trial', _facts(trial, state))}</div>"
+        yield remarks(trial.tags, trial.notes)
         yield _changes(trial)
         yield _placement(state, begin)
         if trial.error:
@@ -155,7 +156,7 @@ def _notes(state: TrialState) -> str:
     left = len(state.notes) - _MOST_NOTES
     rows = "".join(f"<li>{safe(text)}</li>" for _, text in state.notes[:_MOST_NOTES])
     more = f"<p>{left} more left out.</p>" if left > 0 else ""
-    return f"<h4>Notes</h4><ul>{rows}</ul>{more}"
+    return f"<h4>Messages</h4><ul>{rows}</ul>{more}"
 
 
 def curve(trial: TrialResult, metric: str, mode: str) -> str:

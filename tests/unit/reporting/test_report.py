@@ -271,3 +271,16 @@ def test_a_path_that_cannot_be_written_is_an_error(results: SweepResults, tmp_pa
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="Choose a path that can be written"):
         report(results, tmp_path / "file" / "a.html")
+
+
+def test_notes_and_tags_that_people_gave_are_shown_as_text(tmp_path: Path) -> None:
+    found = record(tmp_path)
+    found.note(f"the baseline {EVIL}")
+    found.tag("good")
+    found.trials[0].note("diverges later")
+    found.trials[0].tag("keep")
+    shown = Page(page(SweepResults.load(tmp_path)))
+    assert "Tags: good" in shown.text
+    assert f": the baseline {EVIL}".replace("&amp;", "&amp;") in shown.text
+    assert "Tags: keep" in shown.text
+    assert ": diverges later" in shown.text
