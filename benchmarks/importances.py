@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from tunelight.reporting.figures.data import Column
-from tunelight.reporting.figures.importance import EVALUATORS, evaluate
+from tunelight.results.figures.data import Column
+from tunelight.results.figures.importance import EVALUATORS, evaluate
 from tunelight.simulation.sources import read_table, table_path
 
 RUNGS = (1, 3, 9, 27, 81)

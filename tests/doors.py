@@ -164,6 +164,9 @@ LIBRARIES: dict[str, Libraries] = {
         late=names(LIGHTNING, "safetensors"),
         why="results are read where neither Ray nor torch is installed",
     ),
+    "results.figures": Libraries(
+        names("numpy plotly"), late=names("optuna"), why="it draws, when a figure is asked for"
+    ),
     "results.ensemble": Libraries(names("torch"), why="it is a module of torch, imported when one is asked for"),
     "reporting": Libraries(names("numpy plotly rich tensorboard ray.tune.Callback"), late=names("IPython optuna")),
     "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics horovod")),

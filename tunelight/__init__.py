@@ -9,7 +9,7 @@ from tunelight import errors
 from tunelight.compat import moved as _moved
 from tunelight.compat.lightning import made_for_one as _made_for_one
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _moved.install()
 

@@ -10,8 +10,9 @@ import pytest
 
 from tests.unit.reporting.test_report import EVIL, evil
 from tests.unit.sweeps import record
-from tunelight.reporting import FIGURES, report
+from tunelight.reporting import report
 from tunelight.results import SweepResults
+from tunelight.results.figures import FIGURES
 
 
 class Opened:

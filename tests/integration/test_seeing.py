@@ -15,7 +15,7 @@ import yaml
 import tunelight as tl
 from tests.integration.training import Line, LineData
 from tunelight.reporting import report
-from tunelight.reporting.figures.timeline import holds_of
+from tunelight.results.figures.timeline import holds_of
 
 WATCH = "import sys; from tunelight.reporting import watch; print(watch(sys.argv[1]).ended)"
 

@@ -30,7 +30,7 @@ def plot(
 ) -> None:
     """Write figures of a sweep, one file each. png, svg and pdf need kaleido."""
     results = load(sweep, storage)
-    from tunelight.reporting.figures import FIGURES
+    from tunelight.results.figures import FIGURES
 
     for name in figures or ():
         if name not in FIGURES:

@@ -13,8 +13,8 @@ from tunelight.cli.printing import print_json
 def up(json: Json = False) -> None:
     """Keep Ray running in the background of this machine.
 
-    `tunelight.run` and `tunelight run` then start at once: torch and Lightning are imported already. Only programs of
-    the same user and Python environment find it. It ends after an hour without use, or by `tunelight down`.
+    Sweeps then start at once: torch and Lightning are imported already. Only programs of the same user and Python
+    environment find it. It ends after an hour without use, or by `tunelight down`.
     """
     from rich.console import Console
 

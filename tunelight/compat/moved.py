@@ -24,6 +24,7 @@ MODULES: Final[Mapping[str, str]] = {
     "tunelight.pareto": "tunelight.results.pareto",
     "tunelight.recipe": "tunelight.lightning.recipe",
     "tunelight.reopen": "tunelight.sweep.resume",
+    "tunelight.reporting.figures": "tunelight.results.figures",
     "tunelight.reproducing": "tunelight.sweep.reproduce",
     "tunelight.starter": "tunelight.cli.starter",
     "tunelight.starter.train": "tunelight.cli.starter.train",

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tunelight.reporting.figures import FIGURES
     from tunelight.reporting.images import write_image
     from tunelight.reporting.page import report
     from tunelight.reporting.progress import ProgressCallback
@@ -17,10 +16,9 @@ if TYPE_CHECKING:
     from tunelight.reporting.tensorboard import TensorBoardCallback
     from tunelight.reporting.watching import watch
 
-__all__ = ["FIGURES", "ProgressCallback", "Steps", "TensorBoardCallback", "report", "watch", "write_image"]
+__all__ = ["ProgressCallback", "Steps", "TensorBoardCallback", "report", "watch", "write_image"]
 
 _WHERE: Final = {
-    "FIGURES": "figures",
     "ProgressCallback": "progress",
     "Steps": "steps",
     "TensorBoardCallback": "tensorboard",

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import SettingsError
 from tunelight.record import OUTCOMES
-from tunelight.reporting.figures.compared import best_by_time, best_by_workers, colour_of
-from tunelight.reporting.figures.data import judged_by
-from tunelight.reporting.figures.spending import spending
 from tunelight.reporting.how_run import SETTINGS, how_it_was_run, told
 from tunelight.reporting.markup import card, document, pairs, plot, safe, table, td
-from tunelight.reporting.words import compact, counted, elapsed
+from tunelight.reporting.words import compact, elapsed
+from tunelight.results.figures.compared import best_by_time, best_by_workers, colour_of
+from tunelight.results.figures.data import judged_by
+from tunelight.results.figures.spending import spending
+from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:

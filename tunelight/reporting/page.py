@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from tunelight.errors import first_of
 from tunelight.record import OUTCOMES, write_text
 from tunelight.reporting.comparison import comparison
-from tunelight.reporting.figures.data import columns, judged_by
 from tunelight.reporting.how_run import how_it_was_run
 from tunelight.reporting.markup import CELL, card, document, pairs, plot, remarks, safe
 from tunelight.reporting.trial_sections import ERROR_CHARS, chosen, reported, trial_sections, when
 from tunelight.reporting.trial_table import trial_table
 from tunelight.reporting.words import compact, elapsed
+from tunelight.results.figures.data import columns, judged_by
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLi
 
 def page(results: SweepResults) -> str:
     """Return the HTML of one sweep's report."""
-    from tunelight.reporting.figures import FIGURES
-    from tunelight.reporting.figures.parameters import MOST_AXES
+    from tunelight.results.figures import FIGURES
+    from tunelight.results.figures.parameters import MOST_AXES
 
     shown, which = chosen(results)
     opened = {trial.index for trial in shown}

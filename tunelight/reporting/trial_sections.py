@@ -8,10 +8,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.record import metric_value
-from tunelight.reporting.figures.data import judged_by, progress
-from tunelight.reporting.figures.style import is_wide
 from tunelight.reporting.markup import cell, pairs, remarks, safe, table
-from tunelight.reporting.words import compact, counted, elapsed, ordinal
+from tunelight.reporting.words import compact, elapsed
+from tunelight.results.figures.data import judged_by, progress
+from tunelight.results.figures.style import is_wide
+from tunelight.results.words import counted, ordinal
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.record import metric_value
-from tunelight.reporting.figures.data import judged_by, progress
 from tunelight.reporting.markup import safe, td
+from tunelight.results.figures.data import judged_by, progress
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:

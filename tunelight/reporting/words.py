@@ -16,6 +16,7 @@ from tunelight.record import (
     TrialState,
     metric_value,
 )
+from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
 _MESSAGE_CHARS: Final = 300
@@ -176,17 +177,6 @@ def compact(value: Any) -> str:
             return f"{str(value)[:20]}..."
     text = str(value)
     return text if len(text) <= 24 else f"{text[:21]}..."
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: ``1 trial``, ``2 trials``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def ordinal(number: int) -> str:
-    """Return a number as in a row: ``2nd``, ``11th``."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 def elapsed(seconds: float) -> str:

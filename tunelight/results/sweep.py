@@ -18,11 +18,13 @@ from tunelight.record import Note, Notes, SweepState
 from tunelight.results.html import TOP, Row, sweep_html
 from tunelight.results.pareto import on_front
 from tunelight.results.trial import TrialResult
+from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
     from tunelight.results.ensemble import Ensemble
 
@@ -342,8 +344,23 @@ class SweepResults:
 
     def _states(self) -> str:
         parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]
-        trials = "1 trial" if len(self) == 1 else f"{len(self)} trials"
-        return trials + (f" ({', '.join(parts)})" if parts else "")
+        return counted(len(self), "trial") + (f" ({', '.join(parts)})" if parts else "")
+
+    def plot(self, figure: str = "history", **options: Any) -> go.Figure:
+        """Return a figure of the sweep, which a notebook shows and ``.show()`` opens in a browser.
+
+        Args:
+            figure: ``history`` (best value so far), ``learning_curves``, ``importances``, ``parallel``, ``slices``,
+                ``timeline`` or ``pareto``.
+            options: arguments of that function of ``tunelight.results.figures``: ``metric``, for example.
+
+        Raises: SettingsError for a figure that is not one; MetricError for a metric that no trial has reported.
+        """
+        from tunelight.results.figures import FIGURES  # imports plotly
+
+        if figure not in FIGURES:
+            raise SettingsError(unknown("There is no figure", figure, FIGURES))
+        return FIGURES[figure](self, **options)
 
     def _repr_html_(self) -> str:
         """Show the sweep in a notebook."""

@@ -14,9 +14,9 @@ from tunelight.errors import SettingsError
 from tunelight.record import write_sweep_file
 from tunelight.reporting import report
 from tunelight.reporting.comparison import comparison
-from tunelight.reporting.figures.compared import best_by_time, best_by_workers, colour_of
-from tunelight.reporting.figures.spending import improvements, spending
 from tunelight.results import SweepResults
+from tunelight.results.figures.compared import best_by_time, best_by_workers, colour_of
+from tunelight.results.figures.spending import improvements, spending
 
 
 def sweep_of(folder: Path, *trials: tuple[float, int, list[float]], mode: str = "min", **sweep: Any) -> SweepResults:

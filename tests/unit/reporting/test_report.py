@@ -14,9 +14,10 @@ from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
 from tunelight.errors import StorageError
 from tunelight.record import write_sweep_file
-from tunelight.reporting import FIGURES, report
+from tunelight.reporting import report
 from tunelight.reporting.page import page
 from tunelight.results import SweepResults
+from tunelight.results.figures import FIGURES
 
 EVIL = "</script><script>window.evil = 1</script><img src=x onerror='window.evil = 2'>&amp;"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.results.test_results import ERROR, Writer
+from tunelight.errors import MetricError, SettingsError
 
 
 @pytest.fixture
@@ -88,3 +89,16 @@ def test_what_users_write_is_text(written: Writer) -> None:
         assert "<script" not in html
         assert "<b>&lt;" not in html.replace("<td", "")
         assert ["<script>alert(1)</script>" in "".join(row) for row in rows(shown(thing))].count(True) == 1
+
+
+def test_a_figure_is_drawn_by_its_name(written: Writer) -> None:
+    written.trial(0.9, 0.5)
+    written.trial(0.2)
+    results = written.load()
+    drawn = results.plot()
+    assert min(drawn.data[-1].y) == 0.2
+    assert results.plot("learning_curves", metric="loss").data
+    with pytest.raises(SettingsError, match="There is no figure 'historry'"):
+        results.plot("historry")
+    with pytest.raises(MetricError):
+        results.plot("history", metric="los")

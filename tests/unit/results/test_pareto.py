@@ -19,9 +19,9 @@ from tests.unit.reporting.test_report import Page
 from tunelight.cli import app
 from tunelight.errors import MetricError, SettingsError
 from tunelight.record import write_sweep_file
-from tunelight.reporting.figures import pareto
 from tunelight.reporting.page import page
 from tunelight.reporting.screen import SweepView
+from tunelight.results.figures import pareto
 from tunelight.results.pareto import front
 from tunelight.settings import Settings
 

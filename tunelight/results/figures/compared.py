@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from tunelight.reporting.figures.data import judged_by
-from tunelight.reporting.figures.spending import improvements, spending
-from tunelight.reporting.figures.style import axis_of, figure, nothing, text
+from tunelight.results.figures.data import judged_by
+from tunelight.results.figures.spending import improvements, spending
+from tunelight.results.figures.style import axis_of, figure, nothing, text
 
 if TYPE_CHECKING:
-    from tunelight.results import SweepResults
+    from tunelight.results.figures.sweep import Sweep
 
 PALETTE: Final = ("#3b7dc4", "#e07b39", "#2a9d6f", "#b65fcf", "#d1495b", "#9c7a3c", "#17a2b8", "#7f7f7f")
 """One colour for each sweep; from the ninth on, the lines are dashed."""
@@ -26,19 +26,19 @@ def colour_of(number: int) -> str:
     return PALETTE[number % len(PALETTE)]
 
 
-def best_by_time(sweeps: Mapping[str, SweepResults]) -> go.Figure:
+def best_by_time(sweeps: Mapping[str, Sweep]) -> go.Figure:
     """Draw each sweep's best value so far against the time in which its trials ran; ``sweeps`` are by their names."""
     longest = max((spending(results).total[0] for results in sweeps.values()), default=0.0)
     unit, seconds = ("hours", _HOUR) if longest > 3 * _HOUR else ("minutes", 60.0) if longest > 300 else ("seconds", 1)
     return _draw(sweeps, "against wall time", f"{unit} in which trials ran", "wall", seconds)
 
 
-def best_by_workers(sweeps: Mapping[str, SweepResults]) -> go.Figure:
+def best_by_workers(sweeps: Mapping[str, Sweep]) -> go.Figure:
     """Draw each sweep's best value so far against the worker-hours that its trials held."""
     return _draw(sweeps, "against worker-hours", "worker-hours held", "workers", _HOUR)
 
 
-def _draw(sweeps: Mapping[str, SweepResults], what: str, axis: str, of: str, unit: float) -> go.Figure:
+def _draw(sweeps: Mapping[str, Sweep], what: str, axis: str, of: str, unit: float) -> go.Figure:
     metric, mode = judged_by(next(iter(sweeps.values())))
     title = f"Best {text(metric)} so far, {what}"
     steps = {name: improvements(results, metric, mode) for name, results in sweeps.items()}

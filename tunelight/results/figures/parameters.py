@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tunelight.record import read_sweep_file
-from tunelight.reporting.figures.data import MISSING, Column, check_metric, columns, judged_by, same_epoch, values_of
-from tunelight.reporting.figures.importance import MOST, ROUGH, Evaluator, importances_of, is_there
-from tunelight.reporting.figures.style import (
+from tunelight.results.figures.data import MISSING, Column, check_metric, columns, judged_by, same_epoch, values_of
+from tunelight.results.figures.importance import MOST, ROUGH, Evaluator, importances_of, is_there
+from tunelight.results.figures.style import (
     SCALE,
     Values,
     axis_of,
@@ -25,10 +25,10 @@ from tunelight.reporting.figures.style import (
     scatter,
     text,
 )
-from tunelight.reporting.words import counted
+from tunelight.results.words import counted
 
 if TYPE_CHECKING:
-    from tunelight.results import SweepResults
+    from tunelight.results.figures.sweep import Sweep
 
 MOST_AXES: Final = 14
 _MOST_SLICES: Final = 12
@@ -66,7 +66,7 @@ class _Judged:
         return "" if self.columns else "All trials have the same configuration."
 
 
-def _judge(results: SweepResults, metric: str | None, *, at_same_epoch: bool = False) -> _Judged:
+def _judge(results: Sweep, metric: str | None, *, at_same_epoch: bool = False) -> _Judged:
     first, mode = judged_by(results)
     metric = first if metric is None else check_metric(results, metric)
     epoch, values = same_epoch(results, metric, mode) if at_same_epoch else (0, values_of(results, metric, mode))
@@ -79,7 +79,7 @@ def _judge(results: SweepResults, metric: str | None, *, at_same_epoch: bool = F
     return _Judged(metric, mode, index, values[there], known, epoch, epochs)
 
 
-def parallel(results: SweepResults, metric: str | None = None) -> go.Figure:
+def parallel(results: Sweep, metric: str | None = None) -> go.Figure:
     """Draw each trial as a line through the values of its configuration to its best value.
 
     A key that a configuration lacks is drawn as "(not set)", below its axis's values. Raises: MetricError.
@@ -135,7 +135,7 @@ def _axis(label: str, numbers: Values, known: Values, *, log: bool) -> dict[str,
     return {**axis, "values": shown.astype(np.float32), "tickvals": ticks.tolist(), "ticktext": names}
 
 
-def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
+def slices(results: Sweep, metric: str | None = None) -> go.Figure:
     """Draw each trial's best value over the value of each key by itself. Raises: MetricError."""
     judged = _judge(results, metric)
     title = f"Slices: best {text(judged.metric)} over each key by itself"
@@ -194,7 +194,7 @@ def _words(column: Column) -> list[str]:
     return [names[int(place)] for place in column.numbers[column.there]]
 
 
-def importances(results: SweepResults, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:
+def importances(results: Sweep, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:
     """Draw how much of the differences between trials each key explains, by Optuna.
 
     Trials are compared at the same epoch: by their best value up to the last one that most of them came to. The figure

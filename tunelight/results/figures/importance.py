@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from tunelight.errors import SettingsError, unknown
-from tunelight.reporting.figures.data import Column
-from tunelight.reporting.figures.style import Values, is_wide
+from tunelight.results.figures.data import Column
+from tunelight.results.figures.style import Values, is_wide
 
 Evaluator = Literal["fanova", "pedanova"]
 EVALUATORS: Final[tuple[Evaluator, ...]] = ("fanova", "pedanova")

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from tunelight.record import metric_value
-from tunelight.reporting.figures.data import (
+from tunelight.results.figures.data import (
     check_metric,
     failed_in,
     judged_by,
@@ -20,27 +20,17 @@ from tunelight.reporting.figures.data import (
     rung_reached,
     values_of,
 )
-from tunelight.reporting.figures.style import (
-    BEST,
-    COLOURS,
-    SCALE,
-    Values,
-    axis_of,
-    figure,
-    nothing,
-    scatter,
-    text,
-)
-from tunelight.reporting.words import counted, ordinal
+from tunelight.results.figures.style import BEST, COLOURS, SCALE, Values, axis_of, figure, nothing, scatter, text
+from tunelight.results.words import counted, ordinal
 
 if TYPE_CHECKING:
-    from tunelight.results import SweepResults, TrialResult
+    from tunelight.results.figures.sweep import Sweep, Trial
 
 _MOST_POINTS: Final = 120_000
 """Of all curves together; above it, they are thinned out evenly, except for first, best and last points."""
 
 
-def history(results: SweepResults, metric: str | None = None, mode: str | None = None) -> go.Figure:
+def history(results: Sweep, metric: str | None = None, mode: str | None = None) -> go.Figure:
     """Draw each trial's best value, in order of creation, and the best of the sweep so far.
 
     Args:
@@ -82,7 +72,7 @@ def history(results: SweepResults, metric: str | None = None, mode: str | None =
     return made
 
 
-def learning_curves(results: SweepResults, metric: str | None = None, mode: str | None = None) -> go.Figure:
+def learning_curves(results: Sweep, metric: str | None = None, mode: str | None = None) -> go.Figure:
     """Draw every trial's reports, coloured by the number of rungs that it reached, or by its state without rungs.
 
     Args:
@@ -128,12 +118,12 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
     return made
 
 
-def _which(results: SweepResults, metric: str | None, mode: str | None) -> tuple[str, str]:
+def _which(results: Sweep, metric: str | None, mode: str | None) -> tuple[str, str]:
     first, how = judged_by(results)
     return first if metric is None else check_metric(results, metric), mode or how
 
 
-def _curve(trial: TrialResult, metric: str) -> tuple[Values, Values]:
+def _curve(trial: Trial, metric: str) -> tuple[Values, Values]:
     x = np.array([progress(report) for report in trial.history], dtype=np.int32)
     found = (metric_value(report, metric) for report in trial.history)
     y = np.array([math.nan if value is None or math.isinf(value) else value for value in found], dtype=float)
@@ -149,7 +139,7 @@ def _thinned(x: Values, y: Values, step: int, mode: str) -> tuple[Values, Values
     return x[kept], y[kept]
 
 
-def _groups(results: SweepResults, trials: list[TrialResult]) -> Iterator[tuple[str, str, set[str]]]:
+def _groups(results: Sweep, trials: list[Trial]) -> Iterator[tuple[str, str, set[str]]]:
     """Yield (name, colour, trial ids): by rungs, else by states."""
     rungs = rung_names(results)
     numbers = {trial.id: rung_reached(results, trial) for trial in trials}

@@ -18,8 +18,10 @@ from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
 from tunelight.errors import MetricError, ReportError, SettingsError
 from tunelight.record import write_sweep_file
-from tunelight.reporting import FIGURES, write_image
-from tunelight.reporting.figures import (
+from tunelight.reporting import write_image
+from tunelight.results import SweepResults
+from tunelight.results.figures import (
+    FIGURES,
     history,
     importances,
     learning_curves,
@@ -28,11 +30,10 @@ from tunelight.reporting.figures import (
     slices,
     timeline,
 )
-from tunelight.reporting.figures.data import columns
-from tunelight.reporting.figures.pareto import front_of
-from tunelight.reporting.figures.style import is_wide
-from tunelight.reporting.figures.timeline import Hold, holds_of, rows_of
-from tunelight.results import SweepResults
+from tunelight.results.figures.data import columns
+from tunelight.results.figures.pareto import front_of
+from tunelight.results.figures.style import is_wide
+from tunelight.results.figures.timeline import Hold, holds_of, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def test_learning_curves_are_grouped_by_state_where_no_rung_is_known(tmp_path: P
 
 
 def test_many_points_are_thinned_but_keep_best_and_last(results: SweepResults, monkeypatch: Any) -> None:
-    from tunelight.reporting.figures import curves
+    from tunelight.results.figures import curves
 
     monkeypatch.setattr(curves, "_MOST_POINTS", 20)
     made = learning_curves(results)
@@ -313,7 +314,7 @@ def test_workers_are_placed_where_none_is_held_twice() -> None:
 
 
 def test_in_a_very_large_sweep_a_row_is_several_workers(results: SweepResults, monkeypatch: Any) -> None:
-    from tunelight.reporting.figures import timeline as module
+    from tunelight.results.figures import timeline as module
 
     monkeypatch.setattr(sys.modules[module.__module__], "_MOST_BARS", 60)
     holds = holds_of(results.record)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tunelight.record import is_better, metric_value
-from tunelight.reporting.figures.style import Values
-from tunelight.reporting.figures.timeline import holds_of
+from tunelight.results.figures.style import Values
+from tunelight.results.figures.timeline import holds_of
 
 if TYPE_CHECKING:
-    from tunelight.results import SweepResults
+    from tunelight.results.figures.sweep import Sweep
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Spending:
         return self.at(math.inf)
 
 
-def spending(results: SweepResults) -> Spending:
+def spending(results: Sweep) -> Spending:
     """Return what a sweep has spent by when. O(n log n) in the times that trials held workers."""
     holds = holds_of(results.record)
     if not holds:
@@ -68,7 +68,7 @@ class Step:
     """Seconds of workers' time."""
 
 
-def improvements(results: SweepResults, metric: str, mode: str) -> list[Step]:
+def improvements(results: Sweep, metric: str, mode: str) -> list[Step]:
     """Return the reports that made a sweep's best so far, in order of time; those of failed trials do not count.
 
     A report that does not say when it came, or says it by a clock that is far off, is taken to have come when its trial

@@ -11,11 +11,11 @@ import numpy as np
 
 from tunelight.errors import MetricError, unknown
 from tunelight.record import is_better, metric_value
-from tunelight.reporting.figures.style import Values, is_wide, text
+from tunelight.results.figures.style import Values, is_wide, text
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
-    from tunelight.results import SweepResults, TrialResult
+    from tunelight.results.figures.sweep import Sweep, Trial
 
 WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 """Keys of a report that are not the user's metrics."""
@@ -27,12 +27,12 @@ _LOG_DOMAINS: Final = frozenset({"loguniform", "qloguniform", "lograndint", "qlo
 _EVEN_DOMAINS: Final = frozenset({"uniform", "quniform", "randint", "qrandint", "randn", "qrandn"})
 
 
-def judged_by(results: SweepResults) -> tuple[str, str]:
+def judged_by(results: Sweep) -> tuple[str, str]:
     """Return the sweep's metric and mode; of several, the first."""
     return results.metric or "metric", results.mode
 
 
-def metrics_of(results: SweepResults) -> list[str]:
+def metrics_of(results: Sweep) -> list[str]:
     """Return the names of all reported numbers, in order; nested ones as ``outer/inner``."""
     names: dict[str, None] = {}
     for trial in results.trials:
@@ -49,7 +49,7 @@ def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def check_metric(results: SweepResults, metric: str) -> str:
+def check_metric(results: Sweep, metric: str) -> str:
     """Return ``metric`` if it was reported or the sweep is judged by it. Raises: MetricError for another."""
     valid = metrics_of(results)
     if metric not in valid and metric not in (judged_by(results)[0], *dict(results.objectives)):
@@ -59,7 +59,7 @@ def check_metric(results: SweepResults, metric: str) -> str:
     return metric
 
 
-def best_of(trial: TrialResult, metric: str, mode: str) -> float:
+def best_of(trial: Trial, metric: str, mode: str) -> float:
     """Return a trial's best finite value of a metric over all its reports; NaN without one."""
     best = math.nan
     for report in trial.history:
@@ -69,7 +69,7 @@ def best_of(trial: TrialResult, metric: str, mode: str) -> float:
     return best
 
 
-def values_of(results: SweepResults, metric: str | None = None, mode: str | None = None) -> Values:
+def values_of(results: Sweep, metric: str | None = None, mode: str | None = None) -> Values:
     """Return each trial's best value of a metric (default: the sweep's); NaN if there is none."""
     first, how = judged_by(results)
     if metric is None or (metric == first and mode in (None, how)):
@@ -77,7 +77,7 @@ def values_of(results: SweepResults, metric: str | None = None, mode: str | None
     return np.array([best_of(trial, metric, mode or how) for trial in results.trials], dtype=float)
 
 
-def same_epoch(results: SweepResults, metric: str, mode: str) -> tuple[int, Values]:
+def same_epoch(results: Sweep, metric: str, mode: str) -> tuple[int, Values]:
     """Return the last epoch that most trials reached, and each trial's best value up to it; NaN for those that did not.
 
     A trial that was stopped early had less time to improve than others, so that values of different epochs would tell
@@ -103,13 +103,13 @@ def _finite(report: Mapping[str, Any], metric: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def best_report(results: SweepResults, metric: str) -> Values:
+def best_report(results: Sweep, metric: str) -> Values:
     """Return the value of a metric in each trial's best report, the best by the sweep's metric; NaN without one."""
     found = [metric_value(trial.metrics, metric) for trial in results.trials]
     return np.array([math.nan if value is None else value for value in found], dtype=float)
 
 
-def failed_in(results: SweepResults) -> Values:
+def failed_in(results: Sweep) -> Values:
     """Return which trials failed, as booleans; those are never the best."""
     return np.array([trial.failed for trial in results.trials], dtype=bool)
 
@@ -120,12 +120,12 @@ def progress(report: Mapping[str, Any]) -> int:
     return epoch + 1 if isinstance(epoch, int) else int(report.get("training_iteration") or 0)
 
 
-def rung_reached(results: SweepResults, trial: TrialResult) -> int | None:
+def rung_reached(results: Sweep, trial: Trial) -> int | None:
     """Return how many rungs a trial has reached; None if the rungs are not known."""
     return reached(results.record.sweep.get("rungs"), trial.history)
 
 
-def rung_names(results: SweepResults) -> list[str]:
+def rung_names(results: Sweep) -> list[str]:
     """Return the rungs as a legend names them: "rung 2 of 3 (epoch 4)"; none if they are not known."""
     rungs = results.record.sweep.get("rungs") or {}
     by, at = str(rungs.get("by")), rungs.get("at") or []
@@ -184,7 +184,7 @@ class Column:
         return sorted(found, key=lambda label: _order(found[label], label))
 
 
-def columns(trials: Iterable[TrialResult], space: Mapping[str, Any] | None = None) -> list[Column]:
+def columns(trials: Iterable[Trial], space: Mapping[str, Any] | None = None) -> list[Column]:
     """Return the keys that differ between trials, in the order of the configurations.
 
     ``space`` is the search space as ``sweep.yaml`` has it.

@@ -13,12 +13,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tunelight.record import ERROR, OUTCOMES, PAUSED, RUNNING
-from tunelight.reporting.figures.style import COLOURS, figure, nothing, text
-from tunelight.reporting.words import counted
+from tunelight.results.figures.style import COLOURS, figure, nothing, text
+from tunelight.results.words import counted
 
 if TYPE_CHECKING:
     from tunelight.record import SweepState, TrialState
-    from tunelight.results import SweepResults
+    from tunelight.results.figures.sweep import Sweep
 
 _KINDS: Final = {
     "cold": ("starting, cold: workers come and import", "#d98e4a"),
@@ -121,7 +121,7 @@ def rows_of(holds: Sequence[Hold]) -> list[tuple[Hold, int]]:
     return rows
 
 
-def timeline(results: SweepResults) -> go.Figure:
+def timeline(results: Sweep) -> go.Figure:
     """Draw which trial held which worker when: cold and warm starts, training, pauses and faults.
 
     A row is a worker of a node; which ones a gang has is not recorded, so the lowest free ones are shown. In very large

@@ -11,16 +11,16 @@ import plotly.graph_objects as go
 
 from tunelight.errors import MetricError
 from tunelight.record import ERROR
-from tunelight.reporting.figures.data import best_report, check_metric, failed_in, judged_by, values_of
-from tunelight.reporting.figures.style import BEST, COLOURS, Values, axis_of, figure, nothing, scatter, text
-from tunelight.reporting.words import counted
+from tunelight.results.figures.data import best_report, check_metric, failed_in, judged_by, values_of
+from tunelight.results.figures.style import BEST, COLOURS, Values, axis_of, figure, nothing, scatter, text
+from tunelight.results.words import counted
 
 if TYPE_CHECKING:
-    from tunelight.results import SweepResults
+    from tunelight.results.figures.sweep import Sweep
 
 
 def pareto(
-    results: SweepResults,
+    results: Sweep,
     metric: str | Sequence[str] | None = None,
     mode: str | Sequence[str] | None = None,
     *,
@@ -96,7 +96,7 @@ def front_of(values: Values, modes: Sequence[str]) -> Values:
 
 
 def _axes(
-    results: SweepResults, metric: str | Sequence[str] | None, mode: str | Sequence[str] | None
+    results: Sweep, metric: str | Sequence[str] | None, mode: str | Sequence[str] | None
 ) -> tuple[list[str], list[str], list[Values]]:
     """Return names, modes and values of the two axes."""
     first, how = judged_by(results)

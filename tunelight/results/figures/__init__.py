@@ -1,6 +1,6 @@
 """Figures of a sweep: functions from results to a plotly ``Figure``. Importing this imports plotly.
 
->>> from tunelight.reporting.figures import FIGURES, history
+>>> from tunelight.results.figures import FIGURES, history
 >>> history(results).show()                                     # doctest: +SKIP
 >>> tunelight.reporting.write_image(history(results), "a.png")  # doctest: +SKIP
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tunelight.reporting.figures.curves import history, learning_curves
-from tunelight.reporting.figures.parameters import importances, parallel, slices
-from tunelight.reporting.figures.pareto import pareto
-from tunelight.reporting.figures.timeline import timeline
+from tunelight.results.figures.curves import history, learning_curves
+from tunelight.results.figures.parameters import importances, parallel, slices
+from tunelight.results.figures.pareto import pareto
+from tunelight.results.figures.timeline import timeline
 
 __all__ = ["FIGURES", "history", "importances", "learning_curves", "parallel", "pareto", "slices", "timeline"]
 
