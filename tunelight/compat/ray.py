@@ -255,13 +255,15 @@ def autoscaler_status() -> dict[str, Any]:
 
 
 def announce(name: str) -> None:
-    """Tell this job's driver a name, between two results of Tune's.
+    """Tell this job's driver a name, between two results of Tune's; nobody, without a Ray.
 
     ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
     """
+    import ray
     from ray.experimental.internal_kv import _internal_kv_put
 
-    _internal_kv_put(f"{_job()}/{name}", b"", namespace=_ANNOUNCED)
+    if ray.is_initialized():  # what follows would start one
+        _internal_kv_put(f"{_job()}/{name}", b"", namespace=_ANNOUNCED)
 
 
 def announced() -> list[str]:
@@ -269,8 +271,11 @@ def announced() -> list[str]:
 
     ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
     """
+    import ray
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_list
 
+    if not ray.is_initialized():
+        return []
     prefix = f"{_job()}/"
     found = [bytes(key).decode() for key in _internal_kv_list(prefix, namespace=_ANNOUNCED)]
     for key in found:
