@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ def sweep(folder: Path, **more: Any) -> tl.SweepResults:
         "max_concurrent": 1, "seed": 1, "trainer_args": {"accelerator": "cpu"}, "storage": folder, "name": "seen",
         "progress": False,
     }  # fmt: skip
-    return tl.run({"model.lr": tl.uniform(0.01, 0.1)}, **{**settings, **more})
+    return tl.run(**{"search_space": {"model.lr": tl.uniform(0.01, 0.1)}, **settings, **more})
 
 
 def test_the_record_says_who_trained_on_what_and_whether_it_was_warm(ray4: Any, tmp_path: Path) -> None:
@@ -42,6 +43,26 @@ def test_the_record_says_who_trained_on_what_and_whether_it_was_warm(ray4: Any, 
         spans = [hold for hold in holds if hold.trial == trial.index]
         assert max(hold.end for hold in spans) - min(hold.start for hold in spans) == pytest.approx(trial.seconds)
     assert report(results, tmp_path / "report.html").stat().st_size > 4_000_000
+
+
+def waits_until_it_is_known_to_train(config: dict[str, Any]) -> None:
+    end = time.monotonic() + 30
+    while '"training"' not in Path(config["record"]).read_text():
+        if time.monotonic() > end:
+            raise TimeoutError("the record does not say that this trial trains")
+        time.sleep(0.1)
+    tl.report({"val_loss": 1.0})
+
+
+def test_the_record_says_that_a_trial_trains_before_its_first_report(ray4: Any, tmp_path: Path) -> None:
+    record = tmp_path / "seen" / "record.jsonl"
+    results = sweep(
+        tmp_path, model=None, data=None, train=waits_until_it_is_known_to_train, num_samples=1,
+        trainer_args=None, search_space={"record": str(record)},
+    )  # fmt: skip
+    assert results.best.history[0]["val_loss"] == 1.0
+    kinds = [json.loads(line)["kind"] for line in record.read_text().splitlines()]
+    assert kinds.index("training") < kinds.index("report")
 
 
 @pytest.mark.slow
