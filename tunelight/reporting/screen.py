@@ -52,7 +52,7 @@ class SweepView(JupyterMixin):
         yield make_table(state, self._shown, self._now, width, self._columns)
         if line := others(state, self._shown):
             yield Text(_cut(line, width), style="dim")
-        yield Text(_cut(best_line(state) or f"no {metric_of(state)} reported yet", 3 * width))
+        yield Text(_cut(best_line(state) or f"no trial has reported the metric {metric_of(state)!r} yet", 3 * width))
         if curve := best_curve(state, min(_CURVE, width - 8), ascii_only=options.ascii_only):
             yield Text(f"  {curve}", style="cyan")
         for line in last_events(state, self._events):

@@ -105,7 +105,7 @@ def summary(state: SweepState, now: float) -> str:
     name = f"Sweep {state.sweep['name']}" if state.sweep.get("name") else "The sweep"
     trials = counted(len(state.trials), "trial")
     how = f" ({', '.join(counts)})" if counts else ""
-    best = best_line(state) or f"no {metric_of(state)} was reported"
+    best = best_line(state) or f"no trial reported the metric {metric_of(state)!r}"
     return f"{name} ended after {elapsed(age(state, now))}: {trials}{how}. {best[0].upper()}{best[1:]}"
 
 

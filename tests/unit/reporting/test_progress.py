@@ -303,7 +303,7 @@ def test_at_the_end_it_says_in_one_paragraph_how_it_went():
 def test_a_sweep_that_reported_nothing_says_so():
     sweep = Sweep()
     sweep.callback.close()
-    assert sweep.read() == "Sweep digits ended after 0s: 0 trials. No loss was reported\n"
+    assert sweep.read() == "Sweep digits ended after 0s: 0 trials. No trial reported the metric 'loss'\n"
 
 
 def test_the_terminal_is_given_back():

@@ -214,7 +214,7 @@ def test_a_sweep_without_rungs_or_reports_says_nothing_of_them() -> None:
     made = State()
     assert rungs_line(made.state) == ""
     assert best_curve(made.state, 40) == ""
-    assert "no loss reported yet" in made.show()
+    assert "no trial has reported the metric 'loss' yet" in made.show()
 
 
 def test_rungs_that_nobody_came_to_are_left_out(sweep: State) -> None:
