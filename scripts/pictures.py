@@ -1,7 +1,9 @@
-"""Draw the documentation's pictures of a sweep: python scripts/pictures.py tunelight_runs/digits [--share 0.8]
+"""Draw the documentation's pictures of a sweep.
 
-``docs/images/live.svg`` is the live table at a moment of that sweep, drawn from its record. ``docs/images/report.png`` is
-the beginning of its report; it needs playwright, and a browser in ``TUNELIGHT_BROWSER``.
+    python scripts/pictures.py tunelight_runs/digits --share 0.8
+
+``docs/images/live.svg`` is the live table at a moment of that sweep, drawn from its record. ``docs/images/report.png``
+is the beginning of its report; it needs playwright, and a browser in ``TUNELIGHT_BROWSER``.
 """
 
 from __future__ import annotations
