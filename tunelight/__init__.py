@@ -32,6 +32,7 @@ _WHERE = {
     "TrialResult": "tunelight.results",
     "TuneReportCallback": "tunelight.lightning.callbacks",
     "TuneReportCheckpointCallback": "tunelight.lightning.callbacks",
+    "attach": "tunelight.sweep.attach",
     "cached": "tunelight.data.cached",
     "gang_trainable": "tunelight.trial.plain_tune",
     "get_checkpoint_path": "tunelight.session.session",
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate
     from tunelight.space import SearchSpace
     from tunelight.space.more_domains import ordinal
+    from tunelight.sweep.attach import attach
     from tunelight.sweep.reproduce import reproduce
     from tunelight.sweep.resume import resume
     from tunelight.sweep.run import run

@@ -56,6 +56,10 @@ class HeadLostError(TunelightError, ConnectionError):
     """The head of the Ray cluster was lost, which ended the sweep; its record remains."""
 
 
+class CommandError(TunelightError, RuntimeError):
+    """A sweep that runs refused a command, or did not answer."""
+
+
 class StorageError(TunelightError, OSError):
     """A sweep's folder cannot be read or written, exists already, or is not that of a sweep."""
 

@@ -15,6 +15,7 @@ from tunelight.cli import best
 from tunelight.cli import figures
 from tunelight.cli import planning
 from tunelight.cli import doctor
+from tunelight.cli import steer
 from tunelight.cli import standing
 from tunelight.cli import completion
 # isort: on

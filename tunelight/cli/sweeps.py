@@ -199,7 +199,22 @@ def resume(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Resume a sweep: trials that were cut off continue from their last checkpoint, finished ones stay."""
+    """Resume a sweep: trials that were cut off continue from their last checkpoint, finished ones stay.
+
+    A sweep that runs and was paused goes on.
+    """
+    from tunelight.record import driver_of, find_sweep
+
+    folder = find_sweep(sweep, storage)
+    if not sets and (driver := driver_of(folder)) is not None and driver.alive:
+        from tunelight.sweep.attach import AttachedSweep
+
+        said = AttachedSweep(folder).resume()
+        if json:
+            print_json({"sweep": sweep, "answer": said})
+        else:
+            typer.echo(f"{said[0].upper()}{said[1:]}.")
+        return
     more = {**settings_of(read_sets(sets)), **given(address=address, progress=names_of(columns))}
     _go_on(sweep, storage, more, quiet=quiet, json=json)
 

@@ -129,6 +129,8 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray.tune.utils.resource_updater", "_ResourceUpdater", sets="get_num_cpus get_num_gpus"),
         Internal(_CONTROLLER, "TuneController", sets="_resource_updater"),
         Internal(_CONTROLLER, "TuneController._cleanup_cached_actors", takes="force_all"),
+        Internal(_CONTROLLER, "TuneController.stop_trial", takes="trial"),
+        Internal(_CONTROLLER, "TuneController.request_stop_experiment"),
         Internal(_CONTROLLER, "TrialRunnerWrapper", sets="_tune_controller"),
     ),
     "data": (

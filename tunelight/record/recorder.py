@@ -13,6 +13,7 @@ from ray.tune import Callback
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import last_line
 from tunelight.messages import RESULT_KEY
+from tunelight.record.commands import Command
 from tunelight.record.folder import encode
 from tunelight.record.names import METRICS_FILE
 from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
@@ -101,6 +102,16 @@ class RecordCallback(Callback):
     def note(self, text: str, trial: str | None = None) -> None:
         """Put a remark for the person who runs the sweep into the record."""
         self._write("note", trial=trial, text=masked(text))
+
+    def answer(self, command: Command, said: str, *, ok: bool, num_samples: int | None = None) -> None:
+        """Record what became of a command; ``num_samples`` is the number of trials in all, where it has changed."""
+        known = {"id": command.id, "do": command.do, "trial": command.trial, "arguments": dict(command.arguments)}
+        total = {} if num_samples is None else {"num_samples": num_samples}
+        self._write("command", **known, ok=ok, said=masked(said), **total)
+
+    def stop(self, trial: str) -> None:
+        """Record that a person stops a trial, before Tune ends it."""
+        self._set(trial, STOPPED)
 
     def change(
         self, trial: str, number: int, config: Mapping[str, Any], parent: str | None, parent_number: int | None

@@ -114,6 +114,10 @@ class SweepState:
     """The same for the trials that failed."""
     notes: list[tuple[str | None, str]] = field(default_factory=list)
     """(trial id or None, text), in order."""
+    answers: dict[str, tuple[bool, str]] = field(default_factory=dict)
+    """By the id of a command: whether it was carried out, and what the driver said."""
+    paused: bool = False
+    """Whether somebody has paused the sweep, so that no trial starts or goes on."""
     events: deque[tuple[float, str | None, str, str]] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
     """The latest events other than reports: (time, trial id or None, kind of line, state or parent or text)."""
     started: float | None = None
@@ -155,7 +159,7 @@ def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     sweep = dict(line["sweep"])
     state.runs.append(masked_run(sweep.pop("run", None) or {}))
     state.sweep.update(sweep)
-    state.started, state.ended = line["time"], None
+    state.started, state.ended, state.paused = line["time"], None, False
 
 
 def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
@@ -264,6 +268,16 @@ def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
         state.trials[trial_id].notes.append((line["time"], text))
 
 
+def _apply_command(state: SweepState, line: Mapping[str, Any]) -> None:
+    state.answers[line["id"]] = (line["ok"], line["said"])
+    if line["ok"]:
+        state.notes.append((line["trial"], line["said"]))
+        state.events.append((line["time"], line["trial"], "note", line["said"]))
+        state.paused = line["do"] == "pause" or (state.paused and line["do"] != "resume")
+        if line.get("num_samples") is not None:
+            state.sweep["num_samples"] = line["num_samples"]
+
+
 def _apply_end(state: SweepState, line: Mapping[str, Any]) -> None:
     state.ended = line["reason"]
 
@@ -278,6 +292,7 @@ _CHANGES: Final[dict[str, Callable[[SweepState, Mapping[str, Any]], None]]] = {
     "gang": _apply_gang,
     "training": _apply_training,
     "note": _apply_note,
+    "command": _apply_command,
     "end": _apply_end,
 }
 

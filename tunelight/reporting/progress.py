@@ -79,7 +79,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
     ) -> None:
         """Note that there is something to draw; say new warnings at once."""
-        self._news()
+        self.news()
 
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -98,7 +98,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     @guarded
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Say that a trial has failed and will be started again."""
-        self._news()
+        self.news()
 
     @guarded
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
@@ -124,11 +124,17 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         if steps is not None:
             steps.end()
 
-    def _news(self) -> None:
+    def news(self) -> None:
+        """Show what is new."""
         self._begin()
         if self._display is not None:
             self._display.touch()
             self._display.say_notes()
+
+    def expect(self, total: int) -> None:
+        """Take another number of trials."""
+        if self._display is not None:
+            self._display.total = total
 
     def __getstate__(self) -> dict[str, Any]:
         """Return a silent copy: Tune pickles its callbacks, and a terminal stays where it is."""

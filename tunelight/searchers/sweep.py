@@ -17,7 +17,7 @@ from ray.tune.search import SearchAlgorithm, Searcher
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_last_result
-from tunelight.errors import TunelightError
+from tunelight.errors import SettingsError, TunelightError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import ERROR, FINISHED, STOPPED
 
@@ -129,6 +129,8 @@ class SweepSearch(SearchAlgorithm):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
+        self.held = False
+        """Whether no trial begins now, because somebody has paused the sweep."""
         self._num_samples = num_samples
         self._baselines = deque(dict(config) for config in baselines)
         self._baseline_ids: set[str] = set()
@@ -168,11 +170,11 @@ class SweepSearch(SearchAlgorithm):
 
         Raises: TunelightError if the searcher suggests nothing for ten minutes while no trial lives.
         """
-        if self._max_concurrent is not None and self._at_once() >= self._max_concurrent:
+        if self.held or not self.has_room():
             return None
         if self._resumed:
             return self._take_up(self._resumed.popleft())
-        if self._created >= self._num_samples or self._exhausted or not self._admit():
+        if self._over or not self._admit():
             return None
         trial_id = f"{self._created:05d}"
         config = self._suggest(trial_id)
@@ -182,9 +184,25 @@ class SweepSearch(SearchAlgorithm):
         self._live[trial_id] = trial = self._make(trial_id, config)
         return trial
 
-    def _at_once(self) -> int:
-        """Return how many trials run or wait for resources; paused ones hold none."""
-        return sum(trial.status != Trial.PAUSED for trial in self._live.values())
+    def limit(self, max_concurrent: int | None) -> None:
+        """Let at most so many trials run at a time from now on (None: as many as fit)."""
+        self._max_concurrent = max_concurrent
+
+    def extend(self, num_samples: int) -> None:
+        """Make ``num_samples`` trials in all. Raises: SettingsError where more have been made."""
+        if num_samples < self._created:
+            raise SettingsError(f"num_samples must be {self._created} or more: so many trials were made already.")
+        self._num_samples = num_samples
+
+    def enqueue(self, config: Mapping[str, Any]) -> None:
+        """Try a configuration next, as one more trial."""
+        self._baselines.append(dict(config))
+        self._num_samples += 1
+
+    def has_room(self) -> bool:
+        """Tell whether another trial may run, beside those that run or wait for resources; paused ones hold none."""
+        at_once = sum(trial.status != Trial.PAUSED for trial in self._live.values())
+        return self._max_concurrent is None or at_once < self._max_concurrent
 
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
@@ -285,7 +303,12 @@ class SweepSearch(SearchAlgorithm):
             return True
         if self._live or self._resumed:
             return False
-        return self._created >= self._num_samples or self._exhausted or not self._admit()
+        return self._over or not self._admit()
+
+    @property
+    def _over(self) -> bool:
+        """True once no trial is to be made."""
+        return self._created >= self._num_samples or (self._exhausted and not self._baselines)
 
 
 def _which(result: Mapping[str, Any]) -> Any:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tunelight.cluster.gcs_watch import GcsWatch
     from tunelight.reporting import Steps
     from tunelight.searchers import ResumeState, SweepSearch
+    from tunelight.sweep.steering import SteeredScheduler
 
 _INLINE_BYTES = 100_000
 """A pickled train function up to this size is sent with each trial; a larger one is in the object store."""
@@ -369,6 +370,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import first_decision, judged_by
     from tunelight.searchers import SweepSearch
+    from tunelight.sweep.steering import SteeredScheduler
     from tunelight.trial.settling import SettlingCallback
     from tunelight.trial.spec import TrialSpec
     from tunelight.trial.trainable import make_trainable
@@ -407,7 +409,8 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         start=sweep.start,
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
-    made = _callbacks(sweep, search, watch, datasets, signals, steps=steps)
+    steered = SteeredScheduler(scheduler)
+    made = _callbacks(sweep, search, watch, datasets, signals, steered=steered, steps=steps)
     with tune_environment(settings.verbose), made as callbacks:
         tune.run(
             make_trainable(spec, _default_name(settings)),
@@ -416,7 +419,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
             storage_filesystem=for_tune(folder.parent),
             **judged_by(scheduler, settings),
             search_alg=search,
-            scheduler=scheduler,
+            scheduler=steered,
             reuse_actors=settings.reuse_gangs,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
             max_failures=settings.failures.max_failures,
@@ -436,6 +439,7 @@ def _callbacks(
     datasets: DatasetHandle | None,
     signals: StopSignals,
     *,
+    steered: SteeredScheduler,
     steps: Steps | None = None,
 ) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record's first, and close them at the end."""
@@ -444,6 +448,7 @@ def _callbacks(
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.failfast import FailFast
+    from tunelight.sweep.steering import Steering
     from tunelight.trial.trial import trial_seed
 
     settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.created)
@@ -467,6 +472,15 @@ def _callbacks(
     shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps)
     if settings.progress:
         signals.say = shown.say
+    steering = Steering(
+        record,
+        search,
+        steered,
+        sweep.space,
+        reservation=sweep.reservation,
+        sweep_file=sweep.sweep_file,
+        shown=shown,
+    )
     metrics = [metric for metric, _ in settings.objectives]
     first = FailFast(settings.failures.give_up_after, metrics, total, record)
     if hasattr(sweep.scheduler, "on_change"):
@@ -478,7 +492,7 @@ def _callbacks(
     for text in datasets.notes if datasets is not None else ():
         record.note(text)
     try:
-        yield [record, tensorboard, shown, first, *settings.callbacks, GcsCallback(watch)]
+        yield [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
     finally:
         for one in (record, tensorboard, shown):
             one.close()

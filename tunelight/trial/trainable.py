@@ -128,7 +128,9 @@ class GangTrainable(Trainable):
             if saved is None:  # the trial ended first; its last report may have written one in the background
                 saved = next((info for info in checkpoints.find(trial.folder) if info.number == trial.number), None)
             if saved is not None:
-                info = trial.kept.add(saved)
+                # Ranks that need no answer may be ahead: the reports that Tune has not heard are trained again.
+                behind = trial.newest(trial.number) if saved.number > trial.number else None
+                info = behind or trial.kept.add(saved)
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)

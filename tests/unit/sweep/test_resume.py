@@ -20,6 +20,7 @@ from tunelight.searchers import SweepSearch
 from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
 from tunelight.sweep.past import open_saved_sweep
+from tunelight.sweep.steering import SteeredScheduler
 
 
 def train(config: dict[str, Any]) -> None:
@@ -212,7 +213,8 @@ class Driver:
             search._make = lambda trial_id, config: SimpleNamespace(
                 trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()
             )  # Tune's own needs a trainable
-            with sweeps._callbacks(sweep, search, None, None, StopSignals()) as (record, *_):  # type: ignore[arg-type]
+            steered = SteeredScheduler(sweep.scheduler)
+            with sweeps._callbacks(sweep, search, None, None, StopSignals(), steered=steered) as (record, *_):  # type: ignore[arg-type]
                 made: list[Any] = []
                 for _ in sweep.start.resumed:
                     search.next_trial()

@@ -1,0 +1,99 @@
+"""A person takes the wheel of a sweep that runs: each command by its answer, its effect, and the record."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests.integration.training import Line, LineData
+from tunelight.errors import CommandError
+
+
+class Slow(Line):
+    """Takes its time, so that there is a trial to act upon."""
+
+    def on_train_epoch_end(self) -> None:
+        time.sleep(0.2)
+
+
+def steered(folder: Path, person: Callable[[tl.SweepResults, Any], None], **settings: Any) -> tl.SweepResults:
+    """Run a sweep, and ``person`` beside it from the first reports on; what fails there fails here."""
+    failed: list[BaseException] = []
+
+    def act() -> None:
+        record = folder / "s" / "record.jsonl"
+        try:
+            wait(lambda: record.exists() and record.read_text().count('"report"') > 2, "the first reports")
+            person(tl.SweepResults.load(folder / "s"), tl.attach("s", folder))
+        except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
+            failed.append(error)
+            tl.attach("s", folder).stop()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    told = {
+        "model": Slow, "data": LineData, "max_epochs": 40, "metric": "val_loss", "num_samples": 2, "workers": 1,
+        "cpus_per_worker": 0.5, "max_concurrent": 2, "seed": 1, "trainer_args": {"accelerator": "cpu"},
+        "storage": folder, "name": "s", "progress": False,
+    }  # fmt: skip
+    results = tl.run({"model.lr": tl.uniform(0.01, 0.1)}, **{**told, **settings})
+    thread.join(60)
+    if failed:
+        raise failed[0]
+    return results
+
+
+def wait(condition: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "fifo"])
+def test_a_sweep_is_stopped_paused_and_changed_while_it_runs_and_loses_no_report(
+    ray4: Any, tmp_path: Path, scheduler: str
+) -> None:
+    def states() -> list[str]:
+        return [trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials]
+
+    def person(results: tl.SweepResults, sweep: Any) -> None:
+        assert sweep.pause().startswith("the sweep is paused by command")
+        wait(lambda: states() == ["PAUSED", "PAUSED"], "both trials to be paused")
+        with pytest.raises(CommandError, match="paused already"):
+            sweep.pause()
+        sweep.resume()
+        wait(lambda: states()[:2] == ["RUNNING", "RUNNING"], "both trials to go on")
+        sweep.enqueue({"model.lr": 0.05})
+        assert sweep.stop(0) == "stopped by command"
+        wait(lambda: len(states()) == 3, "the enqueued trial")
+        wait(lambda: len(tl.SweepResults.load(tmp_path / "s").trials[1].history) > 6, "some reports")
+        sweep.stop()
+
+    # No rung but the first, at which both are: what stops a trial here is a person.
+    rule: Any = {"name": "asha", "grace_period": 30, "max_t": 40} if scheduler == "asha" else "fifo"
+    results = steered(tmp_path, person, scheduler=rule)
+    assert [trial.state for trial in results.trials] == ["STOPPED", "INTERRUPTED", "INTERRUPTED"]
+    assert results.trials[2].config == {"model.lr": 0.05}
+    for trial in results.trials:
+        numbers = [report["training_iteration"] for report in trial.history]
+        assert numbers == list(range(1, len(numbers) + 1))  # none was lost at the pause
+    assert len(results.record.answers) == 6
+    again = steered(tmp_path, lambda _, sweep: sweep.stop(), scheduler=rule, num_samples=3, resume=True)
+    assert again.trials[0].state == "STOPPED"  # it stays what a person made it
+    assert [len(trial.history) for trial in again.trials] >= [len(trial.history) for trial in results.trials]
+
+
+def test_nobody_steers_a_sweep_that_has_ended(ray4: Any, tmp_path: Path) -> None:
+    tl.run(
+        {"model.lr": tl.uniform(0.01, 0.1)}, model=Line, data=LineData, max_epochs=1, metric="val_loss", num_samples=1,
+        workers=1, trainer_args={"accelerator": "cpu"}, storage=tmp_path, name="s", progress=False,
+    )  # fmt: skip
+    with pytest.raises(CommandError, match="No process runs the sweep s, so it cannot be told to stop"):
+        tl.attach("s", tmp_path).stop()

@@ -1,0 +1,68 @@
+"""Commands to a sweep that runs: a file that any process appends to, and its driver reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.recording import Sweep
+from tunelight.errors import StorageError
+from tunelight.record import CommandReader, read_record, send
+from tunelight.record.names import COMMANDS_FILE
+
+
+def test_a_driver_reads_what_is_written_since_its_start_once_and_in_order(tmp_path: Path) -> None:
+    send(tmp_path, "stop")
+    reader = CommandReader(tmp_path)
+    assert reader.news() == []
+    first, second = send(tmp_path, "stop", "00003"), send(tmp_path, "set", max_concurrent=2)
+    found = reader.news()
+    assert [(one.id, one.do, one.trial, one.arguments) for one in found] == [
+        (first, "stop", "00003", {}),
+        (second, "set", None, {"max_concurrent": 2}),
+    ]
+    assert reader.news() == []
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_what_is_no_command_is_left_out(
+    tmp_path: Path,
+) -> None:
+    reader = CommandReader(tmp_path)
+    line = json.dumps({"id": "a", "do": "pause", "trial": None, "arguments": {}})
+    path = tmp_path / COMMANDS_FILE
+    path.write_text(f'not json\n[1]\n{{"do": 3}}\n{line[:9]}')
+    assert reader.news() == []
+    path.write_text(f'not json\n[1]\n{{"do": 3}}\n{line}\n')
+    assert [one.id for one in reader.news()] == ["a"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="The sweep was told nothing"):
+        send(tmp_path, "stop")
+
+
+def test_answers_are_in_the_record_and_a_paused_sweep_is_until_it_goes_on(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, num_samples=4)
+    reader = CommandReader(tmp_path)
+    pause, more, refused, on = (
+        send(tmp_path, "pause"), send(tmp_path, "set", num_samples=9), send(tmp_path, "stop", "7"),
+        send(tmp_path, "resume"),
+    )  # fmt: skip
+    states = []
+    for command in reader.news():
+        ok, total = command.id != refused, 9 if command.id == more else None
+        sweep.callback.answer(command, f"{command.do}: at s3://me:secret@b", ok=ok, num_samples=total)
+        states.append((sweep.state.paused, sweep.state.sweep["num_samples"]))
+    assert states == [(True, 4), (True, 9), (True, 9), (False, 9)]
+    read = read_record(tmp_path)
+    assert read.answers == sweep.state.answers
+    assert read.answers[refused][0] is False
+    assert "secret" not in read.answers[pause][1]
+    assert [text.partition(":")[0] for _, text in read.notes] == ["pause", "set", "resume"]
+    assert set(read.answers) == {pause, more, refused, on}
+    sweep.callback.close()

@@ -1,0 +1,185 @@
+"""The driver's side of commands, without Tune: which are refused, and what the others change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+import tunelight as tl
+from tests.unit.recording import Sweep
+from tunelight.record import read_sweep_file, send
+from tunelight.resources import Reservation
+from tunelight.searchers import RandomSearcher, SweepSearch
+from tunelight.sweep.steering import SteeredScheduler, Steering
+
+
+class Shown:
+    total: int | None = None
+
+    def expect(self, total: int) -> None:
+        self.total = total
+
+    def news(self) -> None: ...
+
+
+class Choosing(FIFOScheduler):  # type: ignore[misc,unused-ignore]
+    """Chooses one trial, always."""
+
+    trial: Any = None
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        return self.trial
+
+
+class Driver:
+    """A driver with two running trials, to which commands are sent."""
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        self.sweep = Sweep(folder, num_samples=4)
+        self.space = tl.SearchSpace(more.pop("space", {"model": {"lr": tl.uniform(0, 1), "width": 64}}))
+        self.search = SweepSearch(RandomSearcher(self.space, seed=1), 4)
+        self.scheduler, self.shown, self.now = SteeredScheduler(FIFOScheduler()), Shown(), 100.0
+        self.ended: list[Any] = []
+        self.scheduler.controller = SimpleNamespace(
+            stop_trial=self.ended.append, request_stop_experiment=lambda: self.ended.append(None)
+        )
+        self.steering = Steering(
+            self.sweep.callback, self.search, self.scheduler, self.space,
+            reservation=more.pop("reservation", Reservation(2)), sweep_file={"num_samples": 4, **more},
+            shown=self.shown, clock=lambda: self.now,
+        )  # fmt: skip
+        self.first, self.second = (self.sweep.add(model={"lr": number}) for number in (0.1, 0.2))
+        for trial in (self.first, self.second):
+            self.sweep.start(trial)
+
+    def told(self, do: str, trial: str | None = None, **arguments: Any) -> tuple[bool, str]:
+        """Send a command, and return the answer that the record has."""
+        command = send(self.sweep.folder, do, trial, **arguments)
+        self.now += 1
+        self.steering.on_step_end(1, self.sweep.trials)
+        return self.sweep.state.answers[command]
+
+    @property
+    def file(self) -> dict[str, Any]:
+        return read_sweep_file(self.sweep.folder)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    return Driver(tmp_path)
+
+
+def test_a_stopped_trial_is_recorded_as_stopped_and_cannot_be_stopped_again(driver: Driver) -> None:
+    assert driver.told("stop", "00001") == (True, "stopped by command")
+    assert driver.ended == [driver.second]
+    assert driver.sweep.state.trials["00001"].state == "STOPPED"
+    assert driver.told("stop", "00001") == (False, "Trial 00001 has ended already (STOPPED).")
+    assert driver.told("stop", "00007")[1].startswith("There is no trial '00007'.")
+    assert driver.told("stop")[0]
+    assert driver.ended == [driver.second, None]
+
+
+def test_a_configuration_is_tried_next_as_one_more_trial_also_after_a_resume(driver: Driver) -> None:
+    assert driver.told("enqueue", config={"model.lr": 0.5})[0]
+    assert driver.search.total_samples == driver.shown.total == driver.sweep.state.sweep["num_samples"] == 5
+    assert driver.told("enqueue", config={"model": {"lr": 0.25, "width": 64}})[0]
+    assert driver.file["baselines"] == [{"model": {"lr": 0.5}}, {"model": {"lr": 0.25, "width": 64}}]
+    assert driver.file["num_samples"] == 6
+    made: list[Any] = []
+    driver.search._make = lambda trial_id, config: made.append(config)  # type: ignore[assignment,return-value]
+    driver.search.next_trial()
+    assert made == [{"model": {"lr": 0.5, "width": 64}}]
+
+
+@pytest.mark.parametrize(
+    ("do", "arguments", "why"),
+    [
+        ("enqueue", {"config": {"model.lrr": 0.5}}, "The configuration holds 'model.lrr', which is not in the search"),
+        ("enqueue", {"config": 3}, "A configuration is a dict of keys and values, not 3."),
+        ("set", {"num_samples": "many"}, "num_samples must be a whole number"),
+        ("set", {"max_concurrent": 0}, "max_concurrent must be a whole number of 1 or more, not 0."),
+        ("set", {"metric": "a"}, "A sweep that runs cannot be given 'metric'. There are: max_concurrent, num_samples."),
+        ("resume", {}, "The sweep runs, and is not paused."),
+        ("resize", {"workers": 1}, "its trials are not elastic"),
+        ("jump", {}, "There is no command 'jump'. There are: stop, pause, resume, enqueue, set, resize."),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_reason(
+    driver: Driver, do: str, arguments: dict[str, Any], why: str
+) -> None:
+    carried_out, said = driver.told(do, "00000", **arguments)
+    assert not carried_out
+    assert why in said
+    assert driver.search.total_samples == 4
+
+
+def test_a_grid_takes_no_other_configuration(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, space={"lr": tl.grid([0.1, 0.2])})
+    assert driver.told("enqueue", config={"lr": 0.3}) == (False, "A grid has no place for another configuration.")
+
+
+def test_limits_change_at_once_and_are_kept_for_a_resume(driver: Driver) -> None:
+    live = driver.search._live
+    live.update({"00000": driver.first, "00001": driver.second})
+    assert driver.search.has_room()
+    assert driver.told("set", max_concurrent=2, num_samples=7) == (
+        True, "set by command: max_concurrent=2, num_samples=7",
+    )  # fmt: skip
+    assert not driver.search.has_room()
+    assert (driver.search.total_samples, driver.shown.total) == (7, 7)
+    assert (driver.file["max_concurrent"], driver.file["num_samples"]) == (2, 7)
+    assert driver.told("set", max_concurrent=None)[0]
+    assert driver.search.has_room()
+
+
+def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_ones(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, model="m:M", checkpoints={})
+    controller = SimpleNamespace(get_trials=lambda: driver.sweep.trials)
+    chosen = SimpleNamespace(status="PAUSED")
+    driver.scheduler._inner = chooses = Choosing()  # type: ignore[no-untyped-call,unused-ignore]
+    chooses.trial = chosen
+    said = driver.told("pause")
+    assert said == (True, "the sweep is paused by command: 2 trials run to the next report")
+    assert driver.told("pause") == (False, "The sweep is paused already.")
+    assert driver.scheduler.on_trial_result(controller, driver.first, {"loss": 1}) == TrialScheduler.PAUSE
+    assert driver.scheduler.choose_trial_to_run(controller) is None
+    assert driver.search.next_trial() is None
+    driver.first.status = "PAUSED"
+    assert driver.told("resume") == (True, "the sweep goes on")
+    driver.steering.on_step_end(1, driver.sweep.trials)
+    assert driver.search.held
+    assert driver.scheduler.choose_trial_to_run(controller) is chosen
+    driver.first.status = "RUNNING"
+    driver.steering.on_step_end(1, driver.sweep.trials)
+    assert not driver.search.held
+    assert driver.scheduler.on_trial_result(controller, driver.first, {"loss": 1}) == TrialScheduler.CONTINUE
+
+
+def test_trials_without_checkpoints_are_not_paused(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    assert driver.told("pause")[1].endswith("0 trials run to the next report, 2 to the end, for want of a checkpoint")
+    assert driver.scheduler.on_trial_result(None, driver.first, {"loss": 1}) == TrialScheduler.CONTINUE
+
+
+def test_a_trial_that_was_stopped_before_its_first_report_is_removed_from_its_scheduler(driver: Driver) -> None:
+    seen: list[str] = []
+    driver.scheduler._inner = SimpleNamespace(  # type: ignore[assignment]
+        on_trial_complete=lambda *_: seen.append("ended"), on_trial_remove=lambda *_: seen.append("removed")
+    )
+    driver.scheduler.on_trial_complete(None, driver.first, {})
+    driver.scheduler.on_trial_complete(None, driver.first, {"training_iteration": 1})
+    assert seen == ["removed", "ended"]
+
+
+def test_an_elastic_trial_takes_another_number_of_workers(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, reservation=Reservation(4, least=1))
+    told: list[Any] = []
+    head = SimpleNamespace(decide=SimpleNamespace(remote=told.append))
+    driver.first.temporary_state = SimpleNamespace(ray_actor=head)
+    assert driver.told("resize", "00000", workers=3) == (True, "will have 3 workers, by command")
+    assert [one.workers for one in told] == [3]
+    assert driver.told("resize", "00000", workers=5)[1] == "workers must be a whole number from 1 to 4, not 5."

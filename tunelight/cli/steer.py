@@ -1,0 +1,88 @@
+"""stop, pause, enqueue, set: commands to a sweep that runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tunelight.cli import complete
+from tunelight.cli.app import command
+from tunelight.cli.options import STORAGE, Json, Storage, Sweep
+from tunelight.cli.overrides import read_sets
+from tunelight.cli.printing import print_json
+from tunelight.errors import SettingsError
+
+
+def _told(said: str, sweep: str, json: bool) -> None:
+    if json:
+        print_json({"sweep": sweep, "answer": said})
+    else:
+        typer.echo(f"{said[0].upper()}{said[1:]}.")
+
+
+def _attached(sweep: str, storage: str) -> Any:
+    from tunelight.sweep.attach import attach
+
+    return attach(sweep, storage)
+
+
+@command("stop last 3      tunelight stop last")
+def stop(
+    sweep: Sweep,
+    trial: Annotated[
+        str | None, typer.Argument(help="A trial's id or number, or 'best'.", autocompletion=complete.trials)
+    ] = None,
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Stop a trial of a sweep that runs, or the sweep.
+
+    A trial ends at once and keeps its reports. A sweep that was stopped can be resumed.
+    """
+    _told(_attached(sweep, storage).stop(trial), sweep, json)
+
+
+@command("pause last")
+def pause(sweep: Sweep, storage: Storage = STORAGE, json: Json = False) -> None:
+    """Pause a sweep that runs, until it is resumed.
+
+    No trial begins, and running ones are paused at their next report, with a checkpoint.
+    """
+    _told(_attached(sweep, storage).pause(), sweep, json)
+
+
+@command("enqueue last model.lr=0.01 model.hidden=64")
+def enqueue(
+    sweep: Sweep,
+    values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="The configuration: keys and their values.")],
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Try a configuration next in a sweep that runs, as one more trial."""
+    _told(_attached(sweep, storage).enqueue(read_sets(values)), sweep, json)
+
+
+@command("set last max-concurrent=2 num-samples=100      tunelight set last 3 workers=4")
+def set(  # noqa: A001 - the command's name
+    sweep: Sweep,
+    values: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[TRIAL] NAME=VALUE",
+            help="max-concurrent=2 (null: as many as fit), num-samples=100; or a trial and workers=4.",
+        ),
+    ],
+    storage: Storage = STORAGE,
+    json: Json = False,
+) -> None:
+    """Change a sweep that runs: trials at a time, trials in all, or an elastic trial's workers."""
+    trial = values[0] if "=" not in values[0] else None
+    given = {name.replace("-", "_"): value for name, value in read_sets(values[trial is not None :]).items()}
+    attached = _attached(sweep, storage)
+    if trial is None:
+        _told(attached.set(**given), sweep, json)
+        return
+    if list(given) != ["workers"]:
+        raise SettingsError(f"Of a trial only workers can be set (tunelight set {sweep} {trial} workers=4).")
+    _told(attached.resize(trial, given["workers"]), sweep, json)

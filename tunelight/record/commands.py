@@ -1,0 +1,94 @@
+"""Commands to a sweep that runs: ``commands.jsonl``, a file that its driver reads, and whose answers are in the record.
+
+Any process that reaches the sweep's folder may write a command: one line of JSON, appended under a lock. The driver
+carries out what was written since its start, and writes its answer, or why it refuses, into the record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight import stores
+from tunelight.errors import StorageError
+from tunelight.record.names import COMMANDS_FILE, why
+from tunelight.record.remote import append_line, refresh_shared
+
+_STORE_S: Final = 2.0
+"""Seconds between two looks into a store."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what to ``do`` (stop, pause, resume, enqueue, set, resize), for a trial's id or the sweep (None)."""
+
+    id: str
+    do: str
+    trial: str | None
+    arguments: Mapping[str, Any]
+
+
+def send(folder: str | os.PathLike[str], do: str, trial: str | None = None, **arguments: Any) -> str:
+    """Write a command; return its id, by which the record has its answer. Raises: StorageError."""
+    path, command = Path(folder, COMMANDS_FILE), uuid.uuid4().hex
+    line = {"id": command, "time": time.time(), "do": do, "trial": trial, "arguments": arguments}
+    try:
+        append_line(path, json.dumps(line).encode())
+    except OSError as error:
+        raise StorageError(
+            f"{stores.shown(path)} cannot be written: {why(error)}. The sweep was told nothing; make it writable, or "
+            "make room."
+        ) from error
+    return command
+
+
+class CommandReader:
+    """Reads the commands that are written from now on. Runs on: driver."""
+
+    def __init__(self, folder: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = Path(folder, COMMANDS_FILE)
+        self._clock = clock
+        self._looked = clock()
+        self._download()
+        self._read = self._path.stat().st_size if self._path.exists() else 0
+
+    def news(self) -> list[Command]:
+        """Return the commands since the last call. Lines that are no command are left out. Raises: OSError."""
+        if stores.inside(self._path):
+            if self._clock() - self._looked < _STORE_S:
+                return []
+            self._looked = self._clock()
+            self._download()
+        try:
+            if self._path.stat().st_size <= self._read:
+                return []
+            with self._path.open("rb") as stream:
+                stream.seek(self._read)
+                chunks = stream.read().split(b"\n")
+        except FileNotFoundError:
+            return []
+        self._read += sum(len(chunk) + 1 for chunk in chunks[:-1])  # behind the last line break: not written yet
+        return [found for chunk in chunks[:-1] if (found := _command(chunk)) is not None]
+
+    def _download(self) -> None:
+        refresh_shared(self._path)
+
+
+def _command(chunk: bytes) -> Command | None:
+    """Return the command in a line; None for what is not one."""
+    try:
+        line = json.loads(chunk)
+    except ValueError:
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("arguments"), dict):
+        return None
+    known, do, trial = line.get("id"), line.get("do"), line.get("trial")
+    if not isinstance(known, str) or not isinstance(do, str) or not isinstance(trial, str | None):
+        return None
+    return Command(known, do, trial, line["arguments"])

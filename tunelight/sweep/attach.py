@@ -1,0 +1,92 @@
+"""attach(): take the wheel of a sweep that runs, from any process that reaches its folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.errors import CommandError
+from tunelight.record import RecordFollower, driver_of, find_sweep, send, to_json_types
+from tunelight.results import SweepResults
+
+_LIMIT_S: Final = 30.0
+"""How long an answer may take."""
+_LOOK_S: Final = 0.1
+
+
+class AttachedSweep:
+    """A sweep that another process runs. Its methods wait for the driver's answer, and return it.
+
+    All raise CommandError where the driver refuses, has ended, or does not answer within 30 seconds. What was done is
+    in the record, and a resumed sweep keeps it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder).absolute()
+
+    def stop(self, trial: str | int | None = None) -> str:
+        """End a trial now, by its id or number, or ``"best"``; without one the sweep, which can then be resumed."""
+        return self._send("stop", trial)
+
+    def pause(self) -> str:
+        """Let no trial begin, and pause running ones at their next report, with a checkpoint.
+
+        Under a scheduler that pauses trials itself they run until it pauses or ends them.
+        """
+        return self._send("pause")
+
+    def resume(self) -> str:
+        """Let a paused sweep go on."""
+        return self._send("resume")
+
+    def enqueue(self, config: Mapping[str, Any]) -> str:
+        """Try a configuration next, as one more trial; its keys are dotted, or nested as in the search space."""
+        return self._send("enqueue", config=to_json_types(dict(config)))
+
+    def set(self, **settings: Any) -> str:
+        """Change ``max_concurrent`` (None: as many as fit) or ``num_samples``."""
+        if not settings:
+            raise CommandError("Nothing to set. Give max_concurrent= or num_samples=.")
+        return self._send("set", **settings)
+
+    def resize(self, trial: str | int, workers: int) -> str:
+        """Set the number of workers of a running trial that is elastic, from its next report on."""
+        return self._send("resize", trial, workers=workers)
+
+    def _send(self, do: str, trial: str | int | None = None, **arguments: Any) -> str:
+        name = self.folder.name
+        if (driver := driver_of(self.folder)) is None or not driver.alive:
+            raise CommandError(f"No process runs the sweep {name}, so it cannot be told to {do}.")
+        known = None if trial is None else SweepResults.load(self.folder).trial(str(trial)).id
+        follower = RecordFollower(self.folder)
+        command = send(self.folder, do, known, **arguments)
+        end = time.monotonic() + _LIMIT_S
+        while command not in follower.state.answers:
+            if follower.state.ended is not None and time.monotonic() > end - _LIMIT_S + 1:
+                raise CommandError(f"The sweep {name} has ended ({follower.state.ended}) before it was told to {do}.")
+            if time.monotonic() > end:
+                raise CommandError(
+                    f"The driver of {name} ({driver}) has not answered within {_LIMIT_S:.0f} s. It may be busy; the "
+                    "record will have its answer."
+                )
+            time.sleep(_LOOK_S)
+            follower.look()
+        carried_out, said = follower.state.answers[command]
+        if not carried_out:
+            raise CommandError(said)
+        return said
+
+
+def attach(sweep: str | os.PathLike[str] = "last", storage: str | os.PathLike[str] = "tunelight_runs") -> AttachedSweep:
+    """Return a sweep that runs, to stop, pause or change it.
+
+    Args:
+        sweep: its folder, its name in ``storage``, or "last".
+        storage: the folder of sweeps, or its URL.
+
+    Raises: StorageError where there is no such sweep. Runs on: any process that reaches the folder.
+    """
+    return AttachedSweep(find_sweep(sweep, storage))

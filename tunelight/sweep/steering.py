@@ -1,0 +1,279 @@
+"""The driver's side of commands: stop, pause and resume, enqueue, set and resize, while the sweep runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from ray.tune import Callback
+from ray.tune.schedulers import TrialScheduler
+
+from tunelight.compat.ray import TRAINING_ITERATION, trial_actor
+from tunelight.errors import SettingsError, TunelightError, unknown
+from tunelight.messages import Resize
+from tunelight.record import PAUSED, RUNNING, TERMINAL, Command, CommandReader, RecordCallback, write_sweep_file
+from tunelight.resources import Reservation
+from tunelight.results.words import counted
+from tunelight.searchers import SweepSearch
+from tunelight.settings import check_setting
+from tunelight.space import SearchSpace
+
+_LOOK_S: Final = 0.25
+"""Seconds between two looks for commands."""
+
+
+class SteeredScheduler(TrialScheduler):  # type: ignore[misc,unused-ignore]
+    """A scheduler whose trials somebody may stop and pause: it passes everything else on. Runs on: driver."""
+
+    def __init__(self, scheduler: TrialScheduler) -> None:
+        self._inner = scheduler
+        self.can_pause: Callable[[str], bool] = lambda _: True
+        """Tells whether a trial could go on after a pause: it writes checkpoints."""
+        self.has_room: Callable[[], bool] = lambda: True
+        """Tells whether another trial may run."""
+        self.paused = False
+        """Whether no trial begins or goes on."""
+        self.controller: Any = None
+        """Tune's controller, once a trial was added."""
+
+    @property
+    def metric(self) -> Any:
+        """The metric of the scheduler."""
+        return self._inner.metric
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        """Whether the scheduler needs not see each report at once."""
+        return bool(self._inner.supports_buffered_results)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the scheduler pauses trials itself, whose order is then its own."""
+        return hasattr(self._inner, "admits") or hasattr(self._inner, "on_change")
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Pass on what trials are judged by."""
+        return bool(self._inner.set_search_properties(metric, mode, **spec))
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on a new trial."""
+        self.controller = tune_controller
+        self._inner.on_trial_add(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on a failure."""
+        self._inner.on_trial_error(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Return the scheduler's decision; while the sweep is paused, PAUSE for a trial that may go on."""
+        decision = str(self._inner.on_trial_result(tune_controller, trial, result))
+        goes_on = decision == TrialScheduler.CONTINUE and not self.pauses
+        if self.paused and goes_on and self.can_pause(trial.trial_id):
+            return str(TrialScheduler.PAUSE)
+        return decision
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Pass on an end; of a trial that was stopped before its first report, as one that was removed."""
+        if TRAINING_ITERATION in result:
+            self._inner.on_trial_complete(tune_controller, trial, result)
+        else:
+            self._inner.on_trial_remove(tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on a trial that ended before it ran, or while it was paused."""
+        self._inner.on_trial_remove(tune_controller, trial)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Return the scheduler's choice; none while the sweep is paused."""
+        if self.paused:
+            return None
+        chosen = self._inner.choose_trial_to_run(tune_controller)
+        waits = chosen is not None and chosen.status == PAUSED and not self.pauses
+        return None if waits and not self.has_room() else chosen
+
+    def debug_string(self) -> str:
+        """Return the scheduler's words."""
+        return str(self._inner.debug_string())
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save the scheduler."""
+        self._inner.save(checkpoint_path)
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore the scheduler."""
+        self._inner.restore(checkpoint_path)
+
+
+class Shows(Protocol):
+    """What shows the sweep, as far as it has to know of commands."""
+
+    def expect(self, total: int) -> None:
+        """Take another number of trials."""
+
+    def news(self) -> None:
+        """Show what was said."""
+
+
+class Steering(Callback):  # type: ignore[misc,unused-ignore]
+    """Carries out commands between two steps of Tune's loop, and records an answer to each. Runs on: driver.
+
+    Args:
+        record: the callback that writes the record; it must come before this one in the list of callbacks.
+        search, scheduler: those of the sweep. space: its search space.
+        reservation: what each trial reserves. sweep_file: the sweep's settings, which a resumed sweep takes over.
+        shown: the live table.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        record: RecordCallback,
+        search: SweepSearch,
+        scheduler: SteeredScheduler,
+        space: SearchSpace,
+        *,
+        reservation: Reservation,
+        sweep_file: Mapping[str, Any],
+        shown: Shows,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._record, self._search, self._scheduler, self._space = record, search, scheduler, space
+        self._reservation, self._sweep_file, self._shown = reservation, dict(sweep_file), shown
+        self._commands = CommandReader(record.folder)
+        scheduler.can_pause = self._can_pause
+        scheduler.has_room = search.has_room
+        self._clock, self._looked = clock, 0.0
+        self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str]] = {
+            "stop": self._stop,
+            "pause": self._pause,
+            "resume": self._resume,
+            "enqueue": self._enqueue,
+            "set": self._set,
+            "resize": self._resize,
+        }
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Carry out new commands. Called by Tune at the end of each step of its loop."""
+        if self._search.held and not self._scheduler.paused:  # paused trials go on before new ones begin
+            self._search.held = not self._scheduler.pauses and any(trial.status == PAUSED for trial in trials)
+        if abs(self._clock() - self._looked) < _LOOK_S:
+            return
+        self._looked = self._clock()
+        try:
+            found = self._commands.news()
+        except OSError as error:
+            self._record.record.complain(error)
+            return
+        for command in found:
+            before = self._search.total_samples
+            try:
+                if command.do not in self._carry_out:
+                    raise SettingsError(unknown("There is no command", command.do, self._carry_out))
+                said = self._carry_out[command.do](command, {trial.trial_id: trial for trial in trials})
+            except TunelightError as error:
+                self._record.answer(command, str(error), ok=False)
+            else:
+                total = self._search.total_samples
+                self._record.answer(command, said, ok=True, num_samples=None if total == before else total)
+                if total != before:
+                    self._shown.expect(total)
+            self._shown.news()
+
+    def _stop(self, command: Command, trials: dict[str, Any]) -> str:
+        if command.trial is None:
+            self._scheduler.controller.request_stop_experiment()
+            return "the sweep is stopped by command; resume it to go on"
+        trial = self._living(command, trials)
+        self._record.stop(trial.trial_id)
+        self._scheduler.controller.stop_trial(trial)
+        return "stopped by command"
+
+    def _pause(self, command: Command, trials: dict[str, Any]) -> str:
+        if self._scheduler.paused:
+            raise SettingsError("The sweep is paused already.")
+        self._scheduler.paused = self._search.held = True
+        running = [trial.trial_id for trial in trials.values() if trial.status == RUNNING]
+        if self._scheduler.pauses:
+            how = f"{counted(len(running), 'trial')} run until the scheduler pauses or ends them"
+        else:
+            on = [trial_id for trial_id in running if not self._can_pause(trial_id)]
+            how = f"{counted(len(running) - len(on), 'trial')} run to the next report"
+            how += f", {len(on)} to the end, for want of a checkpoint" if on else ""
+        return f"the sweep is paused by command: {how}"
+
+    def _resume(self, command: Command, trials: dict[str, Any]) -> str:
+        if not self._scheduler.paused:
+            raise SettingsError("The sweep runs, and is not paused.")
+        self._scheduler.paused = False
+        return "the sweep goes on"
+
+    def _enqueue(self, command: Command, trials: dict[str, Any]) -> str:
+        config = command.arguments.get("config")
+        if not isinstance(config, Mapping):
+            raise SettingsError(f"A configuration is a dict of keys and values, not {config!r}.")
+        if self._space.grid_size > 1:
+            raise SettingsError("A grid has no place for another configuration.")
+        if all(key in self._space.domains for key in config):  # dotted
+            config = self._space.written(config)
+        try:
+            self._space.check_baselines([config])
+        except SettingsError as error:
+            raise SettingsError(str(error).replace("baselines[0]", "The configuration", 1)) from error
+        self._search.enqueue(self._space.filled(config))
+        known = [*(self._sweep_file.get("baselines") or ()), config]
+        self._keep(baselines=known, num_samples=self._search.total_samples)
+        return f"enqueued by command: {self._space.dotted(config)}"
+
+    def _set(self, command: Command, trials: dict[str, Any]) -> str:
+        for name in command.arguments:
+            if name not in ("max_concurrent", "num_samples"):
+                raise SettingsError(
+                    unknown("A sweep that runs cannot be given", name, ("max_concurrent", "num_samples"))
+                )
+        checked = {name: check_setting(name, value) for name, value in command.arguments.items()}
+        if "num_samples" in checked:
+            self._search.extend(checked["num_samples"] * self._space.grid_size)
+        if "max_concurrent" in checked:
+            self._search.limit(checked["max_concurrent"])
+        self._keep(**checked)
+        return f"set by command: {', '.join(f'{name}={value}' for name, value in checked.items())}"
+
+    def _resize(self, command: Command, trials: dict[str, Any]) -> str:
+        least, most = self._reservation.least, max(self._reservation.workers, self._reservation.most or 0)
+        workers = command.arguments.get("workers")
+        if least is None or self._scheduler.pauses:
+            why = "its trials are not elastic" if least is None else "its scheduler decides on them"
+            raise SettingsError(f"The number of workers of this sweep's trials cannot be set: {why}.")
+        if not isinstance(workers, int) or not least <= workers <= most:
+            raise SettingsError(f"workers must be a whole number from {least} to {most}, not {workers!r}.")
+        trial = self._living(command, trials)
+        head = trial_actor(trial)
+        if trial.status != RUNNING or head is None:
+            raise SettingsError(f"Trial {trial.trial_id} does not run now ({trial.status}).")
+        head.decide.remote(Resize(workers))
+        return f"will have {counted(workers, 'worker')}, by command"
+
+    def _can_pause(self, trial_id: str) -> bool:
+        """Tell whether a trial writes checkpoints, without which it could not go on after a pause."""
+        writes = self._sweep_file.get("model") is not None and self._sweep_file.get("checkpoints") is not None
+        return writes or bool(self._record.state.trials[trial_id].checkpoints)
+
+    def _living(self, command: Command, trials: dict[str, Any]) -> Any:
+        """Return the trial that a command is for. Raises: SettingsError where there is none, or it has ended."""
+        if command.trial not in trials:
+            raise SettingsError(unknown("There is no trial", str(command.trial), trials))
+        known = self._record.state.trials[command.trial]
+        if known.state in TERMINAL:
+            raise SettingsError(f"Trial {command.trial} has ended already ({known.state}).")
+        return trials[command.trial]
+
+    def _keep(self, **settings: Any) -> None:
+        """Write settings that have changed into the sweep's file, from which a resumed sweep takes them."""
+        self._sweep_file.update(settings)
+        if "num_samples" in settings:
+            self._sweep_file["num_samples"] = self._search.total_samples // self._space.grid_size
+        write_sweep_file(self._record.folder, self._sweep_file)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles its callbacks; commands are read in this process alone
