@@ -70,7 +70,7 @@ def set(  # noqa: A001 - the command's name
         list[str],
         typer.Argument(
             metavar="[TRIAL] NAME=VALUE",
-            help="max-concurrent=2 (null: as many as fit), num-samples=100; or a trial and workers=4.",
+            help="New values: max-concurrent=2 (null: as many as fit), num-samples=100; or a trial and workers=4.",
         ),
     ],
     storage: Storage = STORAGE,
