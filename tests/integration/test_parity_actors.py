@@ -100,7 +100,7 @@ def test_resource_override_by_a_custom_resource(backend: str, monkeypatch: pytes
     import ray
 
     one = trainer(strategy(backend, resources_per_worker={"CPU": 0.5, "custom": 2}))
-    with pytest.raises(errors.ResourceError, match=r"0\.5 CPU, 2 custom each.*4 custom \(there are 0\)"):
+    with pytest.raises(errors.ResourceError, match=r"0\.5 CPU \+ 2 custom.*4 custom \(there are 0\)"):
         one.fit(Boring(), loader())
     (node,) = ray.nodes()
     node["Resources"]["custom"] = 4  # what is reserved on a cluster that has some
@@ -158,7 +158,7 @@ def test_gpus_shared_by_workers_train_over_gloo() -> None:
 def test_gpu_workers_are_asked_for_from_a_cpu_head(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     one = trainer(strategy(backend, use_gpu=True), accelerator="auto")
-    with pytest.raises(errors.ResourceError, match=r"0\.5 CPU, 1 GPU each.*2 GPU \(there are 0\)"):
+    with pytest.raises(errors.ResourceError, match=r"0\.5 CPU \+ 1 GPU.*2 GPU \(there are 0\)"):
         one.fit(Boring(), loader())
 
 

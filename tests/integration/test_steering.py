@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 import tunelight as tl
 from tests.integration.training import Line, LineData
 from tunelight.errors import CommandError
+from tunelight.record import driver_of
 
 
 class Slow(Line):
@@ -29,11 +31,13 @@ def steered(folder: Path, person: Callable[[tl.SweepResults, Any], None], **sett
     def act() -> None:
         record = folder / "s" / "record.jsonl"
         try:
+            wait(lambda: driver_of(folder / "s") is not None, "the driver")
             wait(lambda: record.exists() and record.read_text().count('"report"') > 2, "the first reports")
             person(tl.SweepResults.load(folder / "s"), tl.attach("s", folder))
         except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
             failed.append(error)
-            tl.attach("s", folder).stop()
+            with contextlib.suppress(CommandError):
+                tl.attach("s", folder).stop()
 
     thread = threading.Thread(target=act)
     thread.start()

@@ -1,12 +1,13 @@
 """Commands to a sweep that runs: ``commands.jsonl``, a file that its driver reads, and whose answers are in the record.
 
 Any process that reaches the sweep's folder may write a command: one line of JSON, appended under a lock. The driver
-carries out what was written since its start, and writes its answer, or why it refuses, into the record.
+carries out what was written since it took the sweep, and writes its answer, or why it refuses, into the record.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 import uuid
@@ -32,6 +33,8 @@ class Command:
     do: str
     trial: str | None
     arguments: Mapping[str, Any]
+    time: float = 0.0
+    """When it was sent, in seconds since the epoch."""
 
 
 def send(folder: str | os.PathLike[str], do: str, trial: str | None = None, **arguments: Any) -> str:
@@ -49,14 +52,18 @@ def send(folder: str | os.PathLike[str], do: str, trial: str | None = None, **ar
 
 
 class CommandReader:
-    """Reads the commands that are written from now on. Runs on: driver."""
+    """Reads the commands that were sent from ``since`` on, seconds since the epoch. Runs on: driver.
 
-    def __init__(self, folder: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
+    An earlier driver may have died before it answered one: that is not carried out later.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], since: float = 0.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._path = Path(folder, COMMANDS_FILE)
-        self._clock = clock
-        self._looked = clock()
-        self._download()
-        self._read = self._path.stat().st_size if self._path.exists() else 0
+        self._since, self._clock = since, clock
+        self._looked = -math.inf
+        self._read = 0
 
     def news(self) -> list[Command]:
         """Return the commands since the last call. Lines that are no command are left out. Raises: OSError."""
@@ -64,7 +71,7 @@ class CommandReader:
             if self._clock() - self._looked < _STORE_S:
                 return []
             self._looked = self._clock()
-            self._download()
+            refresh_shared(self._path)
         try:
             if self._path.stat().st_size <= self._read:
                 return []
@@ -74,10 +81,8 @@ class CommandReader:
         except FileNotFoundError:
             return []
         self._read += sum(len(chunk) + 1 for chunk in chunks[:-1])  # behind the last line break: not written yet
-        return [found for chunk in chunks[:-1] if (found := _command(chunk)) is not None]
-
-    def _download(self) -> None:
-        refresh_shared(self._path)
+        found = (_command(chunk) for chunk in chunks[:-1])
+        return [command for command in found if command is not None and command.time >= self._since]
 
 
 def _command(chunk: bytes) -> Command | None:
@@ -88,7 +93,7 @@ def _command(chunk: bytes) -> Command | None:
         return None
     if not isinstance(line, dict) or not isinstance(line.get("arguments"), dict):
         return None
-    known, do, trial = line.get("id"), line.get("do"), line.get("trial")
-    if not isinstance(known, str) or not isinstance(do, str) or not isinstance(trial, str | None):
+    known, do, trial, sent = line.get("id"), line.get("do"), line.get("trial"), line.get("time")
+    if not (isinstance(known, str) and isinstance(do, str) and isinstance(trial, str | None)):
         return None
-    return Command(known, do, trial, line["arguments"])
+    return Command(known, do, trial, line["arguments"], float(sent) if isinstance(sent, int | float) else 0.0)

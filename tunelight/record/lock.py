@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,6 +75,8 @@ class Driver:
     host: str
     pid: int
     alive: bool
+    since: float = field(default=0.0, compare=False)
+    """When it took the lock, in seconds since the epoch."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -99,7 +101,9 @@ def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
     if not isinstance(holder.get("pid"), int):
         return None
     host, pid = str(holder.get("host", "?")), holder["pid"]
-    return Driver(host, pid, age < STALE_S and (host != _host() or is_running(pid)))
+    since = holder.get("claimed")
+    alive = age < STALE_S and (host != _host() or is_running(pid))
+    return Driver(host, pid, alive, float(since) if isinstance(since, int | float) else 0.0)
 
 
 def _claim(file: int, path: Path, to: str) -> None:
@@ -114,7 +118,13 @@ def _claim(file: int, path: Path, to: str) -> None:
     if holder.get("host", _host()) != _host() and age < STALE_S:
         stale = f" It gave a sign of life {max(age, 0):.0f} s ago; after {STALE_S:.0f} s without one"
         raise _held(path, holder, to, stale)
-    me = {"host": _host(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    now = time.time()
+    me = {
+        "host": _host(),
+        "pid": os.getpid(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
+        "claimed": now,
+    }
     try:
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps(me).encode(), 0)

@@ -12,7 +12,16 @@ from ray.tune.schedulers import TrialScheduler
 from tunelight.compat.ray import TRAINING_ITERATION, trial_actor
 from tunelight.errors import SettingsError, TunelightError, unknown
 from tunelight.messages import Resize
-from tunelight.record import PAUSED, RUNNING, TERMINAL, Command, CommandReader, RecordCallback, write_sweep_file
+from tunelight.record import (
+    PAUSED,
+    RUNNING,
+    TERMINAL,
+    Command,
+    CommandReader,
+    RecordCallback,
+    driver_of,
+    write_sweep_file,
+)
 from tunelight.resources import Reservation
 from tunelight.results.words import counted
 from tunelight.searchers import SweepSearch
@@ -140,7 +149,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
     ) -> None:
         self._record, self._search, self._scheduler, self._space = record, search, scheduler, space
         self._reservation, self._sweep_file, self._shown = reservation, dict(sweep_file), shown
-        self._commands = CommandReader(record.folder)
+        driver = driver_of(record.folder)  # this process, since it has taken the sweep
+        self._commands = CommandReader(record.folder, 0.0 if driver is None else driver.since)
         scheduler.can_pause = self._can_pause
         scheduler.has_room = search.has_room
         self._clock, self._looked = clock, 0.0

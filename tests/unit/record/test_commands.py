@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from tunelight.record.names import COMMANDS_FILE
 
 def test_a_driver_reads_what_is_written_since_its_start_once_and_in_order(tmp_path: Path) -> None:
     send(tmp_path, "stop")
-    reader = CommandReader(tmp_path)
+    time.sleep(0.01)
+    reader = CommandReader(tmp_path, since=time.time())
     assert reader.news() == []
     first, second = send(tmp_path, "stop", "00003"), send(tmp_path, "set", max_concurrent=2)
     found = reader.news()
