@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,9 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
 from tests.unit.recording import Sweep
-from tunelight.record import read_sweep_file, send
+from tunelight.errors import CommandError
+from tunelight.record import locked, read_sweep_file, send
+from tunelight.record.names import COMMANDS_FILE
 from tunelight.resources import Reservation
 from tunelight.searchers import RandomSearcher, SweepSearch
 from tunelight.sweep.steering import SteeredScheduler, Steering
@@ -183,3 +187,17 @@ def test_an_elastic_trial_takes_another_number_of_workers(tmp_path: Path) -> Non
     assert driver.told("resize", "00000", workers=3) == (True, "will have 3 workers, by command")
     assert [one.workers for one in told] == [3]
     assert driver.told("resize", "00000", workers=5)[1] == "workers must be a whole number from 1 to 4, not 5."
+
+
+def test_who_sends_a_command_learns_that_the_driver_ended_before_it_answered(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    sweep, commands = Sweep(tmp_path / "s"), tmp_path / "s" / COMMANDS_FILE
+    with ThreadPoolExecutor(1) as threads:
+        with locked(tmp_path / "s"):  # as its driver does
+            told = threads.submit(tl.attach("s", tmp_path).pause)
+            while not commands.exists():
+                assert not told.done(), told.exception()
+                time.sleep(0.01)
+            sweep.callback.close()
+        with pytest.raises(CommandError, match="The sweep s ended before it was told to pause"):
+            told.result(10)
