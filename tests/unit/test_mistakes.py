@@ -1,4 +1,4 @@
-"""Forty mistakes that people make, in Python, in YAML and on the command line, and what each is told.
+"""Forty mistakes that people make, in Python, in YAML and on the command line, and the error for each.
 
 None starts Ray, and none is answered by a traceback of tunelight's insides or a bare TypeError. ``python -m
 tests.unit.test_mistakes`` prints them all.
@@ -104,7 +104,7 @@ ON_THE_COMMAND_LINE: dict[str, tuple[str, str]] = {
 
 
 def said_in_python(mistake: str) -> str:
-    """Make the mistake; return what it is told."""
+    """Make the mistake; return its error."""
     with pytest.raises((TunelightError, ValueError, TypeError)) as caught:
         IN_PYTHON[mistake][0]()
     return f"{type(caught.value).__name__}: {caught.value}"
