@@ -18,6 +18,7 @@ import tunelight as tl
 from tests import flavours
 from tunelight import errors
 from tunelight.compat.lightning import pl
+from tunelight.lightning.remote import disks
 from tunelight.lightning.remote import driver as drivers
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
@@ -277,9 +278,8 @@ def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.Monk
     moved: list[Path] = []
 
     def without_the_file(gang: Any, reporter: Any) -> Any:
-        """Hide the checkpoints from this disk from the end of the run until they are asked for."""
+        """Hide the checkpoints from this disk from the end of the run on, and what rank 0 has read of them after it."""
         if moved:
-            moved[0].rename(moved[0].with_suffix(".ckpt"))
             handed_in = listen(gang, reporter)
             moved[0].with_suffix(".ckpt").unlink()
             return handed_in
@@ -288,7 +288,16 @@ def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.Monk
         moved.append(found.rename(found.with_suffix(".hidden")))
         return handed_in
 
+    missing = disks.missing
+
+    def until_rank_0_reads(paths: list[str]) -> list[str]:
+        lacking = missing(paths)
+        if moved and moved[0].exists():
+            moved[0].rename(moved[0].with_suffix(".ckpt"))
+        return lacking
+
     monkeypatch.setattr(drivers, "_listen", without_the_file)
+    monkeypatch.setattr(disks, "missing", until_rank_0_reads)
     best = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
     trainer(callbacks=[best], enable_checkpointing=True).fit(Small(), data())
     assert Path(best.best_model_path).exists()
