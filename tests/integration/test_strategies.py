@@ -18,7 +18,6 @@ import tunelight as tl
 from tests import flavours
 from tunelight import errors
 from tunelight.compat.lightning import pl
-from tunelight.lightning.remote import disks
 from tunelight.lightning.remote import driver as drivers
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
@@ -271,36 +270,6 @@ def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
     one.save_checkpoint(tmp_path / "there.ckpt")
     trainer(max_epochs=2).fit(Small(), data(), ckpt_path=tmp_path / "there.ckpt", weights_only=True)
     assert (tmp_path / "there.ckpt").exists()
-
-
-def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    listen = drivers._listen
-    moved: list[Path] = []
-
-    def without_the_file(gang: Any, reporter: Any) -> Any:
-        """Hide the checkpoints from this disk from the end of the run on, and what rank 0 has read of them after it."""
-        if moved:
-            handed_in = listen(gang, reporter)
-            moved[0].with_suffix(".ckpt").unlink()
-            return handed_in
-        handed_in = listen(gang, reporter)
-        (found,) = tmp_path.glob("*.ckpt")
-        moved.append(found.rename(found.with_suffix(".hidden")))
-        return handed_in
-
-    missing = disks.missing
-
-    def until_rank_0_reads(paths: list[str]) -> list[str]:
-        lacking = missing(paths)
-        if moved and moved[0].exists():
-            moved[0].rename(moved[0].with_suffix(".ckpt"))
-        return lacking
-
-    monkeypatch.setattr(drivers, "_listen", without_the_file)
-    monkeypatch.setattr(disks, "missing", until_rank_0_reads)
-    best = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
-    trainer(callbacks=[best], enable_checkpointing=True).fit(Small(), data())
-    assert Path(best.best_model_path).exists()
 
 
 @BACKENDS
