@@ -37,9 +37,8 @@ _DEBUG: Final = "--debug"
 _QUOTES: Final = "'\""
 _KEYWORD: Final = re.compile(r"(?<![\w.])(?P<name>[a-z_]+)=(?P<value>True|'[^']*'|\d[\d.]*)?(?![\w(\[{'\"=])")
 """A keyword of a Python call, alone or with a plain value."""
-
-
 _PLACE: Final = re.compile(r"\S+:\d+:\d+: ")
+"""How an error in a file begins."""
 
 
 class Commands(TyperGroup):

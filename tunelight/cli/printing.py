@@ -136,6 +136,14 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
     }
 
 
+def print_answer(said: str, sweep: str, *, as_json: bool) -> None:
+    """Print the answer of a sweep's driver to a command."""
+    if as_json:
+        print_json({"sweep": sweep, "answer": said})
+    else:
+        typer.echo(f"{said[0].upper()}{said[1:]}.")
+
+
 def shown_path(path: Path) -> str:
     """Return a path relative to the working directory, if it is below."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -10,15 +10,8 @@ from tunelight.cli import complete
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Json, Storage, Sweep
 from tunelight.cli.overrides import read_sets
-from tunelight.cli.printing import print_json
+from tunelight.cli.printing import print_answer
 from tunelight.errors import SettingsError
-
-
-def _told(said: str, sweep: str, json: bool) -> None:
-    if json:
-        print_json({"sweep": sweep, "answer": said})
-    else:
-        typer.echo(f"{said[0].upper()}{said[1:]}.")
 
 
 def _attached(sweep: str, storage: str) -> Any:
@@ -40,7 +33,7 @@ def stop(
 
     A trial ends at once and keeps its reports. A sweep that was stopped can be resumed.
     """
-    _told(_attached(sweep, storage).stop(trial), sweep, json)
+    print_answer(_attached(sweep, storage).stop(trial), sweep, as_json=json)
 
 
 @command("pause last")
@@ -49,7 +42,7 @@ def pause(sweep: Sweep, storage: Storage = STORAGE, json: Json = False) -> None:
 
     No trial begins, and running ones are paused at their next report, with a checkpoint.
     """
-    _told(_attached(sweep, storage).pause(), sweep, json)
+    print_answer(_attached(sweep, storage).pause(), sweep, as_json=json)
 
 
 @command("enqueue last model.lr=0.01 model.hidden=64")
@@ -60,7 +53,7 @@ def enqueue(
     json: Json = False,
 ) -> None:
     """Try a configuration next in a sweep that runs, as one more trial."""
-    _told(_attached(sweep, storage).enqueue(read_sets(values)), sweep, json)
+    print_answer(_attached(sweep, storage).enqueue(read_sets(values)), sweep, as_json=json)
 
 
 @command("set last max-concurrent=2 num-samples=100      tunelight set last 3 workers=4")
@@ -81,8 +74,8 @@ def set(  # noqa: A001 - the command's name
     given = {name.replace("-", "_"): value for name, value in read_sets(values[trial is not None :]).items()}
     attached = _attached(sweep, storage)
     if trial is None:
-        _told(attached.set(**given), sweep, json)
+        print_answer(attached.set(**given), sweep, as_json=json)
         return
     if list(given) != ["workers"]:
         raise SettingsError(f"Of a trial only workers can be set (tunelight set {sweep} {trial} workers=4).")
-    _told(attached.resize(trial, given["workers"]), sweep, json)
+    print_answer(attached.resize(trial, given["workers"]), sweep, as_json=json)

@@ -31,7 +31,7 @@ from tunelight.cli.options import (
     workers_of,
 )
 from tunelight.cli.overrides import load_space_and_settings, parsed, read_sets, settings_of
-from tunelight.cli.printing import about_sweep, print_json, print_table, shown_path, words
+from tunelight.cli.printing import about_sweep, print_answer, print_json, print_table, shown_path, words
 from tunelight.errors import ResourceError, SettingsError
 
 if TYPE_CHECKING:
@@ -209,11 +209,7 @@ def resume(
     if not sets and (driver := driver_of(folder)) is not None and driver.alive:
         from tunelight.sweep.attach import AttachedSweep
 
-        said = AttachedSweep(folder).resume()
-        if json:
-            print_json({"sweep": sweep, "answer": said})
-        else:
-            typer.echo(f"{said[0].upper()}{said[1:]}.")
+        print_answer(AttachedSweep(folder).resume(), sweep, as_json=json)
         return
     more = {**settings_of(read_sets(sets)), **given(address=address, progress=names_of(columns))}
     _go_on(sweep, storage, more, quiet=quiet, json=json)

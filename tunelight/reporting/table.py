@@ -68,8 +68,7 @@ def make_table(
         table.add_column(Text(column.name), justify="right" if column.right else "left", no_wrap=True)
     for trial in shown:
         cells = [Text(column.text(trial)) for column in chosen]
-        word = state_of(trial)
-        cells[1].stylize(STYLES.get(word, STYLES.get(trial.state, "")))
+        cells[1].stylize(STYLES.get(state_of(trial), ""))
         table.add_row(*cells, style="bold" if trial.id == best else "")
     return table
 

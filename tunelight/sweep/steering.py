@@ -30,6 +30,8 @@ from tunelight.space import SearchSpace
 
 _LOOK_S: Final = 0.25
 """Seconds between two looks for commands."""
+_CHANGEABLE: Final = ("max_concurrent", "num_samples")
+"""The settings that may change while a sweep runs."""
 
 
 class SteeredScheduler(TrialScheduler):  # type: ignore[misc,unused-ignore]
@@ -237,10 +239,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     def _set(self, command: Command, trials: dict[str, Any]) -> str:
         for name in command.arguments:
-            if name not in ("max_concurrent", "num_samples"):
-                raise SettingsError(
-                    unknown("A sweep that runs cannot be given", name, ("max_concurrent", "num_samples"))
-                )
+            if name not in _CHANGEABLE:
+                raise SettingsError(unknown("A sweep that runs cannot be given", name, _CHANGEABLE))
         checked = {name: check_setting(name, value) for name, value in command.arguments.items()}
         if "num_samples" in checked:
             self._search.extend(checked["num_samples"] * self._space.grid_size)
