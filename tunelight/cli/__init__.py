@@ -13,6 +13,7 @@ from tunelight.cli import notes
 from tunelight.cli import manage
 from tunelight.cli import best
 from tunelight.cli import figures
+from tunelight.cli import web
 from tunelight.cli import planning
 from tunelight.cli import doctor
 from tunelight.cli import steer

@@ -91,6 +91,9 @@ Columns = Annotated[
         help="Columns of the live table: hyperparameters, metrics, workers, epoch, best, time. Default: what fits.",
     ),
 ]
+Web = Annotated[
+    bool, typer.Option("--web", help="Serve a live page of the sweep on this machine, and print its address.")
+]
 Format = Annotated[
     str | None,
     typer.Option(

@@ -24,6 +24,7 @@ from tunelight.cli.options import (
     Sets,
     Storage,
     Sweep,
+    Web,
     Workers,
     given,
     gpus_of,
@@ -165,6 +166,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Resume the sweep --name, if there is one.")] = False,
     address: Address = None,
     columns: Columns = None,
+    web: Web = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -181,6 +183,7 @@ def run(
         seed=seed,
         address=address,
         resume=resume or None,
+        web=web or None,
         progress=False if quiet or json else names_of(columns),
     )
     space, settings = load_space_and_settings(file, sets, options)
@@ -196,6 +199,7 @@ def resume(
     storage: Storage = STORAGE,
     address: Address = None,
     columns: Columns = None,
+    web: Web = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -211,7 +215,7 @@ def resume(
 
         print_answer(AttachedSweep(folder).resume(), sweep, as_json=json)
         return
-    more = {**settings_of(read_sets(sets)), **given(address=address, progress=names_of(columns))}
+    more = {**settings_of(read_sets(sets)), **given(address=address, progress=names_of(columns), web=web or None)}
     _go_on(sweep, storage, more, quiet=quiet, json=json)
 
 
@@ -224,6 +228,7 @@ def extend(
     storage: Storage = STORAGE,
     address: Address = None,
     columns: Columns = None,
+    web: Web = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -231,7 +236,11 @@ def extend(
     options = given(num_samples=num_samples, max_epochs=max_epochs)
     if not options:
         raise SettingsError("Nothing to extend. Give --num-samples (trials in all) or --max-epochs.")
-    more = {**settings_of(read_sets(sets)), **options, **given(address=address, progress=names_of(columns))}
+    more = {
+        **settings_of(read_sets(sets)),
+        **options,
+        **given(address=address, progress=names_of(columns), web=web or None),
+    }
     _go_on(sweep, storage, more, quiet=quiet, json=json)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tunelight.record.commands import Command, CommandReader, send
+from tunelight.record.commands import Command, CommandReader, ask, send
 from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.record.folder import (
     create_sweep_folder,
@@ -44,7 +44,7 @@ from tunelight.record.outcomes import (
     Outcome,
 )
 from tunelight.record.provenance import provenance
-from tunelight.record.record import Lines, Record, read_lines, read_record
+from tunelight.record.record import Lines, Record, read_lines, read_record, read_trial
 from tunelight.record.remote import mirrored, pull, pull_views, reaching
 from tunelight.record.repair import repair
 from tunelight.record.state import GAVE_UP, Best, SweepState, TrialState, apply, is_better, metric_value

@@ -17,12 +17,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight import stores
-from tunelight.errors import StorageError
+from tunelight.errors import CommandError, StorageError
+from tunelight.record.follow import RecordFollower
+from tunelight.record.lock import Driver, driver_of
 from tunelight.record.names import COMMANDS_FILE, why
 from tunelight.record.remote import append_line, refresh_shared
 
 _STORE_S: Final = 2.0
 """Seconds between two looks into a store."""
+_LIMIT_S: Final = 30.0
+"""How long an answer may take."""
+_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,42 @@ def send(folder: str | os.PathLike[str], do: str, trial: str | None = None, **ar
             "make room."
         ) from error
     return command
+
+
+def ask(follower: RecordFollower, do: str, trial: str | None = None, **arguments: Any) -> str:
+    """Send a command, wait for the driver's answer in the record, and return it.
+
+    Raises: CommandError where the driver refuses, has ended, or does not answer within 30 seconds; StorageError.
+    """
+    folder = follower.folder
+    driver = _alive(folder)
+    if driver is None:
+        raise CommandError(f"No process runs the sweep {folder.name}, so it cannot be told to {do}.")
+    command = send(folder, do, trial, **arguments)
+    end = time.monotonic() + _LIMIT_S
+    while True:
+        over = _alive(folder) is None
+        time.sleep(_LOOK_S)
+        follower.look()
+        if command in follower.state.answers:
+            break
+        if over:
+            raise CommandError(f"The sweep {folder.name} ended before it was told to {do}.")
+        if time.monotonic() > end:
+            raise CommandError(
+                f"The driver of {folder.name} ({driver}) has not answered within {_LIMIT_S:.0f} s. It may be busy; the "
+                "record will have its answer."
+            )
+    carried_out, said = follower.state.answers[command]
+    if not carried_out:
+        raise CommandError(said)
+    return said
+
+
+def _alive(folder: Path) -> Driver | None:
+    """Return the process that runs the sweep, if one does."""
+    found = driver_of(folder)
+    return found if found is not None and found.alive else None
 
 
 class CommandReader:

@@ -222,6 +222,30 @@ def read_record(folder: str | os.PathLike[str]) -> SweepState:
     return state
 
 
+def read_trial(folder: str | os.PathLike[str], trial: str) -> SweepState:
+    """Replay what the record of a sweep says of one trial, and of the sweep itself; other trials are left out.
+
+    It takes the memory of that trial alone. Raises: StorageError, see :func:`read_lines`.
+    """
+    path, state = Path(folder, RECORD_FILE), SweepState()
+    own = b'"trial":' + json.dumps(trial).encode("ascii")
+    try:
+        refresh(path)
+        with path.open("rb") as stream:
+            for chunk in stream:
+                if own not in chunk and not chunk.startswith((b'{"kind":"sweep"', b'{"kind":"end"')):
+                    continue
+                line = parse(chunk.rstrip(b"\n"))
+                if line is None or line.get("trial", trial) != trial:  # the last line, torn; or a value that looks so
+                    continue
+                check_format(line, path)
+                apply(state, line)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        said = why(error) if isinstance(error, OSError) else repr(error)
+        raise StorageError(f"{path} cannot be read: {said}. If it is damaged, {_HOW_TO_FORCE}") from error
+    return state
+
+
 def _sweeps_inside(folder: Path) -> str:
     names = sorted(found.parent.name for found in folder.glob(f"*/{RECORD_FILE}"))
     return f" Sweeps in it: {', '.join(names)}." if names else ""

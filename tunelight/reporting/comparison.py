@@ -26,7 +26,13 @@ _TOP: Final = 10
 
 
 def comparison(several: Sequence[SweepResults]) -> str:
-    """Return the HTML of a report that compares sweeps.
+    """Return the HTML of a report that compares sweeps. Raises: SettingsError, see :func:`compared`."""
+    headings, sections = compared(several)
+    return document(f"{counted(len(several), 'sweep')} compared", headings, sections)
+
+
+def compared(several: Sequence[SweepResults]) -> tuple[dict[str, str], list[str]]:
+    """Return the headings of a comparison of sweeps, by the ids of its sections, and the sections.
 
     Raises: SettingsError for none, for a sweep that is given twice, and where their metrics or modes differ.
     """
@@ -45,7 +51,7 @@ def comparison(several: Sequence[SweepResults]) -> str:
         plot("by_workers", best_by_workers(sweeps)),
         *(part for number, name in enumerate(names) for part in _sweep(number, name, sweeps[name])),
     ]
-    return document(f"{counted(len(names), 'sweep')} compared", headings, sections)
+    return headings, sections
 
 
 def _check(several: Sequence[SweepResults]) -> None:

@@ -35,31 +35,62 @@ def document(title: str, headings: Mapping[str, str], sections: Iterable[str]) -
     """
     from plotly.offline import get_plotlyjs  # plotly costs most of a second
 
-    scripts = [get_plotlyjs(), _asset("page.js")]
+    scripts = [get_plotlyjs(), asset("page.js")]
     # A page that shows what others wrote: only these two scripts run in it, and nothing is fetched. plotly's WebGL
     # part writes functions of its own, which is what unsafe-eval lets it.
     policy = (
         f"default-src 'none'; script-src {' '.join(map(_hash, scripts))} 'unsafe-eval'; style-src 'unsafe-inline'; "
         "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
     )
-    links = "".join(f'<a href="#{key}">{safe(name)}</a>' for key, name in headings.items())
+    head = [
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        f"<style>{asset('page.css')}</style>",
+    ]
+    body = [
+        "<noscript><p>The figures need JavaScript; the tables and the trials do not.</p></noscript>",
+        *sections,
+    ]
+    links = {f"#{key}": name for key, name in headings.items()}
+    return frame(title, links, head=head, body=body, scripts=[f"<script>{script}</script>" for script in scripts])
+
+
+def frame(
+    title: str,
+    links: Mapping[str, str],
+    *,
+    head: Iterable[str],
+    body: Iterable[str],
+    scripts: Iterable[str],
+    attributes: str = "",
+) -> str:
+    """Return a page: its head, a header with the title and links, the body and the scripts.
+
+    Args:
+        title: of the page, not escaped.
+        links: names of links at the top, by their addresses.
+        head: HTML of the head, in order.
+        body: HTML of the body, in order.
+        scripts: HTML of script elements, at the end of the body.
+        attributes: of the body element.
+    """
+    shown = "".join(f'<a href="{safe(where)}">{safe(name)}</a>' for where, name in links.items())
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{safe(title)}: tunelight</title>',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        f"<style>{_asset('page.css')}</style></head><body>",
+        *head,
+        f"</head><body{attributes}>",
         f'<header><h1>{safe(title)}</h1><button id="theme" type="button">light / dark</button>',
-        f"<nav>{links}</nav></header><main>",
-        "<noscript><p>The figures need JavaScript; the tables and the trials do not.</p></noscript>",
-        *sections,
+        f"<nav>{shown}</nav></header><main>",
+        *body,
         f"</main><footer>tunelight, {moment(time.time())}</footer>",
-        *(f"<script>{script}</script>" for script in scripts),
+        *scripts,
         "</body></html>\n",
     ]
     return "\n".join(parts)
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a script or a style sheet of the pages."""
     return resources.files("tunelight.reporting").joinpath("assets", name).read_text(encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ FILE: Final = "report.html"
 _MOST_NOTES: Final = 100
 _MOST_ERRORS: Final = 200
 _MOST_FRONT: Final = 30
-_HEADINGS: Final = {
+HEADINGS: Final = {
     "history": "History",
     "learning_curves": "Learning curves",
     "importances": "Importances",
@@ -65,17 +65,12 @@ def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLi
 
 def page(results: SweepResults) -> str:
     """Return the HTML of one sweep's report."""
-    from tunelight.results.figures import FIGURES
-    from tunelight.results.figures.parameters import MOST_AXES
-
     shown, which = chosen(results)
     opened = {trial.index for trial in shown}
-    headings = {"overview": "Overview", **_HEADINGS, "trials": "Trials"}
-    varied = len(columns(results.trials))
-    least = {"parallel": _AXIS * (min(varied, MOST_AXES) + 1), "slices": _SLICE * min(_IN_A_ROW, varied)}
+    headings = {"overview": "Overview", **HEADINGS, "trials": "Trials"}
     sections = [
         *_overview(results),
-        *(plot(name, draw(results), least.get(name, 0)) for name, draw in FIGURES.items()),
+        *figure_sections(results).values(),
         '<section id="trials"><h2>Trials</h2>',
         *trial_table(results, opened),
         *([f"<p>Click on a trial to open it below. {safe(which)}</p>"] if shown else []),
@@ -85,6 +80,16 @@ def page(results: SweepResults) -> str:
         *_notes(results),
     ]
     return document(results.name, headings, sections)
+
+
+def figure_sections(results: SweepResults) -> dict[str, str]:
+    """Return a section with each figure of a sweep, by the figure's name."""
+    from tunelight.results.figures import FIGURES
+    from tunelight.results.figures.parameters import MOST_AXES
+
+    varied = len(columns(results.trials))
+    least = {"parallel": _AXIS * (min(varied, MOST_AXES) + 1), "slices": _SLICE * min(_IN_A_ROW, varied)}
+    return {name: plot(name, draw(results), least.get(name, 0)) for name, draw in FIGURES.items()}
 
 
 def _overview(results: SweepResults) -> Iterator[str]:

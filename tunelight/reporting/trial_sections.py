@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +12,7 @@ from tunelight.reporting.markup import cell, pairs, remarks, safe, table
 from tunelight.reporting.words import compact, elapsed
 from tunelight.results.figures.data import judged_by, progress
 from tunelight.results.figures.style import is_wide
+from tunelight.results.logs import log_end
 from tunelight.results.words import counted, ordinal
 from tunelight.settings.dotted import flatten
 
@@ -58,31 +59,54 @@ def trial_sections(results: SweepResults, trials: Sequence[TrialResult]) -> Iter
 
     The id is that of an element inside the closed part: browsers open it for a link without a script.
     """
-    from tunelight.results.logs import log_end
-
+    begin = began(results)
     metric, _ = judged_by(results)
-    begin = min((at for trial in results.record.trials.values() for at, _ in trial.moves), default=0.0)
     for trial in trials:
         state = results.record.trials[trial.id]
         value = "" if trial.value is None else f", best {metric} {compact(trial.value)}"
-        said = f"Trial {trial.index} {_standing(trial, state)}{value}"
+        said = f"Trial {trial.index} {standing(trial, state)}{value}"
         yield f'<details class="trial"><summary>{safe(said)}</summary><div id="trial-{trial.index}">'
         for name, mode in list(results.objectives)[:_MOST_CURVES]:
             yield curve(trial, name, mode)
-        yield f'<div class="pair">{pairs("configuration", flatten(trial.config).items(), _VALUE)}'
-        yield f"{pairs('trial', _facts(trial, state))}</div>"
-        yield remarks(trial.tags, trial.notes)
-        yield _changes(trial)
-        yield _placement(state, begin)
-        if trial.error:
-            yield f"<h4>Error</h4><pre>{safe(trial.error[-ERROR_CHARS:])}</pre>"
+        yield from trial_parts(trial, state, begin)
         if log := log_end(trial.path, _LOG_LINES, _LOG_BYTES):
             yield f"<h4>The end of its log</h4><pre>{safe(log)}</pre>"
-        yield _notes(state)
         yield '<p><a href="#trials">Back to the table</a></p></div></details>'
 
 
-def _standing(trial: TrialResult, state: TrialState) -> str:
+def trial_parts(
+    trial: TrialResult, state: TrialState, begin: float, best: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """Yield what is known of a trial but its curves and its log.
+
+    Args:
+        trial: the trial.
+        state: what the record has of it.
+        begin: when the sweep began, in seconds since the epoch.
+        best: the configuration of the best trial, its keys dotted, to be shown beside where it differs.
+    """
+    config = flatten(trial.config)
+    yield f'<div class="pair">{pairs("configuration", config.items(), _VALUE)}'
+    yield pairs("trial", _facts(trial, state))
+    if best is not None:
+        other = [(key, best.get(key, "(not set)")) for key in config if best.get(key) != config[key]]
+        yield pairs("the best trial differs in", other, _VALUE)
+    yield "</div>"
+    yield remarks(trial.tags, trial.notes)
+    yield _changes(trial)
+    yield _placement(state, begin)
+    if trial.error:
+        yield f"<h4>Error</h4><pre>{safe(trial.error[-ERROR_CHARS:])}</pre>"
+    yield _notes(state)
+
+
+def began(results: SweepResults) -> float:
+    """Return when the first trial of a sweep began, in seconds since the epoch; 0 before that."""
+    return min((at for trial in results.record.trials.values() for at, _ in trial.moves), default=0.0)
+
+
+def standing(trial: TrialResult, state: TrialState) -> str:
+    """Return how a trial stands, after its number: "is running", "was stopped"."""
     return trial.outcome if trial.outcome != "has not ended" else f"is {state.state.lower()}"
 
 

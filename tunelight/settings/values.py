@@ -200,6 +200,7 @@ class Settings:
     progress: bool | Sequence[str] = _setting(
         True, checks.flag_or_names, "Show the live table, with the columns of a list.", _FLAG, _array(_TEXT)
     )
+    web: bool = _setting(False, checks.flag, "Serve a live page of the sweep, and print its address.", _FLAG)
     verbose: int = _setting(
         0,
         partial(checks.whole, least=0, most=2),

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tunelight.errors import CommandError
-from tunelight.record import Driver, RecordFollower, driver_of, find_sweep, send, to_json_types
+from tunelight.record import RecordFollower, ask, find_sweep, to_json_types
 from tunelight.results import SweepResults
-
-_LIMIT_S: Final = 30.0
-"""How long an answer may take."""
-_LOOK_S: Final = 0.1
 
 
 class AttachedSweep:
@@ -57,35 +52,8 @@ class AttachedSweep:
         return self._send("resize", trial, workers=workers)
 
     def _send(self, do: str, trial: str | int | None = None, **arguments: Any) -> str:
-        name, driver = self.folder.name, self._driver()
-        if driver is None:
-            raise CommandError(f"No process runs the sweep {name}, so it cannot be told to {do}.")
         known = None if trial is None else SweepResults.load(self.folder).trial(str(trial)).id
-        follower = RecordFollower(self.folder)
-        command = send(self.folder, do, known, **arguments)
-        end = time.monotonic() + _LIMIT_S
-        while command not in follower.state.answers:
-            over = self._driver() is None
-            time.sleep(_LOOK_S)
-            follower.look()
-            if command in follower.state.answers:
-                break
-            if over:
-                raise CommandError(f"The sweep {name} ended before it was told to {do}.")
-            if time.monotonic() > end:
-                raise CommandError(
-                    f"The driver of {name} ({driver}) has not answered within {_LIMIT_S:.0f} s. It may be busy; the "
-                    "record will have its answer."
-                )
-        carried_out, said = follower.state.answers[command]
-        if not carried_out:
-            raise CommandError(said)
-        return said
-
-    def _driver(self) -> Driver | None:
-        """Return the process that runs the sweep, if one does."""
-        found = driver_of(self.folder)
-        return found if found is not None and found.alive else None
+        return ask(RecordFollower(self.folder, brief=True), do, known, **arguments)
 
 
 def attach(sweep: str | os.PathLike[str] = "last", storage: str | os.PathLike[str] = "tunelight_runs") -> AttachedSweep:

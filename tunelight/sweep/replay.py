@@ -12,7 +12,8 @@ seeded ones do, it gets the trial's reports; else it gets the trial by ``add_eva
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
@@ -40,8 +41,12 @@ from tunelight.record import (
     apply,
     to_json_types,
 )
-from tunelight.searchers import ResumeState, TrackingSearcher, teach
+from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, teach
 from tunelight.space import SearchSpace
+
+if TYPE_CHECKING:
+    from tunelight.settings import Settings
+    from tunelight.sweep.past import SavedSweep
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
 _STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}
@@ -292,3 +297,27 @@ def revived(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, Any]:
         values[key] = next((choice for choice in space.choices(key) if to_json_types(choice) == value), value)
     same = all(values[key] is recorded[key] for key in values)
     return dict(config) if same else {**config, **space.written(values)}
+
+
+def start_from(
+    past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
+) -> ResumeState:
+    """Replay the record to scheduler and searcher; return the state that the search resumes from."""
+    again = past.again(settings.max_epochs)
+    paused = replay_scheduler(past.lines, scheduler)
+    foreign, again_ids = searcher is settings.searcher, [trial.id for trial in again]
+    start = replay_searcher(
+        past.lines, searcher, space, foreign=foreign, baselines=past.baselines(space), again=again_ids
+    )
+    taken_up_again = [
+        ResumedTrial(
+            trial.id,
+            revived(space, trial.config),
+            trial.history[-1]["training_iteration"] if trial.history else 0,
+            past.folder / trial.folder,
+            trial.id in paused,
+            trial.trained,
+        )
+        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
+    ]
+    return replace(start, resumed=tuple(taken_up_again))

@@ -24,8 +24,8 @@ from tunelight.sweep.run import run
 _log = logging.getLogger("tunelight")
 
 _CODE: Final = ("train", "model", "data")
-_LEFT: Final = ("storage", "name", "address", "resume", "seed")
-"""Settings that are not read back: storage, name and seed follow from the folder, address is that of today."""
+_LEFT: Final = ("storage", "name", "address", "resume", "seed", "web")
+"""Settings that are not read back: storage, name and seed follow from the folder, the others are today's."""
 
 
 @known_arguments("sweep")
@@ -34,9 +34,9 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
 
     Args:
         path: the sweep's folder, storage/name, or its URL.
-        overrides: settings of ``run`` to change: ``num_samples=40`` adds trials up to 40. ``address=`` is not kept
-            from the last run (None: an initialised Ray, RAY_ADDRESS, or a local one). Objects, which sweep.yaml
-            cannot hold, have to be given again.
+        overrides: settings of ``run`` to change: ``num_samples=40`` adds trials up to 40. ``address=`` and ``web=`` are
+            not kept from the last run (None: an initialised Ray, RAY_ADDRESS, or a local one). Objects, which
+            sweep.yaml cannot hold, have to be given again.
 
     Returns: the results; at once if nothing is left to do.
     Raises: StorageError if ``path`` is not a sweep; SettingsError, ImportPathError, SpaceError if a part of it cannot

@@ -40,6 +40,7 @@ from tunelight.settings.backends import Backend
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import drop, for_tune
+from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def run(
     address: str | None = UNSET,
     runtime_env: Mapping[str, Any] | None = UNSET,
     progress: bool | Sequence[str] = UNSET,
+    web: bool = UNSET,
     verbose: int = UNSET,
 ) -> SweepResults:
     """Search ``search_space`` with trials that each train on a gang of workers; return the results.
@@ -164,6 +166,8 @@ def run(
         progress: show the live table (True). A list names its columns after trial and state: hyperparameters, metrics,
             ``workers``, ``epoch``, ``best``, ``time``; otherwise those are shown for which there is room, the
             hyperparameters that vary most first.
+        web: serve a live page of the sweep on this machine, and print its address (False). It stays for a minute after
+            the sweep has ended, and while somebody looks at it; ``tunelight serve`` shows sweeps at any time.
         verbose: 0: only tunelight's output; 1: also that of trials and Lightning; 2: also Ray's (0).
 
     Returns: the results, also after Ctrl-C or at the end of the time budget.
@@ -182,6 +186,8 @@ def run(
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
         check_ray(settings)
+        if settings.web:
+            check_web()
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
         sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
@@ -192,12 +198,15 @@ def run(
             _settle(past, sweep)
             return SweepResults.load(sweep.folder)
         signals = StopSignals()
+        page = LivePage(sweep.folder) if settings.web else None
         steps(step_of(settings.address))
         with (
             connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, signals) as (reservation, watch),
             signals,  # after Ray, which installs a handler of SIGTERM when it starts
             served(settings, reservation.least or reservation.workers) as handle,
         ):
+            if page is not None:
+                page.say()
             steps(f"Starting the first trial, workers: {reservation.workers}")
             try:
                 _tune(replace(sweep, reservation=reservation), watch, handle, signals, steps)
@@ -290,7 +299,9 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     if past is not None:
         past.check(space, settings, sweep_file)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
-        start = _start_from(past, space, settings, scheduler, searcher)
+        from tunelight.sweep.replay import start_from
+
+        start = start_from(past, space, settings, scheduler, searcher)
         folder = past.folder
         baselines = _untried(past, space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
@@ -329,33 +340,6 @@ def _settle(past: SavedSweep, sweep: _Sweep) -> None:
     if isinstance(sweep.searcher, TrackingSearcher):
         sweep.searcher.copy_to(sweep.folder)
         sweep.searcher.close({})
-
-
-def _start_from(
-    past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
-) -> ResumeState:
-    """Replay the record to scheduler and searcher; return the state that the search resumes from."""
-    from tunelight.searchers import ResumedTrial
-    from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
-
-    again = past.again(settings.max_epochs)
-    paused = replay_scheduler(past.lines, scheduler)
-    foreign, again_ids = searcher is settings.searcher, [trial.id for trial in again]
-    start = replay_searcher(
-        past.lines, searcher, space, foreign=foreign, baselines=past.baselines(space), again=again_ids
-    )
-    taken_up_again = [
-        ResumedTrial(
-            trial.id,
-            revived(space, trial.config),
-            trial.history[-1]["training_iteration"] if trial.history else 0,
-            past.folder / trial.folder,
-            trial.id in paused,
-            trial.trained,
-        )
-        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
-    ]
-    return replace(start, resumed=tuple(taken_up_again))
 
 
 def _default_name(settings: Settings) -> str:

@@ -2,7 +2,7 @@
 (() => {
   const root = document.documentElement;
   const wantsDark = window.matchMedia("(prefers-color-scheme: dark)");
-  const places = [...document.querySelectorAll(".plot")];
+  const places = new Set();
   const drawn = new Set();
   const NARROW = 600;
   let printing = false;
@@ -55,11 +55,27 @@
       }
     }
   }, { rootMargin: "400px" });
-  places.forEach((place) => near.observe(place));
+
+  // Figures of a part of the page, which may have come later than the page and in place of others.
+  function follow(part) {
+    for (const place of places) {
+      if (place.isConnected) continue;
+      places.delete(place);
+      near.unobserve(place);
+      if (drawn.delete(place)) Plotly.purge(place);
+    }
+    for (const place of part.querySelectorAll(".plot")) {
+      places.add(place);
+      near.observe(place);
+    }
+  }
+  follow(document);
+  window.tunelight = { follow, isDark };
 
   document.getElementById("theme").addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     repaint();
+    document.dispatchEvent(new Event("theme"));
   });
   wantsDark.addEventListener("change", repaint);
   window.addEventListener("beforeprint", () => {

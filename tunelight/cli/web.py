@@ -1,0 +1,44 @@
+"""serve: sweeps in the browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunelight.cli.app import command
+from tunelight.cli.options import STORAGE
+
+if TYPE_CHECKING:
+    from tunelight.reporting.web.server import Serving
+
+
+@command("serve runs --read-only")
+def serve(
+    storage: Annotated[str, typer.Argument(help="The folder of sweeps, or its URL.")] = STORAGE,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", help="The address to listen on. 0.0.0.0 lets in everybody who reaches it and has the token."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option("--port", help="Default: 8642, or a free one where that is taken.", min=1, max=65535)
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Only show: take no commands.")] = False,
+    open: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+) -> None:
+    """Show sweeps in the browser while they run, compare them, and steer them, until Ctrl-C.
+
+    The address that is printed holds a token, without which nothing is shown.
+    """
+    from tunelight.reporting.web.server import serve as run
+
+    def say(own: Serving) -> None:
+        typer.echo(f"Sweeps in {storage}: {own.address}")
+        typer.echo("Ctrl-C ends it.")
+        if open:
+            webbrowser.open(own.address)
+
+    run(storage, host=host, port=port, read_only=read_only, say=say)

@@ -1,0 +1,331 @@
+"use strict";
+// What the live pages share: what has changed, a table that follows it, commands; and the page that lists sweeps.
+(() => {
+  const told = JSON.parse(document.body.dataset.told);
+  const $ = (selector, part = document) => part.querySelector(selector);
+  const ROWS = 300;
+
+  function make(name, attributes = {}, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (key === "text") made.textContent = value;
+      else if (key === "colour") made.style.background = value;
+      else made.setAttribute(key, value);
+    }
+    made.append(...children);
+    return made;
+  }
+
+  function compact(value) {
+    if (value === null || value === undefined) return "";
+    if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+    const size = Math.abs(value);
+    return size !== 0 && (size < 1e-4 || size >= 1e6) ? value.toExponential(3) : String(Number(value.toPrecision(4)));
+  }
+
+  function elapsed(seconds) {
+    const whole = Math.max(0, Math.floor(seconds));
+    if (whole < 60) return whole + "s";
+    const two = (number) => String(number).padStart(2, "0");
+    if (whole < 3600) return Math.floor(whole / 60) + "m " + two(whole % 60) + "s";
+    return Math.floor(whole / 3600) + "h " + two(Math.floor((whole % 3600) / 60)) + "m";
+  }
+
+  function trouble(text) {
+    const place = $("#trouble");
+    place.textContent = text;
+    place.hidden = !text;
+  }
+
+  // Hear what has changed, also after the server was away.
+  function listen(address, take) {
+    const source = new EventSource(address);
+    source.onopen = () => trouble("");
+    source.onmessage = (event) => {
+      const message = JSON.parse(event.data);
+      if (message.error) trouble(message.error);
+      take(message);
+    };
+    source.onerror = () => {
+      trouble("The server does not answer. This page tries again.");
+      if (source.readyState !== EventSource.CLOSED) return;
+      setTimeout(() => listen(address, take), 5000);
+    };
+  }
+
+  async function act(do_, trial, values) {
+    const answer = $("#answer");
+    answer.dataset.ok = "";
+    answer.textContent = "...";
+    const body = { sweep: told.sweep, do: do_, trial, arguments: values };
+    try {
+      const headers = { "Content-Type": "application/json" };
+      const response = await fetch("/api/act", { method: "POST", headers, body: JSON.stringify(body) });
+      const text = response.ok ? (await response.json()).said : await response.text();
+      answer.dataset.ok = response.ok ? "yes" : "no";
+      answer.textContent = text.charAt(0).toUpperCase() + text.slice(1);
+    } catch (error) {
+      answer.dataset.ok = "no";
+      answer.textContent = "The server does not answer.";
+    }
+  }
+
+  // lr=0.01 name="two words" on=true, as the command line takes it.
+  function values(text) {
+    const found = {};
+    const pattern = /([^\s=]+)=("[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|\S+)/g;
+    for (const [, key, value] of text.matchAll(pattern)) {
+      try {
+        found[key] = JSON.parse(value);
+      } catch {
+        found[key] = value.replace(/^(["'])(.*)\1$/, "$2");
+      }
+    }
+    return text.replace(pattern, "").trim() ? null : found;
+  }
+
+  // A filter: conditions joined by "and" (lr < 0.01, state = RUNNING), or words that a row must have.
+  function condition(text, columns) {
+    const tests = [];
+    for (const piece of text.split(/\s+and\s+/i).map((part) => part.trim()).filter(Boolean)) {
+      const found = /^(.+?)\s*(<=|>=|!=|==|=|<|>)\s*(.+)$/.exec(piece);
+      if (!found) {
+        const words = piece.toLowerCase().split(/\s+/);
+        tests.push((row) => words.every((word) => row.text.includes(word)));
+        continue;
+      }
+      const [, name, sign, wanted] = found;
+      const column = columns.find((one) => one.name === name) || columns.find((one) => one.name.split(/[./ ]/).pop() === name);
+      if (!column) return { error: "There is no column " + name + "." };
+      const number = Number(wanted);
+      tests.push((row) => {
+        const value = column.value(row.data);
+        if (value === null || value === undefined || value === "") return sign === "!=";
+        const both = typeof value === "number" && !Number.isNaN(number);
+        const a = both ? value : String(value).toLowerCase();
+        const b = both ? number : wanted.toLowerCase();
+        if (sign === "<") return both && a < b;
+        if (sign === ">") return both && a > b;
+        if (sign === "<=") return both && a <= b;
+        if (sign === ">=") return both && a >= b;
+        return sign === "!=" ? a !== b : a === b;
+      });
+    }
+    return { test: (row) => tests.every((one) => one(row)) };
+  }
+
+  // A table of rows that come and change. Rows are made of text only, and no more are shown than a browser can carry.
+  class LiveTable {
+    constructor(table, what, open) {
+      this.table = table;
+      this.what = what;
+      this.open = open;
+      this.rows = new Map();
+      this.columns = [];
+      this.hidden = new Set();
+      this.limit = ROWS;
+      this.sorted = null;
+      this.shown = [];
+      this.asked = false;
+      this.note = "";
+      const filter = $("#filter");
+      filter.addEventListener("input", () => this.ask());
+      const more = $("#more");
+      if (more) more.addEventListener("click", () => { this.limit *= 4; this.ask(); });
+      table.tBodies[0].addEventListener("click", (event) => {
+        const line = event.target.closest("tr");
+        if (!line || event.target.closest("a, input, label") || String(window.getSelection())) return;
+        this.open(line.dataset.key);
+      });
+    }
+
+    shape(columns) {
+      const names = columns.map((column) => column.name).join("\n");
+      if (names === this.names) return;
+      this.names = names;
+      this.columns = columns;
+      const heads = columns.map((column) => {
+        const head = make("th", {}, make("button", { type: "button", text: column.name }));
+        head.firstChild.addEventListener("click", () => {
+          const up = this.sorted && this.sorted.name === column.name ? !this.sorted.up : true;
+          this.sorted = { name: column.name, up };
+          this.ask();
+        });
+        return head;
+      });
+      this.table.tHead.replaceChildren(make("tr", {}, ...heads));
+      this.choose();
+      for (const row of this.rows.values()) this.draw(row);
+    }
+
+    // Which columns are shown; the choice stays in this browser.
+    choose() {
+      const place = $("#columns p");
+      if (!place) return;
+      const key = "tunelight columns " + this.what;
+      const stored = (() => { try { return JSON.parse(localStorage.getItem(key)) || []; } catch { return []; } })();
+      this.hidden = new Set(stored);
+      place.replaceChildren(...this.columns.slice(1).map((column) => {
+        const box = make("input", { type: "checkbox" });
+        box.checked = !this.hidden.has(column.name);
+        box.addEventListener("change", () => {
+          if (box.checked) this.hidden.delete(column.name);
+          else this.hidden.add(column.name);
+          try { localStorage.setItem(key, JSON.stringify([...this.hidden])); } catch { /* it holds for this page */ }
+          this.hide();
+        });
+        return make("label", {}, box, " " + column.name);
+      }));
+      this.sheet = this.sheet || document.head.appendChild(document.createElement("style"));
+      this.hide();
+    }
+
+    hide() {
+      const numbers = this.columns.flatMap((column, n) => (this.hidden.has(column.name) ? [n + 1] : []));
+      this.sheet.textContent = numbers.map((n) => `#list tr > :nth-child(${n}) { display: none; }`).join("\n");
+    }
+
+    set(key, data) {
+      const row = this.rows.get(key) || { key, line: make("tr", { "data-key": key }) };
+      row.data = data;
+      this.rows.set(key, row);
+      this.draw(row);
+      this.ask();
+    }
+
+    drop(key) {
+      this.rows.delete(key);
+      this.ask();
+    }
+
+    clear() {
+      this.rows.clear();
+      this.ask();
+    }
+
+    draw(row) {
+      const texts = [];
+      row.line.replaceChildren(...this.columns.map((column) => {
+        const value = column.value(row.data);
+        const shown = column.show ? column.show(row.data) : compact(value);
+        texts.push(typeof shown === "string" ? shown : shown.textContent);
+        return make("td", typeof value === "number" ? { class: "n" } : {}, shown);
+      }));
+      row.text = texts.join(" ").toLowerCase();
+    }
+
+    ask() {
+      if (this.asked) return;
+      this.asked = true;
+      requestAnimationFrame(() => { this.asked = false; this.arrange(); });
+    }
+
+    arrange() {
+      const filter = $("#filter");
+      const { test, error } = condition(filter.value, this.columns);
+      filter.classList.toggle("bad", Boolean(error));
+      let found = [...this.rows.values()];
+      if (test) found = found.filter(test);
+      const column = this.sorted && this.columns.find((one) => one.name === this.sorted.name);
+      if (column) {
+        const keyed = found.map((row, n) => [column.value(row.data), n, row]);
+        const none = (value) => value === null || value === undefined || value === "";
+        keyed.sort(([a, i], [b, j]) => {
+          if (none(a) || none(b)) return none(a) - none(b) || i - j;
+          if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
+          const order = typeof a === "number" ? a - b : String(a).localeCompare(String(b));
+          return (this.sorted.up ? order : -order) || i - j;
+        });
+        found = keyed.map(([, , row]) => row);
+      }
+      [...this.table.tHead.rows[0]?.cells || []].forEach((head, n) => {
+        const own = column && this.columns[n] === column;
+        if (own) head.setAttribute("aria-sort", this.sorted.up ? "ascending" : "descending");
+        else head.removeAttribute("aria-sort");
+      });
+      const lines = found.slice(0, this.limit).map((row) => row.line);
+      if (lines.length !== this.shown.length || lines.some((line, n) => line !== this.shown[n])) {
+        this.shown = lines;
+        this.table.tBodies[0].replaceChildren(...lines);
+      }
+      const more = $("#more");
+      if (more) more.hidden = found.length <= lines.length;
+      const all = this.rows.size + " " + this.what + (this.rows.size === 1 ? "" : "s");
+      const cut = lines.length < found.length ? ", the first " + lines.length + " are shown" : "";
+      const part = found.length === this.rows.size ? all : found.length + " of " + all;
+      $("#count").textContent = (error || part + cut) + this.note;
+    }
+  }
+
+  function state(name, colour) {
+    return make("span", {}, make("span", { class: "state", colour }), name);
+  }
+
+  Object.assign(window.tunelight, { told, $, make, compact, elapsed, listen, act, values, LiveTable, state, trouble });
+  if (document.body.dataset.page === "sweeps") sweeps();
+
+  function sweeps() {
+    $("#place").textContent = told.place;
+    const chosen = new Set();
+    const compare = $("#compare");
+    const colours = { running: told.colours.RUNNING, paused: told.colours.PAUSED, finished: told.colours.FINISHED };
+    const open = (name) => { window.location.href = "/sweep/" + encodeURIComponent(name); };
+    const table = new LiveTable($("#list"), "sweep", open);
+    let order = new Map();
+
+    function pick(row) {
+      const box = make("input", { type: "checkbox", "aria-label": "compare " + row.name });
+      box.checked = chosen.has(row.name);
+      box.addEventListener("change", () => {
+        if (box.checked) chosen.add(row.name);
+        else chosen.delete(row.name);
+        compare.disabled = chosen.size < 2;
+        compare.textContent = chosen.size ? "Compare " + chosen.size : "Compare";
+      });
+      return make("label", {}, box);
+    }
+
+    const link = (row) => make("a", { href: "/sweep/" + encodeURIComponent(row.name), text: row.name });
+    const ended = (row) => {
+      const counts = row.counts || {};
+      return row.trials - (counts.PENDING || 0) - (counts.RUNNING || 0) - (counts.PAUSED || 0);
+    };
+    table.shape([
+      { name: "sweep", value: (row) => row.name, show: link },
+      { name: "compare", value: () => "", show: pick },
+      { name: "state", value: (row) => row.state, show: (row) => state(row.state, colours[row.state] || told.colours.INTERRUPTED) },
+      {
+        name: "trials",
+        value: (row) => row.trials,
+        show: (row) => (row.trials === undefined ? "" : ended(row) + (row.total ? " of " + row.total : "")),
+      },
+      { name: "metric", value: (row) => row.metric },
+      { name: "best", value: (row) => (row.best ? row.best.value : null) },
+      { name: "time", value: (row) => row.seconds, show: (row) => (row.seconds === undefined ? "" : elapsed(row.seconds)) },
+      {
+        name: "written",
+        value: (row) => row.updated,
+        show: (row) => (row.updated ? new Date(row.updated * 1000).toLocaleString() : ""),
+      },
+      { name: "tags", value: (row) => (row.tags || []).join(", ") },
+      { name: "notes", value: (row) => row.error || (row.notes || []).join("; ") },
+    ]);
+    compare.addEventListener("click", () => {
+      const query = new URLSearchParams([...chosen].map((name) => ["sweep", name]));
+      window.location.href = "/compare?" + query;
+    });
+    listen("/api/sweeps", (message) => {
+      if (!message.rows) return;
+      for (const row of message.rows) table.set(row.name, row);
+      for (const name of message.gone) {
+        table.drop(name);
+        chosen.delete(name);
+      }
+      order = new Map(message.order.map((name, n) => [name, n]));
+      table.rows = new Map([...table.rows].sort(([a], [b]) => order.get(a) - order.get(b)));
+      table.note = message.left ? "; " + message.left + " are being read" : "";
+      if (message.error) trouble(message.error);
+      table.ask();
+    });
+  }
+})();

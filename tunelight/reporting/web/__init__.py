@@ -1,0 +1,1 @@
+"""The live page: a local server that shows sweeps while they run, and passes on commands to them."""

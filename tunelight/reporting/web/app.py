@@ -1,0 +1,295 @@
+"""The live page's answers: its pages, what has changed as server-sent events, and commands that it passes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tunelight.errors import TunelightError
+from tunelight.record import ask
+from tunelight.reporting.web import pages
+from tunelight.reporting.web.drawing import Drawing
+from tunelight.reporting.web.log import log_part
+from tunelight.reporting.web.safety import MOST_BODY
+from tunelight.reporting.web.watch import SweepList, SweepWatch, encode
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from tunelight.record import TrialState
+
+MOST_STREAMS: Final = 32
+"""Pages that hear of changes at the same time."""
+_MOST_ACTS: Final = 4
+_MOST_COMPARED: Final = 8
+_TICK_S: Final = 0.3
+_LIST_TICK_S: Final = 1.0
+_ALIVE_S: Final = 15.0
+_MOST_MESSAGE: Final = 1000
+"""Rows of one message."""
+_DOES: Final = {
+    "stop": (),
+    "pause": (),
+    "resume": (),
+    "enqueue": ("config",),
+    "set": ("max_concurrent", "num_samples"),
+    "resize": ("workers",),
+}
+"""What can be done, and with which arguments."""
+
+
+class Page:
+    """The application: answers requests that :class:`tunelight.reporting.web.safety.Guard` let through.
+
+    Args:
+        sweeps: the sweeps to show.
+        place: the storage folder, as people write it.
+        read_only: take no commands.
+        over: tells whether the server is ending, so that streams end too.
+    """
+
+    def __init__(
+        self, sweeps: SweepList, place: str, *, read_only: bool = False, over: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.streams = 0
+        """How many pages are open and hear of changes."""
+        self._sweeps, self._place, self._read_only, self._over = sweeps, place, read_only, over
+        self._acts = asyncio.Semaphore(_MOST_ACTS)
+        self._folder = tempfile.TemporaryDirectory(prefix="tunelight-web-")
+        self._drawing = Drawing(Path(self._folder.name))
+        self.app = Starlette(
+            routes=[
+                Route("/", self._list),
+                Route("/compare", self._compare),
+                Route("/sweep/{name}", self._sweep),
+                Route("/sweep/{name}/trial/{index:int}", self._trial),
+                Route("/static/{version}/{name}", self._static),
+                Route("/api/sweeps", self._list_events),
+                Route("/api/compare", self._comparison),
+                Route("/api/sweep/{name}/events", self._sweep_events),
+                Route("/api/sweep/{name}/figure/{figure}", self._figure),
+                Route("/api/sweep/{name}/trial/{index:int}", self._trial_body),
+                Route("/api/sweep/{name}/trial/{index:int}/log", self._log),
+                Route("/api/act", self._act, methods=["POST"]),
+            ],
+            exception_handlers={HTTPException: _said, TunelightError: _wrong},
+        )
+
+    def close(self) -> None:
+        """Remove what was drawn."""
+        self._drawing.close()
+        self._folder.cleanup()
+
+    # -- pages
+
+    async def _list(self, request: Request) -> Response:
+        return HTMLResponse(pages.sweeps_page(self._place))
+
+    async def _sweep(self, request: Request) -> Response:
+        name = (await self._watch(request)).folder.name
+        return HTMLResponse(pages.sweep_page(name, read_only=self._read_only))
+
+    async def _trial(self, request: Request) -> Response:
+        name = (await self._watch(request)).folder.name
+        return HTMLResponse(pages.trial_page(name, request.path_params["index"], read_only=self._read_only))
+
+    async def _compare(self, request: Request) -> Response:
+        return HTMLResponse(pages.compare_page(await self._chosen(request)))
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in (*pages.SCRIPTS, *pages.STYLES, pages.PLOTLY):
+            raise HTTPException(404, "There is no such file.")
+        kind = "text/css" if name.endswith(".css") else "text/javascript"
+        headers = {"cache-control": "private, max-age=31536000, immutable"}
+        return Response(await run_in_threadpool(pages.static, name), media_type=kind, headers=headers)
+
+    # -- what the pages ask for
+
+    async def _watch(self, request: Request) -> SweepWatch:
+        """Return the watch of the sweep that a request names. Raises: HTTPException."""
+        name = request.path_params["name"]
+        found = await run_in_threadpool(self._sweeps.watch, name)
+        if found is None:
+            raise HTTPException(404, f"There is no sweep {name[:200]!r} in {self._place}.")
+        return found
+
+    async def _trial_of(self, request: Request) -> tuple[SweepWatch, TrialState]:
+        watch = await self._watch(request)
+        await run_in_threadpool(_catch_up, watch)
+        found = watch.one(request.path_params["index"])
+        if found is None:
+            raise HTTPException(404, f"{watch.folder.name} has no trial {request.path_params['index']}.")
+        return watch, found
+
+    async def _chosen(self, request: Request) -> list[str]:
+        """Return the names of the sweeps to compare. Raises: HTTPException."""
+        names = list(dict.fromkeys(request.query_params.getlist("sweep")))
+        if not 2 <= len(names) <= _MOST_COMPARED:
+            raise HTTPException(400, f"Choose 2 to {_MOST_COMPARED} sweeps to compare, and not {len(names)}.")
+        for name in names:
+            if await run_in_threadpool(self._sweeps.folder, name) is None:
+                raise HTTPException(404, f"There is no sweep {name[:200]!r} in {self._place}.")
+        return names
+
+    async def _comparison(self, request: Request) -> Response:
+        names = await self._chosen(request)
+        folders = [self._sweeps.folder(name) for name in names]
+        return HTMLResponse(await self._drawing.comparison([folder for folder in folders if folder is not None]))
+
+    async def _figure(self, request: Request) -> Response:
+        watch, name = await self._watch(request), request.path_params["figure"]
+        if name not in pages.FIGURES:
+            raise HTTPException(404, f"There is no figure {name[:100]!r}.")
+        return HTMLResponse(await self._drawing.figure(watch, name))
+
+    async def _trial_body(self, request: Request) -> Response:
+        watch, trial = await self._trial_of(request)
+        return HTMLResponse(await run_in_threadpool(pages.trial_body, watch, trial))
+
+    async def _log(self, request: Request) -> Response:
+        watch, trial = await self._trial_of(request)
+        begin = request.query_params.get("from", "")
+        if begin and not (begin.isdecimal() and len(begin) < 20):
+            raise HTTPException(400, "from must be a number of bytes.")
+        return JSONResponse(await run_in_threadpool(log_part, watch.folder, trial, int(begin) if begin else None))
+
+    # -- what has changed
+
+    async def _list_events(self, request: Request) -> Response:
+        return self._stream(self._list_messages())
+
+    async def _list_messages(self) -> AsyncIterator[str]:
+        sent: dict[str, str] = {}
+        while True:
+            found, left = await run_in_threadpool(self._sweeps.summaries)
+            rows = {row["name"]: encode(row) for row in found}
+            changed = [text for name, text in rows.items() if sent.get(name) != text]
+            gone = [name for name in sent if name not in rows]
+            order = list(rows)
+            if changed or gone or list(sent) != order:
+                head = encode({"gone": gone, "order": order, "left": left, "error": self._sweeps.error})
+                yield f'{head[:-1]},"rows":[{",".join(changed)}]}}'
+                sent = rows
+            else:
+                yield ""
+            await asyncio.sleep(0.05 if left else _LIST_TICK_S)
+
+    async def _sweep_events(self, request: Request) -> Response:
+        watch = await self._watch(request)
+        only = request.query_params.get("trial", "")
+        return self._stream(self._sweep_messages(watch, int(only) if only.isdecimal() and len(only) < 10 else None))
+
+    async def _sweep_messages(self, watch: SweepWatch, only: int | None) -> AsyncIterator[str]:
+        generation, seen, curves = -1, 0, dict[int, int]()
+        while True:
+            await run_in_threadpool(watch.look)
+            if generation != watch.generation:
+                if generation >= 0:
+                    yield encode({"anew": True})
+                generation, seen, curves = watch.generation, 0, {}
+            version = watch.version
+            if version == seen and seen:
+                yield ""
+            else:
+                rows = watch.rows(seen)
+                if only is not None:
+                    rows = [row for row in rows if row["i"] == only]
+                for begin in range(0, max(1, len(rows)), _MOST_MESSAGE):
+                    head = {"head": watch.head()} if not begin else {}
+                    grown = watch.curves(curves) if only is None and not begin else {}
+                    yield encode({**head, **grown, "rows": rows[begin : begin + _MOST_MESSAGE], "now": time.time()})
+                seen = version
+            await asyncio.sleep(_TICK_S if watch.whole else 0)
+
+    def _stream(self, messages: AsyncIterator[str]) -> Response:
+        if self.streams >= MOST_STREAMS:
+            raise HTTPException(503, f"{MOST_STREAMS} pages are open already. Close some.")
+        return StreamingResponse(self._events(messages), media_type="text/event-stream")
+
+    async def _events(self, messages: AsyncIterator[str]) -> AsyncIterator[str]:
+        """Yield messages as server-sent events; an empty one only shows, now and then, that the server lives."""
+        said = time.monotonic()
+        self.streams += 1
+        try:
+            yield "retry: 2000\n\n"
+            async for message in messages:
+                now = time.monotonic()
+                if self._over():
+                    return
+                if message or now - said > _ALIVE_S:
+                    said = now
+                    yield f"data: {message}\n\n" if message else ": alive\n\n"
+        except TunelightError as error:
+            yield f"data: {encode({'error': str(error)})}\n\n"
+        finally:
+            self.streams -= 1
+
+    # -- commands
+
+    async def _act(self, request: Request) -> Response:
+        if self._read_only:
+            raise HTTPException(403, "This server only shows: it was started with --read-only.")
+        body = await request.body()
+        if len(body) > MOST_BODY:
+            raise HTTPException(413, f"An action may have {MOST_BODY} bytes.")
+        name, do, trial, arguments = _command(body)
+        watch = await run_in_threadpool(self._sweeps.watch, name)
+        if watch is None:
+            raise HTTPException(404, f"There is no sweep {name[:200]!r} in {self._place}.")
+        await run_in_threadpool(_catch_up, watch)
+        known = None if trial is None else watch.one(trial)
+        if trial is not None and known is None:
+            raise HTTPException(404, f"{name} has no trial {trial}.")
+        if self._acts.locked():
+            raise HTTPException(429, f"{_MOST_ACTS} commands wait for their answers already. Try again.")
+        async with self._acts:
+            act = partial(ask, watch.follower, do, None if known is None else known.id, **arguments)
+            return JSONResponse({"said": await run_in_threadpool(act)})
+
+
+def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
+    """Read a command: the sweep's name, what to do, the trial's number and the arguments. Raises: HTTPException."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, "An action must be JSON.") from error
+    told = told if isinstance(told, dict) else {}
+    name, do, trial, arguments = (told.get(key) for key in ("sweep", "do", "trial", "arguments"))
+    arguments = {} if arguments is None else arguments
+    if not isinstance(name, str) or do not in _DOES or not isinstance(arguments, dict):
+        raise HTTPException(400, f"An action has a sweep and one of {', '.join(_DOES)} to do.")
+    if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int)):
+        raise HTTPException(400, "A trial is named by its number.")
+    if unknown := arguments.keys() - set(_DOES[do]):
+        raise HTTPException(400, f"{do} takes no {', '.join(map(repr, sorted(unknown)))[:200]}.")
+    return name, do, trial, arguments
+
+
+def _catch_up(watch: SweepWatch, limit_s: float = 60.0) -> None:
+    """Read a record up to its end."""
+    end = time.monotonic() + limit_s
+    watch.look()
+    while not watch.whole and time.monotonic() < end:
+        watch.look()
+
+
+async def _said(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return PlainTextResponse(f"{error.detail}\n", error.status_code)
+
+
+async def _wrong(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", 409)

@@ -1,0 +1,110 @@
+"""Figures of the live page, drawn by a process of their own and kept until the sweep has gone on."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import tunelight
+from tunelight.record import RECORD_FILE
+from tunelight.reporting.markup import safe
+from tunelight.reporting.web.watch import SweepWatch
+
+_LIMIT_S: Final = 300.0
+_PAUSE_S: Final = 10.0
+"""Seconds between two drawings of a sweep, and more where one takes long."""
+_SHARE: Final = 5.0
+_MOST_KEPT: Final = 16
+
+
+def module_command(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command that runs a module of this tunelight in a process of its own, and its environment.
+
+    The working directory is not searched for modules, where a user's ``json.py`` may lie.
+    """
+    paths = [str(Path(tunelight.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return [sys.executable, "-P", "-m", module, *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+class Drawing:
+    """Draws the figures of sweeps into a folder, one sweep at a time. Runs on: server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._one = asyncio.Lock()
+        self._drawn: dict[str, tuple[int, float, float]] = {}
+        self._running: asyncio.subprocess.Process | None = None
+
+    async def figure(self, watch: SweepWatch, name: str) -> str:
+        """Return a figure of a sweep as HTML, drawn anew where the sweep has gone on since."""
+        return await self._part([watch.folder], watch.follower.size, name)
+
+    async def comparison(self, folders: list[Path]) -> str:
+        """Return a comparison of several sweeps as HTML."""
+        return await self._part(folders, sum(_size(folder) for folder in folders), "comparison")
+
+    async def _part(self, folders: list[Path], size: int, name: str) -> str:
+        key = hashlib.sha256("\n".join(map(str, folders)).encode()).hexdigest()[:16]
+        target = self._folder / key
+        async with self._one:
+            last = self._drawn.get(key)
+            now = time.monotonic()
+            rests = last is not None and now - last[1] < max(_PAUSE_S, _SHARE * last[2])
+            if last is None or (last[0] != size and not rests):
+                said = await self._draw(target, folders)
+                self._drawn.pop(key, None)
+                self._drawn[key] = size, time.monotonic(), time.monotonic() - now
+                if said:
+                    return f"<p>It could not be drawn: {safe(said)}</p>"
+                self._forget()
+        try:
+            return (target / f"{name}.html").read_text(encoding="utf-8")
+        except OSError:
+            return "<p>It could not be drawn.</p>"
+
+    def _forget(self) -> None:
+        for key in list(self._drawn)[:-_MOST_KEPT]:
+            del self._drawn[key]
+            for path in (self._folder / key).glob("*.html"):
+                path.unlink()
+
+    async def _draw(self, target: Path, folders: list[Path]) -> str:
+        """Draw into a folder; return what went wrong, empty where nothing did."""
+        target.mkdir(exist_ok=True)
+        command, environment = module_command("tunelight.reporting.web.drawn", str(target), *map(str, folders))
+        self._running = process = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            preexec_fn=lambda: os.nice(10),  # the sweep comes first
+        )
+        try:
+            _, said = await asyncio.wait_for(process.communicate(), _LIMIT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return f"it took more than {_LIMIT_S:.0f} s."
+        finally:
+            self._running = None
+        if process.returncode:
+            return (said.decode(errors="replace").strip().splitlines() or ["the process was ended."])[-1][:400]
+        return ""
+
+    def close(self) -> None:
+        """End the process that draws, if one does."""
+        if self._running is not None:
+            self._running.kill()
+
+
+def _size(folder: Path) -> int:
+    try:
+        return (folder / RECORD_FILE).stat().st_size
+    except OSError:
+        return 0

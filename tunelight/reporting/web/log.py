@@ -1,0 +1,42 @@
+"""A trial's log, part by part, as it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tunelight import stores
+from tunelight.results.logs import LOG
+from tunelight.stores.masking import masked
+
+if TYPE_CHECKING:
+    from tunelight.record import TrialState
+
+_MOST_BYTES: Final = 1 << 16
+_BEFORE: Final = 4096
+"""Bytes before a part that are read too, so that a secret that begins there is masked."""
+
+
+def log_part(folder: Path, trial: TrialState, begin: int | None) -> dict[str, Any]:
+    """Return what a trial's log has from byte ``begin`` on, of whole lines, 64 kB at most; None: its last 64 kB.
+
+    Of more than that, the middle is left out: ``from`` says where the text begins. Passwords in addresses are masked.
+    """
+    path = folder / trial.folder / LOG
+    if not path.resolve().is_relative_to(folder.resolve()):
+        return {"text": "", "from": 0, "to": 0, "size": 0, "note": "Its folder lies outside of the sweep's."}
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            first = max(0, size - _MOST_BYTES, begin or 0)
+            begin = first if begin is None or begin > size else max(begin, first)
+            file.seek(max(0, begin - _BEFORE))
+            before = file.read(begin - max(0, begin - _BEFORE))
+            text = file.read(_MOST_BYTES)
+    except OSError:
+        where = "the store" if stores.inside(folder) else "this machine"
+        return {"text": "", "from": 0, "to": 0, "size": 0, "note": f"It has no log on {where} yet."}
+    whole = text if len(text) == _MOST_BYTES else text[: text.rfind(b"\n") + 1]
+    shown = masked((before + whole).decode("utf-8", errors="replace"))
+    kept = shown if not before else shown[len(masked(before.decode("utf-8", errors="replace"))) :]
+    return {"text": kept, "from": begin, "to": begin + len(whole), "size": size, "note": ""}

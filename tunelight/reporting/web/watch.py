@@ -1,0 +1,427 @@
+"""A sweep as the live page shows it: what has changed since a page last heard, in bounded memory."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight import stores
+from tunelight.errors import StorageError
+from tunelight.record import (
+    NOTES_FILE,
+    OUTCOMES,
+    RUNNING,
+    Found,
+    Notes,
+    RecordFollower,
+    SweepState,
+    TrialState,
+    driver_of,
+    metric_value,
+    read_sweep_file,
+)
+from tunelight.reporting.markup import CELL, cell
+from tunelight.reporting.words import event_line, state_of
+from tunelight.results.figures.data import progress
+from tunelight.settings.dotted import flatten
+
+MOST_ROWS: Final = 10_000
+"""Trials that a page gets: the latest."""
+MOST_CURVES: Final = 100
+"""Curves of trials that have the best values; those that run have theirs besides."""
+_MOST_POINTS: Final = 128
+_MOST_KEYS: Final = 40
+_MOST_LIVE: Final = 64
+_MOST_RUNGS: Final = 12
+_READ_BYTES: Final = 1 << 20
+_LOOK_S: Final = 0.25
+_STORE_LOOK_S: Final = 3.0
+_DRIVER_S: Final = 2.0
+
+
+class Curve:
+    """A metric over a trial's reports: of more than 128 points every other is left out, but for the last."""
+
+    __slots__ = ("_count", "_every", "_last", "_xs", "_ys")
+
+    def __init__(self) -> None:
+        self._xs, self._ys = array("d"), array("d")
+        self._count, self._every = 0, 1
+        self._last: tuple[float, float] | None = None
+
+    def add(self, x: float, y: float) -> None:
+        """Add a point at the end."""
+        self._last = None
+        if self._count % self._every:
+            self._last = x, y
+        else:
+            self._xs.append(x)
+            self._ys.append(y)
+        self._count += 1
+        if len(self._xs) > _MOST_POINTS:
+            self._xs, self._ys = self._xs[::2], self._ys[::2]
+            self._every *= 2
+
+    def points(self) -> tuple[list[float], list[float]]:
+        """Return where its points are, and their values."""
+        last = () if self._last is None else (self._last,)
+        return [*self._xs, *(x for x, _ in last)], [*self._ys, *(y for _, y in last)]
+
+
+class SweepWatch:
+    """Follows a sweep's record for any number of pages. Several threads may call it.
+
+    Memory grows with the number of trials, and not with that of their reports.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.version = 0
+        """Counts the changes; a page keeps the version that it has seen."""
+        self.generation = 0
+        """Counts how often the record was replaced by another one, after which a page begins anew."""
+        self._follower = RecordFollower(folder, brief=True)
+        self._state = self._follower.state
+        self._changed: OrderedDict[str, int] = OrderedDict()
+        self._curves: dict[str, Curve] = {}
+        self._lock = threading.RLock()
+        self._looked = self._asked = -math.inf
+        self._driver: str | None = None
+        self._elastic: bool | None = None
+        self._every = _STORE_LOOK_S if stores.inside(folder) else _LOOK_S
+
+    @property
+    def follower(self) -> RecordFollower:
+        """The follower of its record, which also hears the answers to commands."""
+        return self._follower
+
+    @property
+    def state(self) -> SweepState:
+        """What was read of the sweep so far; trials have their best and last report only."""
+        return self._follower.state
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the record was read that there was at the last look."""
+        return self._follower.read >= self._follower.size
+
+    def look(self) -> None:
+        """Read what is new, at most a megabyte at a time; does nothing where the last look was a moment ago."""
+        with self._lock:
+            now = time.monotonic()
+            if self.whole and now - self._looked < self._every:
+                return
+            self._looked = now
+            lines = self._follower.look(_READ_BYTES)
+            if self._follower.state is not self._state:
+                self._state = self._follower.state
+                self._changed.clear()
+                self._curves.clear()
+                self.generation += 1
+            for line in lines:
+                self._take(line)
+            if now - self._asked > _DRIVER_S:
+                self._asked = now
+                self._ask_driver()
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        self.version += 1
+        trial_id = line.get("trial")
+        trial = self._state.trials.get(trial_id) if isinstance(trial_id, str) else None
+        if trial is None:
+            return
+        self._changed[trial.id] = self.version
+        self._changed.move_to_end(trial.id)
+        if line["kind"] == "report":
+            value = metric_value(line["metrics"], self._state.sweep.get("metric"))
+            if value is not None and math.isfinite(value):
+                self._curves.setdefault(trial.id, Curve()).add(progress(line), value)
+
+    def _ask_driver(self) -> None:
+        found = driver_of(self.folder)
+        name = str(found) if found is not None and found.alive else None
+        if name != self._driver:
+            self._driver = name
+            self.version += 1
+
+    # -- what a page gets
+
+    def head(self) -> dict[str, Any]:
+        """Return what is said of the sweep as a whole."""
+        with self._lock:
+            state = self._state
+            best = state.best
+            total = state.sweep.get("num_samples")
+            ended = state.ended is not None
+            until = state.updated if ended or self._driver is None else time.time()
+            return {
+                "name": self.folder.name,
+                "state": self.standing(),
+                "driven": self._driver is not None,
+                "driver": self._driver,
+                "paused": state.paused,
+                "trials": len(state.trials),
+                "total": total if isinstance(total, int) else None,
+                "counts": {name: count for name, count in state.counts.items() if count},
+                "best": None if best is None else {"trial": best.index, "value": plain(best.value)},
+                "metric": state.sweep.get("metric"),
+                "mode": state.mode,
+                "further": state.further,
+                "seconds": 0.0 if state.started is None else max(0.0, (until or 0.0) - state.started),
+                "updated": state.updated,
+                "events": [
+                    [event[0], cell(line, 400)]
+                    for event in list(state.events)[::-1]
+                    if (line := event_line(state, event))
+                ],
+                "rungs": self._rungs(),
+                "elastic": self._is_elastic(),
+                "read": 1.0 if self.whole else self._follower.read / max(1, self._follower.size),
+                "more": max(0, len(state.trials) - MOST_ROWS),
+            }
+
+    def _is_elastic(self) -> bool:
+        """Tell whether its trials may have fewer workers and more."""
+        if self._elastic is None:
+            try:
+                self._elastic = isinstance(read_sweep_file(self.folder).get("workers"), list)
+            except StorageError:
+                self._elastic = False
+        return self._elastic
+
+    def standing(self) -> str:
+        """Return how it goes: "running", "paused", "cut off" where its driver died, or how it ended."""
+        if self._state.ended is not None:
+            return str(self._state.ended)
+        if self._driver is None:
+            return "cut off"
+        return "paused" if self._state.paused else "running"
+
+    def _rungs(self) -> list[dict[str, Any]]:
+        """Return how many trials have come to each rung, and how many were stopped there."""
+        told = self._state.sweep.get("rungs") or {}
+        if told.get("by") != "training_iteration" or not isinstance(told.get("at"), list):
+            return []
+        found = [{"at": at, "reached": 0, "stopped": 0} for at in told["at"][:_MOST_RUNGS]]
+        for trial in self._state.trials.values():
+            done = trial.history[-1]["training_iteration"] or 0 if trial.history else 0
+            passed = [rung for rung in found if done >= rung["at"]]
+            for rung in passed:
+                rung["reached"] += 1
+            if passed and trial.state == "STOPPED":
+                passed[-1]["stopped"] += 1
+        return found
+
+    def rows(self, since: int) -> list[dict[str, Any]]:
+        """Return the trials that have changed after version ``since``, the earliest change first."""
+        with self._lock:
+            first = len(self._state.trials) - MOST_ROWS
+            changed = []
+            for trial_id, version in reversed(self._changed.items()):
+                if version <= since:
+                    break
+                trial = self._state.trials[trial_id]
+                if trial.index >= first:
+                    changed.append(trial)
+            return [self._row(trial) for trial in reversed(changed)]
+
+    def _row(self, trial: TrialState) -> dict[str, Any]:
+        last = trial.history[-1] if trial.history else {}
+        best = {} if trial.best is None else trial.history[trial.best]
+        metric = self._state.sweep.get("metric") or "metric"
+        config = list(flatten(trial.config).items())
+        return {
+            "i": trial.index,
+            "state": state_of(trial),
+            "value": plain(trial.value),
+            "last": plain(last.get(metric, metric_value(last, metric))),
+            "more": {name: plain(metric_value(best, name)) for name in self._state.further},
+            "at": progress(last) if last else None,
+            "seconds": round(trial.seconds, 1),
+            "since": trial.since,
+            "workers": trial.workers,
+            "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
+            "left": max(0, len(config) - _MOST_KEYS),
+        }
+
+    def one(self, index: int) -> TrialState | None:
+        """Return a trial by its number; None where there is none."""
+        with self._lock:
+            return next((trial for trial in self._state.trials.values() if trial.index == index), None)
+
+    def best_config(self) -> dict[str, Any]:
+        """Return the configuration of the best trial, its keys dotted; empty before there is one."""
+        with self._lock:
+            best = self._state.best
+            return {} if best is None else dict(flatten(self._state.trials[best.trial].config))
+
+    def curves(self, sent: dict[int, int]) -> dict[str, Any]:
+        """Return the curves to show that a page lacks or that have grown, and which are no longer shown.
+
+        Args:
+            sent: by trial, the version of the curve that the page has; it is brought up to date.
+        """
+        with self._lock:
+            sign = -1.0 if self._state.mode == "max" else 1.0
+            known = [trial for trial in self._state.trials.values() if trial.id in self._curves]
+            best = heapq.nsmallest(MOST_CURVES, known, key=lambda trial: sign * (trial.value or 0.0))
+            live = [trial for trial in list(self._state.live.values())[:_MOST_LIVE] if trial.id in self._curves]
+            shown = {trial.index: trial.id for trial in [*best, *live]}
+            grown = {}
+            for index, trial_id in shown.items():
+                version = self._changed.get(trial_id, 0)
+                if sent.get(index, -1) < version:
+                    sent[index] = version
+                    grown[index] = self._curves[trial_id].points()
+            gone = [index for index in sent if index not in shown]
+            for index in gone:
+                del sent[index]
+            return {"curves": grown, "gone": gone, "of": len(known)}
+
+
+class SweepList:
+    """All sweeps below a storage folder, with a summary of each; only those that have changed are read again."""
+
+    MOST: Final = 500
+    """Sweeps that a page lists: the last written."""
+    _KEPT: Final = 8
+    """Watches of sweeps that nobody drives which are kept for the next page."""
+
+    def __init__(self, find: Callable[[], Iterable[Found]], every_s: float = _DRIVER_S) -> None:
+        self._find, self._every = find, every_s
+        self._folders: dict[str, tuple[Path, float]] = {}
+        self._summaries: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._watches: OrderedDict[str, SweepWatch] = OrderedDict()
+        self._lock = threading.RLock()
+        self._looked = -math.inf
+        self.error: str | None = None
+
+    def names(self) -> list[str]:
+        """Return the names of the sweeps that there are now, the last written first."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._looked >= self._every:
+                self._looked = now
+                try:
+                    self._folders = {one.folder.name: (one.folder, one.written) for one in self._find()}
+                    self.error = None
+                except Exception as error:  # noqa: BLE001 - the page says what is wrong, and looks again
+                    self.error = str(error)
+            return list(self._folders)
+
+    def folder(self, name: str) -> Path | None:
+        """Return the folder of a sweep by its name; None for another name. No path is made of what a request says."""
+        if name not in self._folders:
+            self._looked = min(self._looked, time.monotonic() - self._every)
+            self.names()
+        found = self._folders.get(name)
+        return None if found is None else found[0]
+
+    def watch(self, name: str) -> SweepWatch | None:
+        """Return the watch of a sweep, which pages share; None where there is no such sweep. Raises: StorageError."""
+        folder = self.folder(name)
+        if folder is None:
+            return None
+        with self._lock:
+            found = self._watches.get(name)
+            if found is None:
+                found = self._watches[name] = SweepWatch(folder)
+            self._watches.move_to_end(name)
+            idle = [key for key, watch in self._watches.items() if watch.standing() not in ("running", "paused")]
+            for key in idle[: -self._KEPT]:
+                if key != name:  # which may be new, and not read yet
+                    del self._watches[key]
+            return found
+
+    def summaries(self, budget_s: float = 0.3) -> tuple[list[dict[str, Any]], int]:
+        """Return a summary of each sweep, and how many are to be read yet; reading ends after ``budget_s``."""
+        end, found, left = time.monotonic() + budget_s, [], 0
+        names = self.names()
+        for name in names[: self.MOST]:
+            with self._lock:
+                known = self._folders.get(name)
+                last = self._summaries.get(name)
+            if known is None:
+                continue
+            stamp = max(known[1], _modified(known[0]))
+            live = last is not None and last[1].get("live")
+            if last is not None and last[0] == stamp and not live:
+                found.append(last[1])
+                continue
+            if time.monotonic() > end:
+                left += 1
+                found += [last[1]] if last is not None else []
+                continue
+            summary = self._summary(name)
+            found.append(summary)
+            if summary.get("read", 1.0) < 1.0:
+                left += 1
+            else:
+                with self._lock:
+                    self._summaries[name] = stamp, summary
+        with self._lock:
+            for name in self._summaries.keys() - set(names):
+                del self._summaries[name]
+        return found, left
+
+    def _summary(self, name: str) -> dict[str, Any]:
+        try:
+            watch = self.watch(name)
+            if watch is None:
+                return {"name": name, "state": "removed", "live": False}
+            end = time.monotonic() + 0.2
+            watch.look()
+            while not watch.whole and time.monotonic() < end:
+                watch.look()
+            head = watch.head()
+            notes = Notes(watch.folder)
+            said = [note.text for note in notes.all if note.trial is None]
+        except Exception as error:  # noqa: BLE001 - a sweep that cannot be read must not hide the others
+            return {"name": name, "state": "unreadable", "error": cell(str(error), 400), "live": False}
+        left_out = ("events", "rungs", "driver")
+        return {
+            **{key: value for key, value in head.items() if key not in left_out},
+            "tags": notes.tags(None),
+            "notes": [cell(text, CELL) for text in said[-3:]],
+            "live": head["state"] in ("running", "paused") or head["read"] < 1.0,
+        }
+
+    def any_driven(self) -> bool:
+        """Tell whether a process runs one of the sweeps that were written lately."""
+        recent = list(self._folders.values())[:50]
+        return any((found := driver_of(folder)) is not None and found.alive for folder, _ in recent)
+
+
+def _modified(folder: Path) -> float:
+    """Return when the notes of a sweep were last written to; 0 where there are none."""
+    try:
+        return (folder / NOTES_FILE).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def plain(value: Any) -> Any:
+    """Return a value that JSON can hold and a row can show: a number, a truth value, None, or text that is cut."""
+    if value is None or isinstance(value, bool | int):
+        return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return cell(value)
+
+
+def encode(message: Mapping[str, Any]) -> str:
+    """Return a message as JSON without line breaks."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False)
+
+
+def colours() -> dict[str, str]:
+    """Return the colour of each state of a trial."""
+    return {name: outcome.colour for name, outcome in OUTCOMES.items()} | {"STARTING": OUTCOMES[RUNNING].colour}
