@@ -83,7 +83,8 @@ def trial_sections(results: SweepResults, trials: Sequence[TrialResult]) -> Iter
 
 
 def _standing(trial: TrialResult, state: TrialState) -> str:
-    return trial.outcome if trial.outcome != "has not ended" else f"is {state.state.lower()}"
+    said = trial.outcome if trial.outcome != "has not ended" else f"is {state.state.lower()}"
+    return said if trial.stop_reason is None else f"{said} ({trial.stop_reason})"
 
 
 def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:
