@@ -78,6 +78,8 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
         return
     for name in ("trial", "state", "value", "seconds", "seed", "checkpoint"):
         typer.echo(f"{name:<11} {about[name] if about[name] is not None else '-'}")
+        if name == "state" and trial.stop_reason is not None:
+            typer.echo(f"{'reason':<11} {trial.stop_reason}")
     typer.echo(f"{'config':<11} {words(trial.config)}")
     if trial.tags:
         typer.echo(f"{'tags':<11} {', '.join(trial.tags)}")

@@ -123,6 +123,7 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
     return {
         "trial": trial.id,
         "state": trial.state,
+        "stop_reason": trial.stop_reason,
         "value": trial.value,
         "metrics": trial.metrics,
         "config": trial.config,

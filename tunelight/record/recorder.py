@@ -46,7 +46,8 @@ class RecordCallback(Callback):
         is_baseline: whether a trial, by its id, was a baseline and not suggested.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
-        scheduler: its rungs are recorded, if it has any.
+        scheduler: its rungs are recorded, if it has any, and why it stops and pauses trials, if it has a method
+            ``reason``, which returns that in words, or None, for a trial's id.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
         announced: returns the starts whose workers have met since the last call, as ``trial/report``: the trial's id,
             and the number of the report after which it starts.
@@ -78,6 +79,7 @@ class RecordCallback(Callback):
         self._clock = clock
         self._seed_of = seed_of
         self._is_baseline = is_baseline
+        self._scheduler = scheduler
         self._met = 0
         self._running: dict[str, Any] = {}
         self._announced, self._asked = announced, 0.0
@@ -111,7 +113,7 @@ class RecordCallback(Callback):
 
     def stop(self, trial: str) -> None:
         """Record that a person stops a trial, before Tune ends it."""
-        self._set(trial, STOPPED)
+        self._set(trial, STOPPED, why="by command")
 
     def change(
         self, trial: str, number: int, config: Mapping[str, Any], parent: str | None, parent_number: int | None
@@ -153,6 +155,8 @@ class RecordCallback(Callback):
     def _set(self, trial_id: str, new: str, **fields: Any) -> None:
         if self.state.trials[trial_id].state == new:
             return
+        if new == PAUSED:
+            fields |= self._why(trial_id)
         if fields.get("error"):
             fields["error"] = masked_error(fields["error"])
         self._write("state", trial=trial_id, state=new, **fields)
@@ -160,6 +164,15 @@ class RecordCallback(Callback):
             self._running.pop(trial_id, None)
             if lines := self._metrics.pop(trial_id, None):
                 lines.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_scheduler": None}  # it may hold references into Ray's object store
+
+    def _why(self, trial_id: str) -> dict[str, str]:
+        """Return why the scheduler stopped or paused a trial just now, as a field of a line, if it says so."""
+        reason = getattr(self._scheduler, "reason", None)
+        said = reason(trial_id) if callable(reason) else None
+        return {"why": said} if isinstance(said, str) else {}
 
     def setup(self, *args: Any, **info: Any) -> None:
         """Forget what an earlier sweep of this process has left unheard. Called by Tune before the first step."""
@@ -221,7 +234,7 @@ class RecordCallback(Callback):
         if own.get("error"):
             self._set(trial.trial_id, own["error"].get("state", ERROR), error=own["error"])
         elif repeated and metrics and result.get("done"):
-            self._set(trial.trial_id, STOPPED)
+            self._set(trial.trial_id, STOPPED, **self._why(trial.trial_id))
 
     def _write_report(
         self,
@@ -240,6 +253,7 @@ class RecordCallback(Callback):
             workers=own.get("workers"),
             seconds=own.get("seconds"),
             **({"compiled": own["compiled"]} if own.get("compiled") else {}),
+            **(self._why(trial_id) if result.get("done") else {}),
         )
         self._write_metrics(trial_id)
 

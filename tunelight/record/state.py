@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tunelight.record.outcomes import FAILED, PAUSED, PENDING, RUNNING, STATES
+from tunelight.record.outcomes import FAILED, PAUSED, PENDING, RUNNING, STATES, STOPPED
 from tunelight.stores.masking import masked, masked_error, masked_run
 
 GAVE_UP: Final = "gave up"
@@ -36,6 +36,8 @@ class TrialState:
     """The sweep's metric in the best report."""
     decision: str = "CONTINUE"
     """The scheduler's decision on the last report."""
+    why: str | None = None
+    """Why the scheduler stopped or paused it, in words, if that is known; None while it goes on."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
     """How it took over other trials, in order: after which report (``training_iteration``), from which ``parent`` and
@@ -184,6 +186,8 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
     if trial.failed != failed:
         _judge_again(state, trial)
     at = line.get("at", line["time"])
+    if new not in (PAUSED, STOPPED) or "why" in line:  # a trial that is stopped while paused keeps its reason
+        trial.why = line.get("why")
     trial.moves.append((at, new))
     state.events.append((at, trial.id, "state", new))
     if new in (RUNNING, PAUSED):
@@ -200,7 +204,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     seconds, trial.training = line.get("seconds"), True
     trial.trained = trial.elapsed(line["time"]) if seconds is None else seconds
     trial.compiled = line.get("compiled", 0)
-    trial.decision = line["decision"]
+    trial.decision, trial.why = line["decision"], line.get("why")
     trial.workers = line.get("workers") or trial.workers
     value = metric_value(line["metrics"], state.sweep.get("metric"))
     if value is None or math.isinf(value):

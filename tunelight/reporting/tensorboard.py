@@ -242,7 +242,7 @@ def _session_start(trial: TrialState, now: float) -> Any:
 
 def _state(trial: TrialState) -> Any:
     """Return how a trial ended, for the TEXT tab: its state in TensorBoard's markdown, errors as they are."""
-    error, said = trial.error or {}, ""
+    error, said = trial.error or {}, trial.why or ""
     if error:
         rank = error.get("rank")
         who = f"rank {rank}: " if isinstance(rank, int) and rank >= 0 else ""

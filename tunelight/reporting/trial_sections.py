@@ -107,7 +107,8 @@ def began(results: SweepResults) -> float:
 
 def standing(trial: TrialResult, state: TrialState) -> str:
     """Return how a trial stands, after its number: "is running", "was stopped"."""
-    return trial.outcome if trial.outcome != "has not ended" else f"is {state.state.lower()}"
+    said = trial.outcome if trial.outcome != "has not ended" else f"is {state.state.lower()}"
+    return said if trial.stop_reason is None else f"{said} ({trial.stop_reason})"
 
 
 def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:

@@ -73,6 +73,7 @@ class TrialResult:
         self._settings = settings
         self._folder = folder
         self._error = state.error
+        self._why = state.why
         self._checkpoints = list(state.checkpoints)
         self._notes = Notes(folder) if notes is None else notes
 
@@ -95,6 +96,15 @@ class TrialResult:
     def outcome(self) -> str:
         """How it ended, in words: "failed", "ran out of memory", ...; "has not ended" until then."""
         return storage.VERBS.get(self.state, "has not ended")
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the scheduler stopped it, or paused it: "place 7 of 12 at rung 4; the best 3 go on".
+
+        "by command" where a person stopped it. None for a trial that was neither stopped nor paused, under a scheduler
+        that gives no reasons, as Ray's, and in a record of an earlier version.
+        """
+        return self._why
 
     @property
     def notes(self) -> list[Note]:
@@ -330,7 +340,8 @@ class TrialResult:
         metric = next((metric for metric, _ in self._objectives), None)
         best = "" if self.value is None else f", best {metric} {short(self.value)}"
         values = [None if metric is None else storage.metric_value(report, metric) for report in self.history]
-        return trial_html(f"Trial {self.id} {self.outcome}{best}", metric, values, self.config, self.error)
+        why = "" if self.stop_reason is None else f" ({self.stop_reason})"
+        return trial_html(f"Trial {self.id} {self.outcome}{why}{best}", metric, values, self.config, self.error)
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"

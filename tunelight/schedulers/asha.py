@@ -26,6 +26,7 @@ from tunelight.schedulers.common import (
     WORST,
     ByMetric,
     End,
+    Reasons,
     agreed,
     check_judged,
     check_mode,
@@ -49,7 +50,7 @@ _MAX_T: Final = 100
 _SECONDS: Final = f"{RESULT_KEY}/seconds"
 
 
-class ASHA(ByMetric, FIFOScheduler):
+class ASHA(ByMetric, Reasons, FIFOScheduler):
     """Stop trials that are not among the best at their rung (Ray Tune ``TrialScheduler``).
 
     Rungs lie at ``grace_period * reduction_factor ** (k + s)`` below ``max_t``, for bracket ``s``, in ``unit``. The
@@ -97,7 +98,7 @@ class ASHA(ByMetric, FIFOScheduler):
         brackets: int = 1,
         unit: Literal["epochs", "samples", "seconds"] | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         check_mode(mode, "ASHA")
         end = math.inf if max_t is None else max_t
         max_t = _MAX_T if max_t is None else max_t
@@ -139,14 +140,15 @@ class ASHA(ByMetric, FIFOScheduler):
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Assign a trial to a bracket; one that returns after an error keeps its own, and its place in the rungs."""
         check_judged("ASHA", self._metric, self._mode)
-        self._bound_of.pop(trial.trial_id, None)
+        self._forget(trial)
         if trial.trial_id not in self._bracket_of:
             self._bracket_of[trial.trial_id] = self._deal()
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
         """Decide about a report, CONTINUE or STOP, and send the decision to the trial's gang."""
-        keep = self._judge(trial.trial_id, result)
-        if keep:
+        why = self._judge(trial.trial_id, result)
+        self._explain(trial.trial_id, why)
+        if why is None:
             self._tell_bound(trial, result)
             return TrialScheduler.CONTINUE
         self._num_stopped += 1
@@ -156,15 +158,15 @@ class ASHA(ByMetric, FIFOScheduler):
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
         """File a last report that came with the end of its trial; Tune asks no decision about it."""
         self._judge(trial.trial_id, result or {})
-        self._bound_of.pop(trial.trial_id, None)
+        self._forget(trial)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
         """Keep the failed trial's results in the rungs: they were measured."""
-        self._bound_of.pop(trial.trial_id, None)
+        self._forget(trial)
 
     def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
         """Forget how far a waiting trial was allowed to run."""
-        self._bound_of.pop(trial.trial_id, None)
+        self._forget(trial)
 
     def debug_string(self) -> str:
         """Return one line for each bracket: its rungs with their number of trials and the value to beat."""
@@ -203,23 +205,36 @@ class ASHA(ByMetric, FIFOScheduler):
 
     # -- the rule -----------------------------------------------------------------------------------
 
-    def _judge(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """File a report at every rung that its trial reaches with it; return whether the trial goes on."""
+    def _forget(self, trial: Trial) -> None:
+        """Forget how far a trial was allowed to run, and why it was stopped."""
+        self._bound_of.pop(trial.trial_id, None)
+        self._explain(trial.trial_id, None)
+
+    def _judge(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
+        """File a report at every rung that its trial reaches with it; return why the trial is stopped, if it is."""
         time, loss = self._progress(result), self._loss(result)
         rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
         if time is None or math.isnan(time):
-            return True
-        going = not self._end.past(trial_id, result, time)
+            return None
+        past = self._end.past(trial_id, result, time)
         if loss is None or not rungs:
-            return going
-        keep = loss != WORST or time < rungs[0].milestone
+            return self._end.reason if past else None
+        why = self._reported(result) if loss == WORST and time >= rungs[0].milestone else None
         for rung in rungs:
             if time < rung.milestone:
                 break
             if trial_id not in rung.filed:
                 rung.file(trial_id, loss)
-                keep = keep and rung.among_best(trial_id, self._eta, closed=True)
-        return going and (keep or time >= self._max_t)
+                if why is None and not rung.among_best(trial_id, self._eta, closed=True):
+                    why = rung.standing(trial_id, self._eta, closed=True, unit=self._unit)
+        if past:
+            return self._end.reason
+        return None if time >= self._max_t else why
+
+    @property
+    def _unit(self) -> str:
+        """What rungs count, in words; empty for epochs."""
+        return {TRAINING_ITERATION: "", UNITS["seconds"]: "seconds"}.get(self._time_attr, self._time_attr)
 
     def _progress(self, result: Mapping[str, Any]) -> float | None:
         """Return a trial's progress. Seconds are those of training, if its gang reports them."""

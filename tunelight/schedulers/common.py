@@ -48,6 +48,33 @@ class ByMetric:
         value = number(result.get(self._metric or DEFAULT_METRIC))
         return None if value is None else loss_of(value, self._mode)
 
+    def _reported(self, result: Mapping[str, Any]) -> str:
+        """Return what a report says of the metric, in words: ``reported loss=nan``."""
+        name = self._metric or DEFAULT_METRIC
+        return f"reported {name}={number(result.get(name))}"
+
+
+class Reasons:
+    """A mixin for schedulers that say why they stop or pause a trial."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reasons: dict[str, str] = {}
+
+    def reason(self, trial_id: str) -> str | None:
+        """Return in words why the last decision on a trial was to stop or to pause it.
+
+        None if it was to go on, or if the trial has ended since.
+        """
+        return self._reasons.get(trial_id)
+
+    def _explain(self, trial_id: str, reason: str | None) -> None:
+        """Set the reason of the last decision on a trial; None forgets it."""
+        if reason is None:
+            self._reasons.pop(trial_id, None)
+        else:
+            self._reasons[trial_id] = reason
+
 
 def write_state(path: str, state: Mapping[str, Any]) -> None:
     """Write a scheduler's state as JSON, atomically."""
@@ -100,6 +127,11 @@ class End:
         self._by_reports = counted_by == TRAINING_ITERATION
         self._say_epochs: set[str] = set()
 
+    @property
+    def reason(self) -> str:
+        """Why a trial is stopped that trains on past the end, in words."""
+        return f"trained on past max_t={in_words(self._max_t)}"
+
     def past(self, trial_id: str, result: Mapping[str, Any], at: float) -> bool:
         """Tell whether a trial's report, ``at`` this progress, is one past the end."""
         epoch = number(result.get("epoch")) if self._by_reports else None
@@ -117,6 +149,11 @@ class End:
 def top_count(n: int, eta: float) -> int:
     """Return the size of the best 1/eta of ``n`` trials: floor(n / eta)."""
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10
+
+
+def in_words(progress: float) -> str:
+    """Return a rung or another measure of progress as text, without what rounding left."""
+    return f"{progress:.12g}"
 
 
 def whole(eta: float) -> float:

@@ -26,6 +26,7 @@ from tunelight.schedulers.common import (
     TRAINING_ITERATION,
     ByMetric,
     End,
+    Reasons,
     agreed,
     check_judged,
     check_mode,
@@ -49,7 +50,7 @@ _MAX_T: Final = 81
 """Rungs lie below it if the length of trials is not known."""
 
 
-class ElasticASHA(ByMetric, TrialScheduler):
+class ElasticASHA(ByMetric, Reasons, TrialScheduler):
     """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
 
     Rungs lie at ``grace_period * reduction_factor ** k`` below ``max_t``. A trial that comes to a rung among the best
@@ -101,7 +102,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
         cooldown: int = 5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         check_mode(mode, "ElasticASHA")
         self._finish = End(math.inf if max_t is None or max_t == "auto" else max_t)
         max_t = _MAX_T if max_t is None else max_t
@@ -171,6 +172,7 @@ class ElasticASHA(ByMetric, TrialScheduler):
             member.again = True
             self._promotion.leave(member)
         self._resources = member.resources
+        self._explain(trial.trial_id, None)
         member.until = self._bound(0, 0)
         self._members.move(member, State.WAITING)
         self._ending = 1
@@ -184,8 +186,10 @@ class ElasticASHA(ByMetric, TrialScheduler):
         target = member.target
         verdict = self._judge(member, result)
         if verdict == "stop" or self._finish.past(trial.trial_id, result, member.progress):
+            self._explain(trial.trial_id, self._reported(result) if verdict == "stop" else self._finish.reason)
             tell(trial, Stop("elastic_asha"))
             return TrialScheduler.STOP
+        self._explain(trial.trial_id, self._promotion.standing(member) if verdict == "pause" else None)
         if verdict == "pause":
             self._members.move(member, State.PAUSING)
             return TrialScheduler.PAUSE
@@ -281,11 +285,13 @@ class ElasticASHA(ByMetric, TrialScheduler):
 
     def _end(self, member: Member | None) -> None:
         if member is not None:
+            self._explain(member.trial_id, None)
             self._promotion.leave(member)
             self._members.move(member, State.ENDED)
             self._growth.gone(member)
 
     def _start_again(self, member: Member) -> Trial:
+        self._explain(member.trial_id, None)
         self._members.starts(member)
         self._growth.started(member)
         member.until = self._bound(0, 0)

@@ -28,6 +28,7 @@ from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
     ByMetric,
+    Reasons,
     agreed,
     call_actor,
     check_judged,
@@ -69,7 +70,7 @@ class _Member:
     ended: bool = False
 
 
-class GangPBT(ByMetric, FIFOScheduler):
+class GangPBT(ByMetric, Reasons, FIFOScheduler):
     """Train a population: the worst take over the best ones' weights and a mutation of their settings.
 
     Every ``perturbation_interval`` reports a member is compared with the others. Among the best quarter it offers its
@@ -118,7 +119,7 @@ class GangPBT(ByMetric, FIFOScheduler):
         max_lead: int | None = None,
         explore: Literal["perturb", "pb2"] = "perturb",
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         check_mode(mode, "GangPBT")
         _check(perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead, explore)
         self._metric, self._mode = metric, mode
@@ -187,6 +188,7 @@ class GangPBT(ByMetric, FIFOScheduler):
         member, number = self._members.get(trial.trial_id), result.get(TRAINING_ITERATION)
         if member is None or not isinstance(number, int):
             return str(TrialScheduler.CONTINUE)
+        self._explain(trial.trial_id, None)
         self._undo_failed_change(trial, result)
         member.reports, loss, due = number, self._loss(result), number >= member.due
         if loss is not None:
@@ -200,7 +202,8 @@ class GangPBT(ByMetric, FIFOScheduler):
             return self._go_on(trial, member, None)
         if not due and not leaves:
             return self._go_on(trial, member, member.due)
-        pause = self._ahead(member) or should_yield(tune_controller, trial, self._reports)
+        ahead = self._ahead(member)
+        pause = ahead or should_yield(tune_controller, trial, self._reports)
         judged = due and loss is not None and not (pause and leaves)
         # Paused at once, it could not report whether it adopted: it pauses at its next report, which does.
         if judged and self._judge(trial, member, number + 1 if pause else member.due):
@@ -208,6 +211,7 @@ class GangPBT(ByMetric, FIFOScheduler):
             return str(TrialScheduler.CONTINUE)
         if pause:
             member.told = False
+            self._explain(trial.trial_id, "too far ahead of the slowest" if ahead else "others wait for their turn")
             return str(TrialScheduler.PAUSE)
         return self._go_on(trial, member, member.due)
 
@@ -227,7 +231,11 @@ class GangPBT(ByMetric, FIFOScheduler):
         """Return the waiting member with the fewest reports."""
         chosen: Trial | None = next_trial(tune_controller, self._reports)
         member = None if chosen is None else self._members.get(chosen.trial_id)
-        return None if member is not None and self._ahead(member) else chosen
+        if member is not None and self._ahead(member):
+            return None
+        if chosen is not None:
+            self._explain(chosen.trial_id, None)
+        return chosen
 
     def debug_string(self) -> str:
         """Return one line: the number of members, and of exploits."""
@@ -339,6 +347,7 @@ class GangPBT(ByMetric, FIFOScheduler):
         if (member := self._members.get(trial.trial_id)) is not None:
             member.ended, member.offered, member.leaves = True, None, False
         self._offers.pop(trial.trial_id, None)
+        self._explain(trial.trial_id, None)
         if self._gains is not None:
             self._gains.go_back(trial.trial_id, None)
 

@@ -80,6 +80,13 @@ class Promotion:
         member.again = False
         return "go on" if self._passes(member, range(start, member.target)) else "pause"
 
+    def standing(self, member: Member) -> str:
+        """Return why a trial waits at its rung, in words."""
+        rung = self.rungs[member.at]
+        if member.at >= self._passable:
+            return f"{rung.place(member.trial_id)}, the highest so far"
+        return rung.standing(member.trial_id, self.eta, closed=False)
+
     def promotable(self, *, idle: bool = False) -> Member | None:
         """Return the trial to promote first: the best one paused at the highest rung where one may go on.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sortedcontainers import SortedList
 
-from tunelight.schedulers.common import top_count
+from tunelight.schedulers.common import in_words, top_count
 
 _LATE: Final = 1.5
 """A trial is promoted later only if it is among the best 1/eta to this power."""
@@ -45,6 +45,17 @@ class Rung:
     def among_best(self, trial_id: str, eta: float, *, closed: bool) -> bool:
         """Tell whether a trial is among the best 1/eta; at least one is, if the rung is closed."""
         return self.rank(trial_id) < self._best(eta, closed=closed)
+
+    def standing(self, trial_id: str, eta: float, *, closed: bool, unit: str = "") -> str:
+        """Return a trial's place and how many may go on, in words; ``unit``: what is counted, where not epochs."""
+        n = self._best(eta, closed=closed)
+        going = f"the best {n} go on" if n > 1 else "the best goes on" if n else "none goes on yet"
+        return f"{self.place(trial_id, unit)}; {going}"
+
+    def place(self, trial_id: str, unit: str = "") -> str:
+        """Return a trial's place among those filed so far, in words: ``place 7 of 12 at rung 4``."""
+        counted = f" ({unit})" if unit else ""
+        return f"place {self.rank(trial_id) + 1} of {len(self)} at rung {in_words(self.milestone)}{counted}"
 
     def wait(self, trial_id: str) -> None:
         """Let a paused trial wait here for a promotion."""

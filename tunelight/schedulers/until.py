@@ -8,9 +8,10 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tunelight.messages import Continue
+from tunelight.schedulers.common import Reasons
 
 
-class Until(FIFOScheduler):
+class Until(Reasons, FIFOScheduler):
     """Stop every trial at its report ``number``.
 
     Args:
@@ -21,7 +22,7 @@ class Until(FIFOScheduler):
     replayable = True
 
     def __init__(self, number: int, *, new: bool = True) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._number = number
         self._new = new
 
@@ -36,4 +37,9 @@ class Until(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Stop the trial at the report."""
         done = result.get("training_iteration", 0) >= self._number
+        self._explain(trial.trial_id, f"was to end at report {self._number}" if done else None)
         return TrialScheduler.STOP if done else TrialScheduler.CONTINUE
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """Forget why the trial was stopped."""
+        self._explain(trial.trial_id, None)

@@ -50,7 +50,7 @@ def runs(tmp_path, monkeypatch):
     Path("tunelight_runs").mkdir()
     written = Writer(tmp_path / "tunelight_runs", seed=7)
     written.trial(0.9, 0.2, 0.6)
-    written.trial(0.5, 0.4, state="STOPPED")
+    written.trial(0.5, 0.4, state="STOPPED", why="place 2 of 2 at rung 2; the best goes on")
     written.trial(0.8, state="ERROR", error=ERROR)
     written.record.append("end", reason="finished")
     return written.load().folder
@@ -193,6 +193,14 @@ def test_show_prints_one_trial_with_its_error(runs, name):
     assert "rank 1 on a: ValueError: no such lr" in text
     about = json.loads(call("show", "digits", name, "--json").stdout)
     assert (about["state"], about["seed"], len(about["history"])) == ("ERROR", 2, 1)
+
+
+def test_show_says_why_a_trial_was_stopped(runs):
+    why = "place 2 of 2 at rung 2; the best goes on"
+    assert f"state       STOPPED\nreason      {why}\n" in call("show", "digits", "1").output
+    trials = json.loads(call("show", "digits", "--json").stdout)["trials"]
+    assert [trial["stop_reason"] for trial in trials] == [None, why, None]
+    assert "reason  " not in call("show", "digits", "0").output
 
 
 def test_an_unknown_trial_is_an_error_that_lists_those_that_there_are(runs):

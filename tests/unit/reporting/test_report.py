@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,6 +190,18 @@ def test_a_trial_s_section_has_curve_configuration_placement_log_error_and_notes
     path = next(str(attrs["d"]) for tag, attrs in found.tags if tag == "path" and attrs["class"] == "line")
     heights = [float(point.split(",")[1]) for point in re.split("[ML]", path)[1:]]
     assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.2)  # decades are as far apart
+
+
+def test_a_trial_s_section_says_why_it_was_stopped(tmp_path: Path) -> None:
+    scheduler = SimpleNamespace(reason=lambda _: f"place 7 of 12 at rung 4 {EVIL}; the best 3 go on")
+    sweep = Sweep(tmp_path, scheduler=scheduler)
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 4, 0.25, done=True)
+    sweep.complete(trial)
+    sweep.end()
+    found = Page(page(SweepResults.load(tmp_path)))
+    assert f"Trial 0 stopped (place 7 of 12 at rung 4 {EVIL}; the best 3 go on), best loss 0.25" in found.text
 
 
 def test_a_row_links_to_what_is_inside_its_trial_s_section(results: SweepResults) -> None:

@@ -178,10 +178,11 @@ def test_how_a_trial_ended_is_told_as_text(sweep):
     for trial, state in (("a", "STOPPED"), ("b", "ERROR")):
         sweep.start(trial)
         sweep.report(trial, 1, loss=0.5)
-        sweep.line("state", trial=trial, state=state, error=error if state == "ERROR" else None)
+        how = {"error": error} if state == "ERROR" else {"why": "place 2 of 2"}
+        sweep.line("state", trial=trial, state=state, **how)
         sweep.callback.on_trial_complete(1, [], fake(trial))
     said = {trial: sweep.read(trial).Tensors("state") for trial in "ab"}
-    assert [event.tensor_proto.string_val[0].decode() for event in said["a"]] == ["STOPPED"]
+    assert [event.tensor_proto.string_val[0].decode() for event in said["a"]] == ["STOPPED\n\n    place 2 of 2"]
     assert said["b"][0].tensor_proto.string_val[0].decode().splitlines() == [
         "ERROR", "", "    rank 1: ValueError: no <b>", "    Traceback", "      line",
     ]  # fmt: skip

@@ -73,6 +73,12 @@ def test_a_trial_shows_its_curve_and_configuration(written: Writer) -> None:
     assert "Trial 00000 finished, best loss 0.3" in "".join(page.itertext())
 
 
+def test_a_stopped_trial_shows_why(written: Writer) -> None:
+    written.trial(0.9, state="STOPPED", why="place 2 of <2>")
+    page = shown(written.load().trials[0])
+    assert "Trial 00000 stopped (place 2 of <2>), best loss 0.9" in "".join(page.itertext())
+
+
 def test_a_failed_trial_shows_its_error(written: Writer) -> None:
     written.trial(0.8, state="ERROR", error=ERROR)
     (trial,) = written.load().errors

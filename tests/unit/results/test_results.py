@@ -44,7 +44,7 @@ class Writer:
         self.now += 1
         return self.now
 
-    def trial(self, *losses: float, state: str = "FINISHED", config: Any = None, error: Any = None) -> str:
+    def trial(self, *losses: float, state: str = "FINISHED", config: Any = None, error: Any = None, **more: Any) -> str:
         trial, index = f"{self.count:05d}", self.count
         self.count += 1
         given = {"lr": 10.0**-index} if config is None else config
@@ -61,7 +61,7 @@ class Writer:
                 decision="CONTINUE",
             )
         if state != "RUNNING":
-            self.record.append("state", trial=trial, state=state, error=error)
+            self.record.append("state", trial=trial, state=state, error=error, **more)
         return trial
 
     def checkpoint(self, trial: str, number: int, value: Any, there: bool = True) -> Path:

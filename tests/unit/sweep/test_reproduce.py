@@ -184,7 +184,8 @@ def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path
     assert trial_seed(made.settings.seed, trial.trial_id) == trial_seed(7, first.best.id)
     assert not made.scheduler.admits()
     assert made.scheduler.initial_decision().until == 2
-    assert made.scheduler.on_trial_result(None, SimpleNamespace(), {"training_iteration": 2}) == TrialScheduler.STOP
+    stub: Any = SimpleNamespace(trial_id="0")
+    assert made.scheduler.on_trial_result(None, stub, {"training_iteration": 2}) == TrialScheduler.STOP
     assert sorted(path.name for path in first.folder.parent.iterdir()) == ["digits"]  # nothing came of it
 
 

@@ -90,6 +90,7 @@
         { name: "epochs", value: (row) => row.at },
         { name: "time", value: (row) => Math.round(time(row)), show: (row) => elapsed(time(row)) },
         { name: "workers", value: (row) => row.workers },
+        { name: "why", value: (row) => row.why },
         ...[...keys.keys()].map((name) => ({ name, value: (row) => row.config[name] })),
       ];
     }

@@ -15,7 +15,7 @@ from tunelight import stores
 from tunelight.record import METRICS_FILE, read_sweep_file, read_trial
 from tunelight.reporting.markup import asset, frame, safe, table, td
 from tunelight.reporting.page import HEADINGS
-from tunelight.reporting.trial_sections import curve, trial_parts
+from tunelight.reporting.trial_sections import curve, standing, trial_parts
 from tunelight.reporting.web.watch import SweepWatch, colours
 from tunelight.results import SweepResults
 from tunelight.results.figures.data import judged_by, metrics_of
@@ -94,7 +94,10 @@ def trial_body(watch: SweepWatch, state: TrialState) -> str:
     results = SweepResults(watch.folder, found, read_sweep_file(watch.folder))
     trial, own = results.trials[0], found.trials[state.id]
     begin = watch.state.started or 0.0
-    return "\n".join([*_curves(results), *trial_parts(trial, own, begin, watch.best_config()), *_files(watch, own)])
+    said = f"<p>Trial {trial.index} {safe(standing(trial, own))}.</p>"
+    return "\n".join(
+        [said, *_curves(results), *trial_parts(trial, own, begin, watch.best_config()), *_files(watch, own)]
+    )
 
 
 def _curves(results: SweepResults) -> Iterator[str]:

@@ -248,6 +248,7 @@ class SweepWatch:
             "seconds": round(trial.seconds, 1),
             "since": trial.since,
             "workers": trial.workers,
+            "why": trial.why,
             "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
             "left": max(0, len(config) - _MOST_KEYS),
         }
