@@ -169,7 +169,7 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "results.ensemble": Libraries(names("torch"), why="it is a module of torch, imported when one is asked for"),
     "reporting": Libraries(names("numpy plotly rich tensorboard ray.tune.Callback"), late=names("IPython optuna")),
-    "reporting.web": Libraries(names("starlette uvicorn"), late=names("uvicorn"), why="an extra"),
+    "reporting.web": Libraries(names("starlette uvicorn"), why="an extra"),
     "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics horovod")),
     "lightning.guard": Libraries(why="every Trainer of the environment loads it, whatever its Lightning"),
     "lightning.strategy_check": Libraries(late=names(LIGHTNING), why="a Trainer of either Lightning loads it"),

@@ -269,7 +269,7 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
     told = told if isinstance(told, dict) else {}
     name, do, trial, arguments = (told.get(key) for key in ("sweep", "do", "trial", "arguments"))
     arguments = {} if arguments is None else arguments
-    if not isinstance(name, str) or do not in _DOES or not isinstance(arguments, dict):
+    if not isinstance(name, str) or not isinstance(do, str) or do not in _DOES or not isinstance(arguments, dict):
         raise HTTPException(400, f"An action has a sweep and one of {', '.join(_DOES)} to do.")
     if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int)):
         raise HTTPException(400, "A trial is named by its number.")

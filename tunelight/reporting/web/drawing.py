@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-import tunelight
 from tunelight.record import RECORD_FILE
 from tunelight.reporting.markup import safe
 from tunelight.reporting.web.watch import SweepWatch
@@ -27,7 +26,7 @@ def module_command(module: str, *arguments: str) -> tuple[list[str], dict[str, s
 
     The working directory is not searched for modules, where a user's ``json.py`` may lie.
     """
-    paths = [str(Path(tunelight.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return [sys.executable, "-P", "-m", module, *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
