@@ -14,14 +14,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tunelight import stores
 from tunelight.errors import CommandError, StorageError
-from tunelight.record.follow import RecordFollower
 from tunelight.record.lock import Driver, driver_of
 from tunelight.record.names import COMMANDS_FILE, why
 from tunelight.record.remote import append_line, refresh_shared
+from tunelight.record.state import SweepState
 
 _STORE_S: Final = 2.0
 """Seconds between two looks into a store."""
@@ -56,7 +56,25 @@ def send(folder: str | os.PathLike[str], do: str, trial: str | None = None, **ar
     return command
 
 
-def ask(follower: RecordFollower, do: str, trial: str | None = None, **arguments: Any) -> str:
+class Following(Protocol):
+    """Who follows a record, as :class:`tunelight.record.RecordFollower` does."""
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's folder."""
+        ...
+
+    @property
+    def state(self) -> SweepState:
+        """What was read so far."""
+        ...
+
+    def look(self) -> object:
+        """Read what was written since the last call. Raises: StorageError."""
+        ...
+
+
+def ask(follower: Following, do: str, trial: str | None = None, **arguments: Any) -> str:
     """Send a command, wait for the driver's answer in the record, and return it.
 
     Raises: CommandError where the driver refuses, has ended, or does not answer within 30 seconds; StorageError.

@@ -124,7 +124,8 @@ class TestActions:
         found = served.ask(
             "/api/act", method="POST", body=self.BODY, token=None, Content_Type="application/json", **own
         )
-        assert (found.status, found.text) == (409, "No process runs the sweep digits, so it cannot be told to stop.\n")
+        said = "No process runs the sweep digits, so it cannot be told to stop."
+        assert (found.status, json.loads(found.text)) == (200, {"ok": False, "said": said})
 
     @pytest.mark.parametrize(
         ("body", "status"),

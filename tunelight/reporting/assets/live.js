@@ -61,9 +61,9 @@
     try {
       const headers = { "Content-Type": "application/json" };
       const response = await fetch("/api/act", { method: "POST", headers, body: JSON.stringify(body) });
-      const text = response.ok ? (await response.json()).said : await response.text();
-      answer.dataset.ok = response.ok ? "yes" : "no";
-      answer.textContent = text.charAt(0).toUpperCase() + text.slice(1);
+      const { ok, said } = response.ok ? await response.json() : { ok: false, said: await response.text() };
+      answer.dataset.ok = ok ? "yes" : "no";
+      answer.textContent = said.charAt(0).toUpperCase() + said.slice(1);
     } catch (error) {
       answer.dataset.ok = "no";
       answer.textContent = "The server does not answer.";

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tunelight.errors import TunelightError
+from tunelight.errors import CommandError, TunelightError
 from tunelight.record import ask
 from tunelight.reporting.web import pages
 from tunelight.reporting.web.drawing import Drawing
@@ -256,8 +256,11 @@ class Page:
         if self._acts.locked():
             raise HTTPException(429, f"{_MOST_ACTS} commands wait for their answers already. Try again.")
         async with self._acts:
-            act = partial(ask, watch.follower, do, None if known is None else known.id, **arguments)
-            return JSONResponse({"said": await run_in_threadpool(act)})
+            act = partial(ask, watch, do, None if known is None else known.id, **arguments)
+            try:
+                return JSONResponse({"ok": True, "said": await run_in_threadpool(act)})
+            except CommandError as error:
+                return JSONResponse({"ok": False, "said": str(error)})
 
 
 def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:

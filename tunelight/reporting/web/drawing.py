@@ -41,7 +41,7 @@ class Drawing:
 
     async def figure(self, watch: SweepWatch, name: str) -> str:
         """Return a figure of a sweep as HTML, drawn anew where the sweep has gone on since."""
-        return await self._part([watch.folder], watch.follower.size, name)
+        return await self._part([watch.folder], watch.size, name)
 
     async def comparison(self, folders: list[Path]) -> str:
         """Return a comparison of several sweeps as HTML."""

@@ -99,14 +99,14 @@ class SweepWatch:
         self._every = _STORE_LOOK_S if stores.inside(folder) else _LOOK_S
 
     @property
-    def follower(self) -> RecordFollower:
-        """The follower of its record, which also hears the answers to commands."""
-        return self._follower
-
-    @property
     def state(self) -> SweepState:
         """What was read of the sweep so far; trials have their best and last report only."""
         return self._follower.state
+
+    @property
+    def size(self) -> int:
+        """Bytes that the record had at the last look."""
+        return self._follower.size
 
     @property
     def whole(self) -> bool:

@@ -1,0 +1,276 @@
+"""A person before the live page, in headless Chromium: watches a real sweep, steers it, sees it die and go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.unit.sweeps import record
+from tests.unit.web.serving import Served, serving
+from tunelight.record import read_record
+from tunelight.results import SweepResults
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"wide": {"width": 1400, "height": 900}, "phone": {"width": 390, "height": 844}}
+FIGURES = ("history", "learning_curves", "importances", "parallel", "timeline")
+PAINTED = """() => {
+    const canvas = document.getElementById("canvas");
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    return data.filter((value, n) => n % 4 === 3 && value > 0).length;
+}"""
+
+
+class Window:
+    """A page that is open, with all that the browser said of it."""
+
+    def __init__(self, context: Any, address: str) -> None:
+        self.page = context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("dialog", lambda dialog: dialog.accept())
+        self.page.goto(address)
+
+    def text(self, selector: str) -> str:
+        return str(self.page.locator(selector).inner_text())
+
+    def cells(self, row: str) -> list[str]:
+        return [str(text) for text in self.page.locator(f"#list tr[data-key='{row}'] td").all_inner_texts()]
+
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+        end = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(IndexError):
+                if found := condition():
+                    return found
+            assert time.monotonic() < end, f"waited {seconds} s for {what}; {self.said}"
+            self.page.wait_for_timeout(100)
+
+    def fits(self) -> None:
+        wide, room = self.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert wide <= room
+
+    def picture(self, name: str) -> None:
+        """Keep a picture where TUNELIGHT_PICTURES names a folder."""
+        if folder := os.environ.get("TUNELIGHT_PICTURES"):
+            Path(folder, f"{name}.png").write_bytes(self.page.screenshot(full_page=True))
+
+
+@contextlib.contextmanager
+def driver(storage: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the sweep in a process of its own; give that and the address that it prints."""
+    log = storage.parent / f"driver{len(more)}.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.browser.live_sweep", str(storage), *more],
+            cwd=ROOT,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    try:
+        end = time.monotonic() + 60
+        while not (found := re.search(r"Live page: (http://\S+)", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.1)
+        yield process, found[1]
+    finally:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        process.kill()
+        process.wait()
+
+
+def dies(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.timeout(300)
+def test_a_person_watches_steers_and_resumes_a_sweep(chromium: Any, tmp_path: Path) -> None:
+    storage = tmp_path / "runs"
+    record(storage / "earlier", trials=12)
+    context = chromium.new_context(viewport=SIZES["wide"], color_scheme="light")
+    with driver(storage) as (process, address):
+        assert urlsplit(address).path == "/sweep/live"
+        window = Window(context, address)
+        assert "token" not in window.page.url
+        see_trials_arrive(window)
+        choose_rows(window)
+        stop_a_trial_on_its_page(window)
+        assert read_record(storage / "live").trials["00000"].state == "STOPPED"
+        steer(window)
+        process.kill()
+        process.wait()
+        window.until(lambda: "cut off" in window.text("#cards"), "the death to be seen")
+        assert "tunelight resume live" in window.text("#best")
+        assert not window.page.is_visible("#wheel")
+        window.picture("sweep-cut-off")
+    with driver(storage, "--resume") as (_, again):
+        assert again == address  # and the page that is open goes on with it
+        window.until(lambda: "running" in window.text("#cards"), "the sweep to go on")
+        before = int(window.cells("1")[4])
+        window.until(lambda: int(window.cells("1")[4]) > before, "more reports")
+        assert window.cells("0")[1] == "STOPPED"
+        window.page.click("[data-do=stop]")
+        window.until(lambda: "interrupted" in window.text("#cards"), "the sweep to end")
+        compare_all(window)
+    assert [text for text in window.said if "willReadFrequently" not in text] == []  # which our own look caused
+    assert all(url.startswith((address.split("/sweep")[0], "data:")) for url in window.asked)
+    results = SweepResults.load(storage / "live")
+    assert any("stopped by command" in text for _, text in results.record.notes)
+    assert results.trials[2].config["lr"] == 0.0123
+    context.close()
+
+
+def see_trials_arrive(window: Window) -> None:
+    """See two trials run, and their curves grow."""
+    window.until(lambda: window.cells("0")[1] == "RUNNING" and window.cells("1")[1] == "RUNNING", "two trials")
+    epochs = window.until(lambda: int(window.cells("0")[4] or 0), "a report")
+    inked = window.page.evaluate(PAINTED)
+    window.until(lambda: int(window.cells("0")[4]) >= epochs + 3, "three more reports")
+    assert window.page.evaluate(PAINTED) > inked > 0
+    window.fits()
+    window.picture("sweep-running")
+
+
+def choose_rows(window: Window) -> None:
+    """Filter by a condition, and by one that names no column."""
+    window.page.fill("#filter", "trial = 1")
+    window.until(lambda: window.page.locator("#list tbody tr").count() == 1, "one row")
+    assert window.text("#count").startswith("1 of 2 trials")
+    window.page.fill("#filter", "lrr < 1")
+    window.until(lambda: window.text("#count").startswith("There is no column lrr"), "the refusal")
+    window.page.fill("#filter", "")
+
+
+def stop_a_trial_on_its_page(window: Window) -> None:
+    """Open a trial, read its log as it is written, and stop it."""
+    window.page.click("#list tr[data-key='0'] a")
+    window.page.wait_for_url("**/sweep/live/trial/0")
+    log = window.until(lambda: "step 1 of lr" in window.text("#log pre") and window.text("#log pre"), "its log")
+    window.until(lambda: len(window.text("#log pre")) > len(log), "more of its log")
+    window.until(lambda: "loss over reports" in window.text("#trial"), "its curves")
+    assert "accuracy over reports" in window.text("#trial")
+    assert "tunelight reproduce" in window.text("#trial")
+    window.fits()
+    window.picture("trial-running")
+    window.page.click("[data-do=stop]")
+    window.until(lambda: window.text("#answer") == "Stopped by command", "the answer")
+    window.until(lambda: "STOPPED" in window.text("#cards"), "the trial to end")
+    window.page.go_back()
+
+
+def steer(window: Window) -> None:
+    """Enqueue a configuration, which is tried next, and one that is refused; change a setting."""
+    window.page.wait_for_selector("#wheel:not([hidden])")
+    window.page.fill("[name=config]", "lr=0.0123")
+    window.page.click("[data-form=enqueue] button")
+    window.until(lambda: window.text("#answer").startswith("Enqueued"), "the answer")
+    window.until(lambda: "0.0123" in window.cells("2"), "the enqueued trial")
+    window.page.fill("[name=config]", "rl=1")
+    window.page.click("[data-form=enqueue] button")
+    window.until(lambda: "'rl'" in window.text("#answer"), "the refusal")
+    assert window.page.get_attribute("#answer", "data-ok") == "no"
+    window.page.fill("[name=max_concurrent]", "1")
+    window.page.click("[data-form=set] button")
+    window.until(lambda: "max_concurrent" in window.text("#answer"), "the answer")
+
+
+def compare_all(window: Window) -> None:
+    """Go to the list of sweeps, choose two, and compare them."""
+    window.page.click("nav a")
+    window.until(lambda: window.page.locator("#list tbody tr").count() == 2, "both sweeps")
+    assert window.page.is_disabled("#compare")
+    for name in ("live", "earlier"):
+        window.page.click(f"#list tr[data-key='{name}'] input")
+    window.picture("sweeps")
+    window.page.click("#compare")
+    window.page.wait_for_url("**/compare?*")
+    window.until(lambda: "are being read" not in window.text("#comparison"), "the comparison", 60)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("runs")
+    record(folder / "digits", trials=30)
+    record(folder / "other", trials=12)
+    (folder / "digits" / "trial_00003" / "log.txt").write_text("".join(f"line {n}\n" for n in range(200)))
+    with serving(folder) as found:
+        yield found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_four_pages_fit_and_the_console_stays_empty(chromium: Any, served: Served, size: str, scheme: str) -> None:
+    context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)
+    base = served.address.split("/?")[0]
+    token = parse_qs(urlsplit(served.address).query)["token"][0]
+    pages = {
+        "sweeps": ("/", "#list tbody tr"),
+        "sweep": ("/sweep/digits", "#list tbody tr"),
+        "trial": ("/sweep/digits/trial/3", "#trial table"),
+        "compare": ("/compare?sweep=digits&sweep=other", "#comparison table"),
+    }
+    for name, (path, sign) in pages.items():
+        window = Window(context, f"{base}{path}{'&' if '?' in path else '?'}token={token}")
+        window.page.wait_for_selector(sign)
+        if name == "sweep":
+            for figure in FIGURES:
+                window.page.locator(f".figure[data-figure={figure}]").scroll_into_view_if_needed()
+                window.page.wait_for_selector(f".figure[data-figure={figure}] .plot[data-drawn]")
+            window.page.evaluate("window.scrollTo(0, 0)")
+        if name == "compare":
+            window.page.wait_for_selector(".plot[data-drawn]")
+        window.fits()
+        window.picture(f"{name}-{size}-{scheme}")
+        before = window.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        window.page.click("#theme")
+        assert window.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+        assert window.said == [], name
+        window.page.close()
+    context.close()
+
+
+def test_a_person_sorts_chooses_columns_and_opens_a_trial(chromium: Any, served: Served) -> None:
+    window = Window(chromium.new_context(viewport=SIZES["wide"]), f"{served.address.replace('/?', '/sweep/digits?')}")
+    window.page.wait_for_selector("#list tbody tr")
+
+    def column(number: int) -> list[str]:
+        return [str(text) for text in window.page.locator(f"#list tbody tr > :nth-child({number})").all_inner_texts()]
+
+    window.page.click("#list th button:text-is('loss')")
+    window.until(lambda: (values := [float(text) for text in column(3)]) == sorted(values), "the order")
+    window.page.click("#list th button:text-is('loss')")
+    window.until(lambda: (values := [float(text) for text in column(3)]) == sorted(values, reverse=True), "the other")
+    window.page.fill("#filter", "lr < 0.001 and state = STOPPED")
+    window.until(lambda: set(column(2)) == {"STOPPED"}, "the rows")
+    window.page.click("#columns summary")
+    window.page.locator("#columns label", has_text="opt").locator("input").uncheck()
+    assert not window.page.locator("#list th", has_text="opt").is_visible()
+    window.page.reload()
+    window.page.wait_for_selector("#list tbody tr")
+    assert not window.page.locator("#list th", has_text="opt").is_visible()  # it is kept
+    window.page.click("#list tr[data-key='3'] td:nth-child(2)")
+    window.page.wait_for_url("**/trial/3")
+    window.until(lambda: "line 199" in window.text("#log pre"), "its log")
+    assert window.page.locator("#wheel").is_hidden()  # nobody runs it
+    assert window.said == []
+    window.page.close()
