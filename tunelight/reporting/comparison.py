@@ -10,7 +10,7 @@ from tunelight.record import OUTCOMES
 from tunelight.reporting.how_run import SETTINGS, how_it_was_run, told
 from tunelight.reporting.markup import card, document, pairs, plot, safe, table, td
 from tunelight.reporting.words import compact, elapsed
-from tunelight.results.figures.compared import best_by_time, best_by_workers, colour_of
+from tunelight.results.figures.compared import best_by_time, best_by_trials, best_by_workers, colour_of
 from tunelight.results.figures.data import judged_by
 from tunelight.results.figures.spending import spending
 from tunelight.results.words import counted
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_KEYS: Final = 20
 """Keys in which the best configurations differ that have a column."""
+_MOST_SPACE: Final = 100
 _TOP: Final = 10
 """Trials of a sweep that its section lists."""
 
@@ -43,12 +44,14 @@ def compared(several: Sequence[SweepResults]) -> tuple[dict[str, str], list[str]
         "sweeps": "Sweeps",
         "by_time": "Wall time",
         "by_workers": "Worker-hours",
+        "by_trials": "Trials",
         **{f"sweep-{number}": name for number, name in enumerate(names)},
     }
     sections = [
         *_overview(sweeps),
         plot("by_time", best_by_time(sweeps)),
         plot("by_workers", best_by_workers(sweeps)),
+        plot("by_trials", best_by_trials(sweeps)),
         *(part for number, name in enumerate(names) for part in _sweep(number, name, sweeps[name])),
     ]
     return headings, sections
@@ -113,7 +116,36 @@ def _overview(sweeps: Mapping[str, SweepResults]) -> Iterator[str]:
         ]
         yield "<h3>Settings that differ</h3>"
         yield table(["sweep", *names], rows)
+    yield from _spaces(sweeps)
     yield "</section>"
+
+
+def _spaces(sweeps: Mapping[str, SweepResults]) -> Iterator[str]:
+    """Yield the search spaces side by side; keys in which they differ are marked and come first."""
+    spaces = {name: told(results).get("space") or {} for name, results in sweeps.items()}
+    differing = _differing(spaces)
+    keys = [*differing, *(key for key in dict.fromkeys(key for one in spaces.values() for key in one))]
+    keys = list(dict.fromkeys(keys))
+    if not keys:
+        return
+    more = f" The first {_MOST_SPACE} of {len(keys)} keys are shown." if len(keys) > _MOST_SPACE else ""
+    said = "They are the same." if not differing else f"Marked: the keys in which they differ ({len(differing)})."
+    yield f"<h3>Search spaces</h3><p>{said}{more}</p>"
+    rows = [
+        [
+            f"<td>{'&ne; ' if key in differing else ''}{safe(key)}</td>",
+            *(td(_domain(one.get(key))) for one in spaces.values()),
+        ]
+        for key in keys[:_MOST_SPACE]
+    ]
+    yield table(["key", *spaces], rows)
+
+
+def _domain(described: Any) -> Any:
+    """Return a domain as sweep.yaml has it in one line: ``loguniform 0.001, 0.1``."""
+    if isinstance(described, Mapping):
+        return ", ".join(f"{name} {_domain(value)}" for name, value in described.items())
+    return ", ".join(map(str, described)) if isinstance(described, list) else described
 
 
 def _row(number: int, name: str, results: SweepResults) -> list[str]:

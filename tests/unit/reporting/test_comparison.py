@@ -15,7 +15,7 @@ from tunelight.record import write_sweep_file
 from tunelight.reporting import report
 from tunelight.reporting.comparison import comparison
 from tunelight.results import SweepResults
-from tunelight.results.figures.compared import best_by_time, best_by_workers, colour_of
+from tunelight.results.figures.compared import best_by_time, best_by_trials, best_by_workers, colour_of
 from tunelight.results.figures.spending import improvements, spending
 
 
@@ -89,6 +89,9 @@ def test_each_sweep_is_a_line_of_its_colour_that_ends_with_it(tmp_path: Path) ->
     assert list(time.data[0].x) == [10.0, 20.0, 30.0]
     assert list(time.data[0].y) == [1.0, 0.5, 0.5]
     assert "without a value yet: three" in time.layout.title.text
+    trials = best_by_trials(sweeps)
+    assert list(trials.data[0].x) == [1, 1, 2]
+    assert trials.layout.xaxis.title.text == "trials begun"
     hours = best_by_workers(sweeps)
     assert list(hours.data[1].x) == pytest.approx([20 / 3600, 40 / 3600, 40 / 3600])
 
@@ -110,7 +113,21 @@ def test_the_page_has_a_row_and_a_section_for_each_sweep(tmp_path: Path) -> None
     assert settings == ["sweep", "searcher", "num_samples"]
     links = {attrs["href"] for tag, attrs in found.tags if tag == "a"}
     ids = {f"#{attrs['id']}" for tag, attrs in found.tags if tag == "section"}
-    assert links == ids == {"#sweeps", "#by_time", "#by_workers", "#sweep-0", "#sweep-1"}
+    assert links == ids == {"#sweeps", "#by_time", "#by_workers", "#by_trials", "#sweep-0", "#sweep-1"}
+
+
+def test_search_spaces_stand_side_by_side_and_what_differs_is_marked(tmp_path: Path) -> None:
+    same, lr = {"opt": {"choice": ["sgd", "adam"]}}, {"loguniform": [0.001, 0.1]}
+    sweeps = [
+        record(tmp_path / "a", trials=3, space={**same, "lr": lr}),
+        record(tmp_path / "b", trials=3, space={**same, "lr": {"uniform": [0, 1]}, "<b>": 1}),
+    ]
+    source = comparison(sweeps)
+    rows = Page(source).rows
+    at = rows.index(["key", "a", "b"])
+    assert rows[at + 1 : at + 3] == [["≠ lr", "loguniform 0.001, 0.1", "uniform 0, 1"], ["≠ <b>", "", "1"]]
+    assert rows[at + 3][:2] == ["opt", "choice sgd, adam"]
+    assert "<b>lr" not in source
 
 
 def test_sweeps_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:

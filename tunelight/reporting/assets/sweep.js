@@ -87,7 +87,7 @@
         { name: metric, value: (row) => row.value },
         { name: "last " + metric, value: (row) => row.last },
         ...(head.further || []).map((name) => ({ name, value: (row) => row.more[name] })),
-        { name: "epochs", value: (row) => row.at },
+        { name: head.unit + "s", value: (row) => row.at },
         { name: "time", value: (row) => Math.round(time(row)), show: (row) => elapsed(time(row)) },
         { name: "workers", value: (row) => row.workers },
         { name: "why", value: (row) => row.why },
@@ -112,6 +112,7 @@
         wheel.hidden = !head.driven;
         $("[data-do=pause]", wheel).hidden = head.paused;
         $("[data-do=resume]", wheel).hidden = !head.paused;
+        $("[name=num_samples]", wheel).placeholder = head.total === null ? "" : head.total;
       }
       const events = head.events.map(([at, text]) => make("li", {}, make("time", { text: new Date(at * 1000).toLocaleTimeString() }), text));
       $("#events ul").replaceChildren(...events);
@@ -166,7 +167,7 @@
       pen.fillText(compact(low), 54, height - 22);
       pen.fillText(compact(right), width - 12, height - 6);
       pen.textAlign = "left";
-      pen.fillText("epoch " + compact(left), 60, height - 6);
+      pen.fillText(head.unit + " " + compact(left), 60, height - 6);
       const rank = (index) => {
         const row = trials.get(index);
         if (near === index) return 3;
@@ -256,7 +257,7 @@
     }));
     const drawn = new Map();
     async function show(place) {
-      if (drawn.has(place) && (head.state !== "running" || Date.now() - drawn.get(place) < 30000)) return;
+      if (drawn.has(place) && (head.state !== "running" || Date.now() - drawn.get(place) < 12000)) return;
       drawn.set(place, Date.now());
       await fill(place, base + "/figure/" + place.dataset.figure);
     }
@@ -282,7 +283,7 @@
 
     function cards() {
       const best = row.value === null ? [] : [card("best " + head.metric, compact(row.value))];
-      const facts = [card("state", row.state, told.colours[row.state]), ...best, card("epochs", compact(row.at)), card("workers", compact(row.workers))];
+      const facts = [card("state", row.state, told.colours[row.state]), ...best, card(head.unit + "s", compact(row.at)), card("workers", compact(row.workers))];
       $("#cards").replaceChildren(...facts, card("sweep", head.state));
       const wheel = $("#wheel");
       if (!wheel) return;

@@ -96,6 +96,7 @@ class SweepWatch:
         self._looked = self._asked = -math.inf
         self._driver: str | None = None
         self._elastic: bool | None = None
+        self._unit = "epoch"
         self._every = _STORE_LOOK_S if stores.inside(folder) else _LOOK_S
 
     @property
@@ -141,6 +142,7 @@ class SweepWatch:
         self._changed[trial.id] = self.version
         self._changed.move_to_end(trial.id)
         if line["kind"] == "report":
+            self._unit = "epoch" if isinstance(line["epoch"], int) else "report"
             value = metric_value(line["metrics"], self._state.sweep.get("metric"))
             if value is not None and math.isfinite(value):
                 self._curves.setdefault(trial.id, Curve()).add(progress(line), value)
@@ -175,6 +177,7 @@ class SweepWatch:
                 "metric": state.sweep.get("metric"),
                 "mode": state.mode,
                 "further": state.further,
+                "unit": self._unit,
                 "seconds": 0.0 if state.started is None else max(0.0, (until or 0.0) - state.started),
                 "updated": state.updated,
                 "events": [

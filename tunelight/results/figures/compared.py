@@ -38,6 +38,11 @@ def best_by_workers(sweeps: Mapping[str, Sweep]) -> go.Figure:
     return _draw(sweeps, "against worker-hours", "worker-hours held", "workers", _HOUR)
 
 
+def best_by_trials(sweeps: Mapping[str, Sweep]) -> go.Figure:
+    """Draw each sweep's best value so far against the number of trials that had begun."""
+    return _draw(sweeps, "against trials", "trials begun", "trials", 1)
+
+
 def _draw(sweeps: Mapping[str, Sweep], what: str, axis: str, of: str, unit: float) -> go.Figure:
     metric, mode = judged_by(next(iter(sweeps.values())))
     title = f"Best {text(metric)} so far, {what}"
@@ -53,7 +58,8 @@ def _draw(sweeps: Mapping[str, Sweep], what: str, axis: str, of: str, unit: floa
         found = steps[name]
         if not found:
             continue
-        end = spending(results).total[0 if of == "wall" else 1]
+        wall, workers = spending(results).total
+        end = {"wall": wall, "workers": workers, "trials": len(results)}[of]
         x = [getattr(step, of) for step in found] + [max(end, getattr(found[-1], of))]
         dash = _DASHES[number // len(PALETTE) % len(_DASHES)]
         made.add_trace(

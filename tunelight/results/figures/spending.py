@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,8 @@ class Step:
     """Seconds of wall time that the sweep had spent by then."""
     workers: float
     """Seconds of workers' time."""
+    trials: int = 0
+    """How many trials had begun by then."""
 
 
 def improvements(results: Sweep, metric: str, mode: str) -> list[Step]:
@@ -87,8 +90,9 @@ def improvements(results: Sweep, metric: str, mode: str) -> list[Step]:
             if value is not None and math.isfinite(value):
                 time = min(max(float(at), first), last) if isinstance(at, int | float) else first
                 found.append((time, trial.index, value))
+    begun = sorted(trial.moves[0][0] for trial in results.record.trials.values() if trial.moves)
     steps: list[Step] = []
     for time, index, value in sorted(found):
         if not steps or is_better(value, steps[-1].value, mode):
-            steps.append(Step(value, index, *spent.at(time)))
+            steps.append(Step(value, index, *spent.at(time), bisect_left(begun, time)))
     return steps
