@@ -151,7 +151,7 @@ def parse(chunk: bytes) -> dict[str, Any] | None:
     body = head + b"}"
     if not found or tail != b'%08x"}' % zlib.crc32(body):
         return None
-    line: dict[str, Any] = json.loads(body)
+    line: dict[str, Any] = json.loads(body.decode("utf-8"))  # else it would look for the encoding of each line
     return line
 
 

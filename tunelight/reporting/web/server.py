@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tunelight import stores
 from tunelight.errors import ReportError, SettingsError, StorageError
@@ -27,6 +27,9 @@ from tunelight.reporting.web.drawing import module_command
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from tunelight.reporting.web.app import Page
+    from tunelight.reporting.web.watch import SweepList
 
 PORT: Final = 8642
 """Where the page is unless another port is given, or another program has this one."""
@@ -155,19 +158,29 @@ async def _run(
     servers.append(uvicorn.Server(config))
     told = _tell(working, own)
     say(own)
-    watching = None if lasting else asyncio.create_task(_leave_when_idle(servers[0], page, sweeps, working))
+    beside = [asyncio.create_task(_read_ahead(sweeps))]
+    if not lasting:
+        beside.append(asyncio.create_task(_leave_when_idle(servers[0], page, sweeps, working)))
     try:
         with contextlib.suppress(KeyboardInterrupt):
             await servers[0].serve(sockets=[listener])
     finally:
-        if watching is not None:
-            watching.cancel()
+        for task in beside:
+            task.cancel()
         page.close()
         if told:
             _untell(working, own)
 
 
-async def _leave_when_idle(server: uvicorn.Server, page: Any, sweeps: Any, working: Path) -> None:
+async def _read_ahead(sweeps: SweepList) -> None:
+    """Read the sweeps once, the last written first, while their reader opens a browser."""
+    left = 1
+    while left:
+        _, left = await asyncio.to_thread(sweeps.summaries)
+        await asyncio.sleep(0)
+
+
+async def _leave_when_idle(server: uvicorn.Server, page: Page, sweeps: SweepList, working: Path) -> None:
     """End the server once no sweep runs, and no page has been open for a while."""
     used = time.monotonic()
     while not server.should_exit:

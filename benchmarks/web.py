@@ -1,0 +1,264 @@
+"""How soon the live page shows a sweep and its reports, and what its server takes.
+
+A sweep of 1,000 trials of 81 reports is recorded as Tune's callbacks would. `tunelight serve` then shows it in headless
+Chromium, the page is opened several times, and further trials make 20 reports a second, each of which is looked for in
+the page. At last a real sweep runs with a page that listens and without, by turns. The exit status is 1 where a limit
+is passed: first paint 1 s, interactive (all rows there, and a filter answered) 2 s, an update 1 s, server 150 MB and
+2 % of a core, and 0.99 of the sweep's speed.
+
+    python benchmarks/web.py            # about 4 minutes on 2 cores; needs Chromium (scripts/chromium.sh)
+    python benchmarks/web.py --short    # 60 trials of 9 reports, no real sweep: does it still run? Judges no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+from figures import table
+from reporting import AT_ONCE, RATE, Driver
+
+from tunelight.record import RecordFollower, locked
+
+ROOT = Path(__file__).parents[1]
+LIMITS = {"first paint": 1.0, "interactive": 2.0, "update": 1.0, "memory": 150.0, "processor": 0.02, "speed": 0.99}
+# What the page does with a report is seen from inside: when a row first shows it.
+LOOK = """
+    window.seen = {};
+    const begun = setInterval(() => {
+        const count = document.getElementById("count");
+        if (!count || !count.textContent.startsWith(WANTED)) return;
+        clearInterval(begun);
+        const filter = document.getElementById("filter");
+        filter.value = "trial = 7";
+        filter.dispatchEvent(new Event("input"));
+        const answered = () => {
+            if (document.querySelectorAll("#list tbody tr").length !== 1) return requestAnimationFrame(answered);
+            window.interactive = performance.now();
+            filter.value = "";
+            filter.dispatchEvent(new Event("input"));
+        };
+        requestAnimationFrame(answered);
+        new MutationObserver((changes) => {
+            for (const { target } of changes) {
+                const cells = target.tagName === "TR" ? target.cells : [];
+                if (cells.length < 5) continue;
+                const key = cells[0].textContent + "/" + cells[4].textContent;
+                if (!(key in window.seen)) window.seen[key] = Date.now() / 1000;
+            }
+        }).observe(document.querySelector("#list tbody"), { childList: true, subtree: true });
+    }, 5);
+"""
+SWEEP = """
+import sys, time
+import tunelight as tl
+def train(config):
+    for number in range(60):
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        tl.report({"loss": config["lr"] + number})
+tl.run(
+    {"lr": tl.uniform(0, 1)}, train=train, metric="loss", num_samples=6, scheduler="fifo", workers=1, max_concurrent=1,
+    storage=sys.argv[1], name="real", progress=False, web="web" in sys.argv[2:], seed=1,
+)
+"""
+
+
+class LiveDriver(Driver):
+    """A driver whose first trials are over, and whose next ones report at the wall's time."""
+
+    def __init__(self, folder: Path, trials: int, reports: int) -> None:
+        super().__init__(folder, trials, reports)
+        self.callbacks = {"record": self.callbacks["record"]}  # a live table would take what is printed here
+
+    def history(self, reports: int) -> None:
+        """Record that all trials but the last few have ended."""
+        wanted, self._wanted = self._wanted, self._wanted - AT_ONCE
+        self.now = time.time() - wanted * reports / RATE
+        tell, self._tell = (
+            self._tell,
+            lambda name, **about: None if name == "on_experiment_end" else tell(name, **about),
+        )  # type: ignore[method-assign]
+        self.run()
+        self._tell, self._wanted = tell, wanted  # type: ignore[method-assign]
+
+    def live(self, seconds: float) -> dict[str, float]:
+        """Make 20 reports a second; return when each was written, by trial and epoch."""
+        written = {}
+        self.now = time.time()
+        running = [self._start() for _ in range(AT_ONCE)]
+        begin = time.monotonic()
+        for number in range(int(seconds * RATE)):
+            time.sleep(max(0.0, begin + number / RATE - time.monotonic()))
+            place = number % AT_ONCE
+            trial = running[place]
+            self.now = time.time()
+            trial.number += 1
+            self._tell("on_trial_result", trial=trial, result=self._result(trial))
+            self._tell("on_step_end")
+            written[f"{int(trial.trial_id)}/{trial.number}"] = time.time()
+            if trial.number >= self._reports:
+                trial.last_result = {"done": True}
+                self._tell("on_trial_complete", trial=trial)
+                trial.status = "TERMINATED"
+                running[place] = self._start()
+        return written
+
+
+@contextlib.contextmanager
+def serve(storage: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """Run the server; give the address that it prints and its process."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "tunelight", "serve", str(storage)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1], psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def listen(address: str, name: str, until: threading.Event) -> None:
+    """Read a sweep's stream, as a page does."""
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
+    headers = {"Authorization": f"Bearer {parts.query.removeprefix('token=')}"}
+    connection.request("GET", f"/api/sweep/{name}/events", headers=headers)
+    answer = connection.getresponse()
+    while not until.is_set():
+        with contextlib.suppress(TimeoutError):
+            if not answer.readline():
+                break
+    connection.close()
+
+
+def pages(browser: Any, address: str, trials: int, repeats: int) -> tuple[list[float], list[float], Any]:
+    """Open the page several times; return the seconds to its first paint and until it answers, and the last page."""
+    paints, answers = [], []
+    for _ in range(repeats):
+        page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
+        page.add_init_script(LOOK.replace("WANTED", f'"{trials} trials"'))
+        page.goto(address.replace("/?", "/sweep/sweep?"))
+        page.wait_for_function("window.interactive", timeout=60_000)
+        paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"
+        paints.append(page.evaluate(paint))
+        answers.append(page.evaluate("window.interactive / 1000"))
+        if len(paints) < repeats:
+            page.context.close()
+    return paints, answers, page
+
+
+def watched(driver: LiveDriver, page: Any, server: psutil.Process, seconds: float) -> tuple[list[float], float, float]:
+    """Let reports come; return how long each took to the page, the server's share of a core, and its memory in MB."""
+    for _ in range(2):
+        page.click("#list th button:text-is('trial')")  # the latest first
+    page.wait_for_timeout(500)
+    before, begin = server.cpu_times(), time.monotonic()
+    written: dict[str, float] = {}
+    thread = threading.Thread(target=lambda: written.update(driver.live(seconds)))
+    thread.start()
+    memory = 0.0
+    while thread.is_alive():
+        page.wait_for_timeout(250)
+        memory = max(memory, server.memory_info().rss / 1e6)
+    page.wait_for_timeout(1500)
+    after, took = server.cpu_times(), time.monotonic() - begin
+    seen = page.evaluate("window.seen")
+    # Of reports that came between two looks of the page only the last is shown.
+    waits = [seen[key] - at for key, at in written.items() if key in seen]
+    assert len(waits) > len(written) / 4, f"{len(waits)} of {len(written)} reports were shown"
+    return waits, (after.user + after.system - before.user - before.system) / took, memory
+
+
+def real(storage: Path, *, web: bool) -> float:
+    """Run a real sweep, with a page that listens or without; return the seconds between its first and last report."""
+    folder, until = storage / "real", threading.Event()
+    words = [sys.executable, "-c", SWEEP, str(storage), *(["web"] if web else [])]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    reader = None
+    for line in process.stderr:
+        if line.startswith("Live page: "):
+            address = line.split()[-1].replace("/sweep/real?", "/?")
+            reader = threading.Thread(target=listen, args=(address, "real", until))
+            reader.start()
+    process.wait()
+    until.set()
+    if reader is not None:
+        reader.join()
+    follower = RecordFollower(folder)
+    times = [line["time"] for line in follower.look() if line["kind"] == "report"]
+    return float(times[-1] - times[0])
+
+
+def main() -> int:
+    """Measure, print, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="60 trials of 9 reports, no real sweep; judges no time")
+    short = parser.parse_args().short
+    trials, reports, repeats, seconds = (60, 9, 1, 3.0) if short else (1000, 81, 5, 30.0)
+    found = subprocess.run([str(ROOT / "scripts" / "chromium.sh")], capture_output=True, text=True, check=False)
+    if found.returncode:
+        print(found.stderr)
+        return 0 if short else 1
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        storage = Path(scratch, "runs")
+        (storage / "sweep").mkdir(parents=True)
+        driver = LiveDriver(storage / "sweep", trials, reports)
+        stack.enter_context(locked(storage / "sweep"))
+        driver.history(reports)
+        api = stack.enter_context(sync_playwright())
+        browser = api.chromium.launch(executable_path=found.stdout.strip(), args=["--no-sandbox"])
+        with serve(storage) as (address, server):
+            paints, answers, page = pages(browser, address, trials - AT_ONCE, repeats)
+            waits, share, memory = watched(driver, page, server, seconds)
+        browser.close()
+        speeds = []
+        for number in range(0 if short else 3):
+            plain, seen = (real(Path(scratch, f"{number}{word}"), web=word == "web") for word in ("plain", "web"))
+            speeds.append(plain / seen)
+    measured = {
+        "first paint": (max(paints), f"{statistics.median(paints):.2f} s, at most {max(paints):.2f} s"),
+        "interactive": (max(answers), f"{statistics.median(answers):.2f} s, at most {max(answers):.2f} s"),
+        "update": (max(waits), f"{statistics.median(waits):.2f} s, at most {max(waits):.2f} s of {len(waits)}"),
+        "memory": (memory, f"{memory:.0f} MB"),
+        "processor": (share, f"{share:.1%} of a core"),
+        **({"speed": (statistics.median(speeds), ", ".join(f"{one:.3f}" for one in speeds))} if speeds else {}),
+    }
+    said = {
+        "first paint": "first paint of the sweep's page",
+        "interactive": "all rows there, and a filter answered",
+        "update": f"a report in the page, at {RATE:.0f} a second",
+        "memory": "the server's memory, at most",
+        "processor": "the server's processor time meanwhile",
+        "speed": "speed of a real sweep with a page / without",
+    }
+    print(f"\nThe live page of {trials:,} trials of {reports} reports\n")
+    kept = {
+        key: value >= LIMITS[key] if key == "speed" else value <= LIMITS[key] for key, (value, _) in measured.items()
+    }
+    rows = [
+        [said[key], text, f"{LIMITS[key]:g}", "kept" if kept[key] else "PASSED"] for key, (_, text) in measured.items()
+    ]
+    print(table(["what", "median, worst", "limit", ""], rows, False))
+    return 0 if short or all(kept.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
