@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search importances reporting data nodes ready compile
+BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search importances reporting data nodes ready compile web
 # Of these CI runs no short mode: each starts its peers' own processes, or clusters, one by one, which takes minutes.
 LONG := recovery pbt data nodes
 # Those with Ray, one after another: their waits have limits, which two at a time on two cores come close to.
@@ -21,10 +21,11 @@ UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
 	@echo "make test       set up, Horovod too, then lint, some tests with the oldest and newest versions, the"
-	@echo "                benchmarks' short modes and all tests but the slow ones"
+	@echo "                benchmarks' short modes and all tests but the slow ones; in a browser where there is one"
 	@echo "make test-full  the same with whole benchmarks and the slow tests"
 	@echo "make unit       the unit tests only (no Ray)"
-	@echo "make browser    the report in headless Chromium (TUNELIGHT_BROWSER names another than the one on PATH)"
+	@echo "make browser    the report and the live page in headless Chromium: TUNELIGHT_BROWSER, one on PATH, or one that is"
+	@echo "                fetched from Debian's or Ubuntu's packages and not installed"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
@@ -61,6 +62,8 @@ demo: setup
 
 # The tests come last, so that pytest's closing line is the last thing that a green run prints.
 test: setup horovod lint matrix-short bench-short
+	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser; else \
+		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi
 	$(UNIT) -m "not slow"
 	$(UNIT) -m "both and not slow" --lightning lightning
 	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
@@ -75,9 +78,9 @@ test-full: setup horovod lint bench
 unit: setup
 	$(UNIT)
 
-# Needs Chromium, and is no part of `test`, where nothing may be skipped.
+# `test` runs it where a Chromium can be had, and says so where not.
 browser: setup
-	$(BIN)/python -m pytest -m browser tests/browser
+	TUNELIGHT_BROWSER="$$(scripts/chromium.sh)" $(BIN)/python -m pytest -n 2 --dist loadfile -m browser tests/browser
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,9 +1,11 @@
 """Draw the documentation's pictures of a sweep.
 
     python scripts/pictures.py tunelight_runs/digits --share 0.8
+    python scripts/pictures.py --page 'http://127.0.0.1:8642/sweep/digits?token=...'
 
 ``docs/images/live.svg`` is the live table at a moment of that sweep, drawn from its record. ``docs/images/report.png``
-is the beginning of its report; it needs playwright, and a browser in ``TUNELIGHT_BROWSER``.
+is the beginning of its report; it needs playwright, and a browser in ``TUNELIGHT_BROWSER``. ``docs/images/live-page.png``
+is the live page's, where ``--page`` gives its address: start the sweep with ``--web`` for it.
 """
 
 from __future__ import annotations
@@ -52,11 +54,30 @@ def first_screen(folder: Path, browser: str) -> None:
         page.screenshot(path=IMAGES / "report.png")
 
 
+def live_page(address: str, browser: str) -> None:
+    """Draw the first screens of a sweep's live page."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page(
+            viewport={"width": 1100, "height": 1150}
+        )
+        page.goto(address)
+        page.wait_for_selector("#list tbody tr:nth-child(4)")
+        page.wait_for_timeout(1000)
+        page.screenshot(path=IMAGES / "live-page.png")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--share", type=float, default=0.8)
+    parser.add_argument("--page", metavar="ADDRESS", help="of a sweep's live page, as it is printed")
     given = parser.parse_args()
-    live(given.folder, given.share)
-    if browser := os.environ.get("TUNELIGHT_BROWSER"):
+    browser = os.environ.get("TUNELIGHT_BROWSER")
+    if given.folder is not None:
+        live(given.folder, given.share)
+    if given.folder is not None and browser:
         first_screen(given.folder, browser)
+    if given.page and browser:
+        live_page(given.page, browser)

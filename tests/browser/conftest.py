@@ -21,7 +21,7 @@ def chromium() -> Iterator[Any]:
     with api.sync_playwright() as playwright:
         path = found or playwright.chromium.executable_path
         if not Path(path).exists():
-            pytest.skip("no Chromium: apt install chromium, `playwright install chromium`, or set TUNELIGHT_BROWSER")
+            pytest.skip("no Chromium: `make browser` fetches one, or set TUNELIGHT_BROWSER")
         # Without a sandbox, for a container's root cannot have one; WebGL is drawn by the processor.
         args = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
         browser = playwright.chromium.launch(executable_path=path, args=args)

@@ -21,8 +21,8 @@ from tunelight.errors import GangError, StorageError
 
 COMMANDS = [
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "mv", "best", "export",
-    "reproduce", "plot", "report", "dashboard", "simulate", "plan", "doctor", "stop", "pause", "enqueue",
-    "set", "up", "down", "completion",
+    "reproduce", "plot", "report", "dashboard", "serve", "simulate", "plan", "doctor", "stop", "pause",
+    "enqueue", "set", "up", "down", "completion",
 ]  # fmt: skip
 SPACE = """\
 space:

@@ -76,6 +76,7 @@
     let behind = 0;
     const open = (index) => { window.location.href = window.location.pathname + "/trial/" + index; };
     const table = new LiveTable($("#list"), "trial", open);
+    table.sorted = { name: "trial", up: true };
     const time = (row) => row.seconds + (row.since ? Math.max(0, Date.now() / 1000 - behind - row.since) : 0);
     steer(() => null);
 
@@ -90,8 +91,8 @@
         { name: head.unit + "s", value: (row) => row.at },
         { name: "time", value: (row) => Math.round(time(row)), show: (row) => elapsed(time(row)) },
         { name: "workers", value: (row) => row.workers },
-        { name: "why", value: (row) => row.why },
         ...[...keys.keys()].map((name) => ({ name, value: (row) => row.config[name] })),
+        { name: "why", value: (row) => row.why },
       ];
     }
 
