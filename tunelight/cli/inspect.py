@@ -79,6 +79,8 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
     for name in ("trial", "state", "value", "seconds", "seed", "checkpoint"):
         typer.echo(f"{name:<11} {about[name] if about[name] is not None else '-'}")
     typer.echo(f"{'config':<11} {words(trial.config)}")
+    if trial.used:
+        typer.echo(f"{'used':<11} {', '.join(f'{name} {value}' for name, value in trial.used.items())}")
     if trial.tags:
         typer.echo(f"{'tags':<11} {', '.join(trial.tags)}")
     for note in trial.notes:
