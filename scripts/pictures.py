@@ -4,8 +4,8 @@
     python scripts/pictures.py --page 'http://127.0.0.1:8642/sweep/digits?token=...'
 
 ``docs/images/live.svg`` is the live table at a moment of that sweep, drawn from its record. ``docs/images/report.png``
-is the beginning of its report; it needs playwright, and a browser in ``TUNELIGHT_BROWSER``. ``docs/images/live-page.png``
-is the live page's, where ``--page`` gives its address: start the sweep with ``--web`` for it.
+is the beginning of its report; it needs playwright, and a browser in ``TUNELIGHT_BROWSER``. With
+``--page`` and the address that a sweep with ``--web`` prints, ``docs/images/live-page.png`` is its live page.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import GangError, TrialStopped
 from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
+from tunelight.gang.usage import Meter, UsageLog
+from tunelight.machine.usage import Sampler
 from tunelight.messages import Decision, Ended, Event, Place, Save, Saved, Stop, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox, numbered
@@ -57,6 +59,7 @@ class FakeGang:
         self.wanted: int | None = None
         """How many seats were asked for last."""
         self.unfit: str | None = None
+        self.usage = UsageLog()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._buffer: list[Event] = []
         self._mailbox = Mailbox(1)
@@ -109,6 +112,8 @@ class FakeGang:
         self._buffer = []
         self._events = queue.SimpleQueue()
         self._mailbox = Mailbox(task.until)
+        self.usage.begin(task.trial_id)
+        self._meter = Meter(Sampler())
         task = replace(task, serial=self.trials)
         session = sessions.Session(
             task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), self._events.put, self._mailbox
@@ -153,6 +158,7 @@ class FakeGang:
         except queue.Empty:
             return None
         self._ended = isinstance(event, Ended)
+        self.usage.hear(0, self._meter.read(told=True))
         return event
 
     def save(self) -> Saved:

@@ -18,6 +18,7 @@ ROOT = PACKAGE.parent
 
 BROUGHT_BY_USERS = {
     "IPython": "only a notebook has it, and brings its own",
+    "pynvml": "Ray holds a copy",
     "transformers": "only training code that uses it imports what is made for it",
 }
 """Libraries that are used where they are and missed nowhere: no dependency."""

@@ -81,6 +81,8 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
         if name == "state" and trial.stop_reason is not None:
             typer.echo(f"{'reason':<11} {trial.stop_reason}")
     typer.echo(f"{'config':<11} {words(trial.config)}")
+    if trial.used:
+        typer.echo(f"{'used':<11} {', '.join(f'{name} {value}' for name, value in trial.used.items())}")
     if trial.tags:
         typer.echo(f"{'tags':<11} {', '.join(trial.tags)}")
     for note in trial.notes:

@@ -414,6 +414,17 @@ def session_folder() -> str:
     return str(node.get_session_dir_path())
 
 
+def nvml() -> Any:
+    """Return the module ``pynvml``, NVIDIA's own where it is installed, else the copy in Ray. Raises: ImportError.
+
+    ``ray._private.thirdparty.pynvml``, read in 2.60.0; a Ray without it runs sweeps all the same.
+    """
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
+        return importlib.import_module("ray._private.thirdparty.pynvml")
+
+
 def runtime_env_fields() -> frozenset[str]:
     """Return the fields of a ``runtime_env``. ``RuntimeEnv.known_fields``, undocumented, read in 2.60.0."""
     from ray.runtime_env import RuntimeEnv

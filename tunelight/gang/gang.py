@@ -23,6 +23,7 @@ from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
 from tunelight.gang.protocol import AnswerT
 from tunelight.gang.spec import GangSpec
+from tunelight.gang.usage import UsageLog
 from tunelight.gang.watch import HangWatch
 from tunelight.messages import Adopt, Decision, Ended, Event, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
@@ -59,6 +60,8 @@ class Gang:
         """How many trials have been started on this gang, restarts included."""
         self.late: list[Event] = []
         """Events that came while the last failed trial was ended."""
+        self.usage = UsageLog()
+        """What the ranks of the running trial use."""
         self._members = Membership(spec, group)
         self._polls: dict[Any, int] = {}
         self._buffer: deque[Event] = deque()
@@ -158,6 +161,7 @@ class Gang:
         self.trials += 1
         self._buffer.clear()
         self._ended = {}
+        self.usage.begin(task.trial_id)
         self._watch = HangWatch(self.spec.failures.hang_timeout_s)
         task = replace(
             task,
@@ -248,8 +252,9 @@ class Gang:
     def _take(self, rank: int, poll: Any) -> None:
         events: Sequence[Event]
         try:
-            events, sign = ray.get(poll)
+            events, sign, samples = ray.get(poll)
             self._watch.hear(rank, sign, time.monotonic())
+            self.usage.hear(rank, samples)
         except RayError as error:
             death = self._death(rank, error)
             self._members.lose(rank, f"rank {rank} died")

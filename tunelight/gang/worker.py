@@ -22,7 +22,7 @@ from ray.exceptions import RayActorError
 
 from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.compat.lightning import FABRIC, asked, flavour, switch
-from tunelight.compat.ray import session_folder
+from tunelight.compat.ray import nvml, session_folder
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.compiled import Compiled
@@ -32,10 +32,12 @@ from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
+from tunelight.gang.usage import Meter
 from tunelight.gang.watch import Sign
 from tunelight.machine.imports import collector_resting
+from tunelight.machine.usage import Sampler
 from tunelight.machine.versions import installed
-from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, WorkerError
+from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Usage, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import MadeByRankZero
@@ -93,8 +95,10 @@ class TrialBox:
     call reaches another trial.
     """
 
-    def __init__(self, serial: int) -> None:
+    def __init__(self, serial: int, meter: Meter | None = None) -> None:
         self.serial = serial
+        self.meter = meter
+        """Measures what the trial uses; None for one that has ended."""
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.mailbox = Mailbox()
         self.given: dict[str, Any] = {}
@@ -133,6 +137,7 @@ class GangWorker:
         self._rendezvous = Rendezvous()
         self._clean = CleanState()
         self._compiled = Compiled()
+        self._sampler = Sampler(_own_gpus(), nvml)
         self._trial = TrialBox(0)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -143,13 +148,12 @@ class GangWorker:
 
     def locate(self) -> Location:
         """Return where this worker runs. It answers once its imports are done."""
-        context = ray.get_runtime_context()
         return Location(
-            node_id=context.get_node_id(),
+            node_id=ray.get_runtime_context().get_node_id(),
             address=ray.util.get_node_ip_address(),
             pid=os.getpid(),
             hostname=os.uname().nodename,
-            gpus=tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])),
+            gpus=_own_gpus(),
             versions=installed(),
         )
 
@@ -197,20 +201,25 @@ class GangWorker:
     def _box(self, serial: int) -> TrialBox:
         with self._lock:
             if serial > self._trial.serial:
-                self._trial = TrialBox(serial)
+                self._trial = TrialBox(serial, Meter(self._sampler))
             return self._trial if serial == self._trial.serial else TrialBox(serial)
 
-    def poll(self, serial: int, timeout_s: float) -> tuple[list[Event], Sign]:
-        """Return the events of trial ``serial``, waiting up to ``timeout_s`` for the first, and the rank's progress."""
+    def poll(self, serial: int, timeout_s: float) -> tuple[list[Event], Sign, tuple[Usage, ...]]:
+        """Return the events of trial ``serial``, the rank's progress, and what it uses, if a sample of that was due.
+
+        It waits for the first event, for up to ``timeout_s`` seconds or until a sample is due.
+        """
         box = self._box(serial)
         events: list[Event] = []
         with contextlib.suppress(queue.Empty):
-            events.append(box.events.get(timeout=timeout_s))
+            events.append(box.events.get(timeout=min(timeout_s, box.meter.left_s if box.meter else timeout_s)))
             while True:
                 events.append(box.events.get_nowait())
+        usage = () if box.meter is None else box.meter.read(told=bool(events))
         session, thread = self._session, self._thread
         waits = thread is not None and _waits_for_peers(sys._current_frames().get(thread.ident or 0))
-        return events, Sign(0, waits) if session is None else Sign(session.progress.done, waits, session.progress.begun)
+        sign = Sign(0, waits) if session is None else Sign(session.progress.done, waits, session.progress.begun)
+        return events, sign, usage
 
     def answer(self, serial: int, decision: Decision) -> None:
         """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt, every rank."""
@@ -331,6 +340,11 @@ class GangWorker:
     @property
     def _rank(self) -> int:
         return -1 if self._place is None else self._place.rank
+
+
+def _own_gpus() -> tuple[str, ...]:
+    """Return the GPUs that Ray gave this worker: numbers in PCI order, or UUIDs."""
+    return tuple(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
 
 
 def _trial_environment(task: Task) -> dict[str, str]:

@@ -13,6 +13,7 @@ import math
 import os
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -93,6 +94,8 @@ class Record:
         self.path = Path(folder, RECORD_FILE)
         self.failed: OSError | None = None
         """The first write error, if there was one."""
+        self.sizes: Counter[str] = Counter()
+        """The bytes of its lines, by kind."""
         self._clock = clock
         self._synced = -math.inf
         self._lines = Lines(self.path, self.complain)
@@ -105,9 +108,10 @@ class Record:
         """
         record = cls(folder, clock)
         try:
-            whole = _scan(record.path)[1] if record.path.exists() else 0
+            if record.path.exists():
+                record.sizes = _scan(record.path)[1]
             with record.path.open("ab") as stream:
-                stream.truncate(whole)
+                stream.truncate(record.sizes.total())
         except StorageError:
             raise
         except OSError as error:
@@ -118,7 +122,9 @@ class Record:
         """Append one line; return it as a reader gets it."""
         now = self._clock()
         body = encode({"kind": kind, "time": now, **fields})
-        self._lines.write(f'{body[:-1]},"crc":"{zlib.crc32(body.encode("ascii")):08x}"}}')
+        text = f'{body[:-1]},"crc":"{zlib.crc32(body.encode("ascii")):08x}"}}'
+        self._lines.write(text)
+        self.sizes[kind] += len(text) + 1
         if kind == "end" or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._lines.sync()
             self._synced = now
@@ -155,14 +161,14 @@ def parse(chunk: bytes) -> dict[str, Any] | None:
     return line
 
 
-def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the lines of a record and their size in bytes, without an incomplete last line.
+def _scan(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
+    """Return the lines of a record and their size in bytes by kind, without an incomplete last line.
 
     Raises: StorageError naming the first corrupt line that is not the last; OSError.
     """
     chunks = path.read_bytes().split(b"\n")
     lines: list[dict[str, Any]] = []
-    size = 0
+    sizes: Counter[str] = Counter()
     for number, chunk in enumerate(chunks[:-1], start=1):
         line = parse(chunk)
         if line is None:
@@ -174,8 +180,8 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
             )
         check_format(line, path)
         lines.append(line)
-        size += len(chunk) + 1
-    return lines, size
+        sizes[line["kind"]] += len(chunk) + 1
+    return lines, sizes
 
 
 def check_format(line: Mapping[str, Any], path: Path) -> None:

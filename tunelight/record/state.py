@@ -14,6 +14,7 @@ from tunelight.stores.masking import masked, masked_error, masked_run
 GAVE_UP: Final = "gave up"
 """How a sweep ended whose first trials all failed with the same error."""
 _MOST_EVENTS: Final = 50
+_QUANTITIES: Final = ("cpu", "memory", "gpu", "gpu_memory")
 
 
 @dataclass
@@ -54,6 +55,12 @@ class TrialState:
     """How long it had trained at its last report; in a record that does not say so, how long it had been RUNNING."""
     compiled: int = 0
     """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
+    usage: list[dict[str, float | None]] = field(default_factory=list)
+    """What each rank used at the last sample that is recorded: ``cpu`` (CPUs), ``memory`` (MB), and where they are
+    known ``gpu`` (the part of the time) and ``gpu_memory`` (MB)."""
+    peak: dict[str, float] = field(default_factory=dict)
+    """The most that a rank has used, by the same names; once the trial has ended also ``mean_gpu``, of all ranks, and
+    of how many ``samples`` that is the mean. Empty where nothing is recorded."""
     moves: list[tuple[float, str]] = field(default_factory=list)
     """(time, state) of each change of its state."""
     gangs: list[dict[str, Any]] = field(default_factory=list)
@@ -260,6 +267,19 @@ def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:
     state.trials[line["trial"]].gangs.append(known)
 
 
+def _apply_usage(state: SweepState, line: Mapping[str, Any]) -> None:
+    trial = state.trials[line["trial"]]
+    found = {name: line[name] for name in _QUANTITIES if name in line}
+    for name, values in found.items():
+        trial.peak[name] = max([trial.peak.get(name, 0), *(value for value in values if value is not None)])
+    if not line.get("peak"):
+        trial.usage = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+    elif "mean_gpu" in line:  # it may have ended before, and gone on in a later run of the sweep
+        before, samples = trial.peak.get("samples", 0), line["samples"]
+        spent = trial.peak.get("mean_gpu", 0.0) * before + line["mean_gpu"] * samples
+        trial.peak |= {"mean_gpu": spent / (before + samples), "samples": before + samples}
+
+
 def _apply_training(state: SweepState, line: Mapping[str, Any]) -> None:
     state.trials[line["trial"]].training = True
 
@@ -295,6 +315,7 @@ _CHANGES: Final[dict[str, Callable[[SweepState, Mapping[str, Any]], None]]] = {
     "config": _apply_config,
     "gang": _apply_gang,
     "training": _apply_training,
+    "usage": _apply_usage,
     "note": _apply_note,
     "command": _apply_command,
     "end": _apply_end,

@@ -262,7 +262,8 @@ class SweepResults:
         their ``best_`` is the value in the same report, the best by the first metric. ``epochs`` is how many epochs it
         had trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
         column ``config.lr``, and nested ones are joined by dots. If any trial has tags, the column ``tags`` holds them,
-        joined by commas.
+        joined by commas. Where the record says what workers used, it is in ``peak.memory`` and others, the keys of
+        :attr:`TrialResult.peak`.
         """
         import pandas as pd  # half a second that only this needs
 
@@ -280,7 +281,8 @@ class SweepResults:
         row["seconds"] = trial.seconds
         if self._notes.tagged:
             row["tags"] = ", ".join(trial.tags)
-        return row | {key: value for key, value in flatten(trial.config, "config.").items() if value != {}}
+        config = {key: value for key, value in flatten(trial.config, "config.").items() if value != {}}
+        return row | config | {f"peak.{name}": value for name, value in trial.peak.items()}
 
     def export_best(
         self,

@@ -18,6 +18,7 @@ from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionErro
 from tunelight.record import Note, Notes, TrialState
 from tunelight.results.export import copy_checkpoint, export, format_of, refused
 from tunelight.results.html import short, trial_html
+from tunelight.results.words import used
 from tunelight.settings import load_object, paired
 
 _PREFIX: Final = "model."
@@ -41,6 +42,9 @@ class TrialResult:
         value: the sweep's metric in the best report (float or None).
         seconds: how long it ran (pauses left out).
         compiled: how many graphs torch.compile had made for it at its last report, since it last began or resumed.
+        peak: the most that one of its workers used, where that is recorded, else {}: ``cpu`` (CPUs, a mean of 5 s),
+            ``memory`` (MB), and of GPUs ``gpu`` (the part of the time that they were busy, 0 to 1), ``gpu_memory`` (MB)
+            and ``mean_gpu`` (the mean of ``gpu`` over all samples and workers). A worker's loader processes count too.
         path: its folder.
         runs: what the sweep was run with while it trained, for each run of the driver: ``command`` (secrets masked),
             ``cwd``, ``file``, ``git`` (``commit``, ``dirty``; None outside of a repository), ``versions``.
@@ -68,6 +72,7 @@ class TrialResult:
         self.value = state.value
         self.seconds = state.elapsed(now)
         self.compiled = state.compiled
+        self.peak = {name: value for name, value in state.peak.items() if name != "samples"}
         self.path = folder / state.folder
         self.runs = [dict(run) for run in runs]
         self._settings = settings
@@ -105,6 +110,11 @@ class TrialResult:
         that gives no reasons, as Ray's, and in a record of an earlier version.
         """
         return self._why
+
+    @property
+    def used(self) -> dict[str, str]:
+        """What its workers used, in words: "peak memory of a worker" -> "1.2 GB". Empty where it is not recorded."""
+        return used(self.peak, self._settings.get("cpus_per_worker"))
 
     @property
     def notes(self) -> list[Note]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 trial``, ``2 trials``."""
@@ -12,3 +14,22 @@ def ordinal(number: int) -> str:
     """Return a number as in a row: ``2nd``, ``11th``."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def used(peak: Mapping[str, float], cpus: float | None = None) -> dict[str, str]:
+    """Return in words what the workers of a trial used at most; ``cpus``: how many each of them had."""
+    found = {}
+    if "memory" in peak:
+        found["peak memory of a worker"] = megabytes(peak["memory"])
+    if "cpu" in peak:
+        found["CPUs used"] = f"{peak['cpu']:.1f}" + (f" of {cpus:g}" if cpus else "")
+    if "gpu_memory" in peak:
+        found["peak memory of its GPUs"] = megabytes(peak["gpu_memory"])
+    if "mean_gpu" in peak:
+        found["GPU time used"] = f"{peak['mean_gpu']:.2f}"
+    return found
+
+
+def megabytes(count: float) -> str:
+    """Return a number of megabytes with its unit: ``612 MB``, ``1.2 GB``."""
+    return f"{count:.0f} MB" if count < 950 else f"{count / 1000:.1f} GB"

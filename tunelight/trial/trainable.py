@@ -306,6 +306,7 @@ class GangTrainable(Trainable):
             "number": trial.number,
             "seconds": trial.seconds,
             "compiled": trial.compiled,
+            "usage": self._gang.usage.news() if self._gang is not None else None,
             "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
             "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say

@@ -18,6 +18,7 @@ from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
 from tunelight.errors import GangError, StorageError
+from tunelight.record import Record
 
 COMMANDS = [
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "mv", "best", "export",
@@ -201,6 +202,16 @@ def test_show_says_why_a_trial_was_stopped(runs):
     trials = json.loads(call("show", "digits", "--json").stdout)["trials"]
     assert [trial["stop_reason"] for trial in trials] == [None, why, None]
     assert "reason  " not in call("show", "digits", "0").output
+
+
+def test_show_says_what_the_workers_of_a_trial_used(runs):
+    assert "used" not in call("show", "digits", "0").output
+    record = Record.open(runs)
+    record.append("usage", trial="00000", peak=True, cpu=[1.84, 0.5], memory=[612, 1240])
+    record.close()
+    assert "used        peak memory of a worker 1.2 GB, CPUs used 1.8\n" in call("show", "digits", "0").output
+    about = json.loads(call("show", "digits", "0", "--json").stdout)
+    assert about["peak"] == {"cpu": 1.84, "memory": 1240}
 
 
 def test_an_unknown_trial_is_an_error_that_lists_those_that_there_are(runs):

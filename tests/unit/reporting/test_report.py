@@ -158,9 +158,12 @@ def told(path: Path) -> SweepResults:
     one = sweep.add(lr=0.1, long="y" * 300)
     sweep.start(one)
     gang = {"gang": "g", "nodes": ["a#1", "a#1", "b#2", "a#1"], "warm": False, "began": 1001.0, "ready": 1003.5}
+    usage = {"cpu": 1.84, "memory": 1_240_000_000, "gpu": None, "gpu_memory": None}
+    used = ({"rank": 0, "samples": 9, "last": usage, "peak": usage, "gpu": None},)
     for number in range(1, 4):
         sweep.clock.now += 1
-        sweep.report(one, number, 10.0**-number, epoch=None, own={"gang": gang if number == 1 else None})
+        own = {"gang": gang, "usage": used} if number == 1 else {}
+        sweep.report(one, number, 10.0**-number, epoch=None, own=own)
     sweep.callback.note("went on from report 1", one.trial_id)
     (path / "trial_00000").mkdir(exist_ok=True)
     lines = [f"[0] line {number} <u>" for number in range(50)]
@@ -183,6 +186,7 @@ def test_a_trial_s_section_has_curve_configuration_placement_log_error_and_notes
     assert "y" * 300 in shown
     assert "a#1: ranks 0-1, 3; b#2: rank 2" in shown
     assert "cold, 2.5 s" in shown
+    assert re.search(r"peak memory of a worker\s*1.2 GB\s*CPUs used\s*1.8", shown)
     assert [f"[0] line {number} <u>" in shown for number in (19, 20, 49)] == [False, True, True]
     assert "no <i>luck</i>" in shown
     assert "went on from report 1" in shown

@@ -6,6 +6,8 @@
   const base = told.sweep === undefined ? "" : "/api/sweep/" + encodeURIComponent(told.sweep);
   const live = new Set(["RUNNING", "STARTING", "PAUSED"]);
   const MOST_LOG = 512 * 1024;
+  // What a worker used at most, and its GPUs on average.
+  const USED = [["cpu", "CPUs used"], ["memory", "memory MB"], ["mean_gpu", "GPU time"], ["gpu_memory", "GPU memory MB"]];
   let plotly = null;
   if (kind === "sweep") sweep();
   if (kind === "trial") trial();
@@ -72,6 +74,7 @@
     const trials = new Map();
     const curves = new Map();
     const keys = new Map();
+    const used = new Set();
     let head = {};
     let behind = 0;
     const open = (index) => { window.location.href = window.location.pathname + "/trial/" + index; };
@@ -91,6 +94,7 @@
         { name: head.unit + "s", value: (row) => row.at },
         { name: "time", value: (row) => Math.round(time(row)), show: (row) => elapsed(time(row)) },
         { name: "workers", value: (row) => row.workers },
+        ...USED.filter(([key]) => used.has(key)).map(([key, name]) => ({ name, value: (row) => row.peak[key] })),
         ...[...keys.keys()].map((name) => ({ name, value: (row) => row.config[name] })),
         { name: "why", value: (row) => row.why },
       ];
@@ -234,6 +238,7 @@
       for (const row of message.rows || []) {
         trials.set(row.i, row);
         for (const key of Object.keys(row.config)) keys.set(key, true);
+        for (const key of Object.keys(row.peak)) used.add(key);
       }
       table.shape(columns());
       for (const row of message.rows || []) table.set(String(row.i), row);

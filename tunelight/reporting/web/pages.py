@@ -112,6 +112,15 @@ def _curves(results: SweepResults) -> Iterator[str]:
         yield f"<p>Without a curve here: {safe(left[:400])}. All are in {METRICS_FILE}.</p>"
 
 
+def _usage(own: TrialState) -> Iterator[str]:
+    """Yield what its workers used when that was last recorded."""
+    if own.usage:
+        keys = {"cpu": "CPUs", "memory": "memory MB", "gpu": "GPU time", "gpu_memory": "GPU memory MB"}
+        shown = {key: name for key, name in keys.items() if any(one.get(key) is not None for one in own.usage)}
+        rows = [[td(rank), *(td(one.get(key)) for key in shown)] for rank, one in enumerate(own.usage)]
+        yield f"<h4>What its workers used last</h4>{table(['rank', *shown.values()], rows)}"
+
+
 def _files(watch: SweepWatch, own: TrialState) -> Iterator[str]:
     """Yield its checkpoints, and the commands that show, reproduce and export it."""
     if own.checkpoints:

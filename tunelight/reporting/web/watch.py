@@ -252,6 +252,7 @@ class SweepWatch:
             "since": trial.since,
             "workers": trial.workers,
             "why": trial.why,
+            "peak": {name: plain(value) for name, value in trial.peak.items()},
             "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
             "left": max(0, len(config) - _MOST_KEYS),
         }
