@@ -88,12 +88,12 @@ class LiveDriver(Driver):
         """Record that all trials but the last few have ended."""
         wanted, self._wanted = self._wanted, self._wanted - AT_ONCE
         self.now = time.time() - wanted * reports / RATE
-        tell, self._tell = (
-            self._tell,
-            lambda name, **about: None if name == "on_experiment_end" else tell(name, **about),
-        )  # type: ignore[method-assign]
         self.run()
-        self._tell, self._wanted = tell, wanted  # type: ignore[method-assign]
+        self._wanted = wanted
+
+    def _tell(self, name: str, **about: Any) -> None:
+        if name != "on_experiment_end":  # for it goes on
+            super()._tell(name, **about)
 
     def live(self, seconds: float) -> dict[str, float]:
         """Make 20 reports a second; return when each was written, by trial and epoch."""

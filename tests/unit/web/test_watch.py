@@ -6,14 +6,16 @@ import json
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
-from tunelight.record import list_sweeps, read_record, read_trial
+from tunelight.record import list_sweeps, mirrored, read_record, read_trial
 from tunelight.record.follow import RecordFollower
 from tunelight.reporting.web import watch as web
+from tunelight.reporting.web.log import log_part
 from tunelight.reporting.web.watch import Curve, SweepList, SweepWatch, plain
 
 
@@ -166,6 +168,17 @@ def test_values_are_cut_and_no_row_holds_what_json_cannot(tmp_path: Path) -> Non
     assert plain(0.5) == 0.5
 
 
+def test_a_row_says_why_a_trial_was_stopped_and_what_its_workers_used(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(lr=0.1)
+    sweep.step()
+    sweep.start(trial)
+    sweep.callback.record.append("usage", trial="00000", peak=True, cpu=[1.5, 0.5], memory=[612, 1240])
+    sweep.callback.record.append("state", trial="00000", state="PAUSED", why="place 2 of 2 at rung 1")
+    (row,) = watched(tmp_path).rows(0)
+    assert (row["state"], row["why"], row["peak"]) == ("PAUSED", "place 2 of 2 at rung 1", {"cpu": 1.5, "memory": 1240})
+
+
 def test_the_list_has_all_sweeps_reads_those_that_changed_and_names_what_cannot_be_read(tmp_path: Path) -> None:
     record(tmp_path / "good", trials=6)
     record(tmp_path / "bad", trials=3)
@@ -190,3 +203,22 @@ def test_a_name_that_is_no_sweeps_finds_nothing(tmp_path: Path, name: str) -> No
     sweeps = SweepList(lambda: list_sweeps(tmp_path), every_s=0)
     assert sweeps.watch(name) is None
     assert sweeps.watch("good") is not None
+
+
+def test_a_sweep_in_a_store_is_followed_from_another_machine(machine: Any, storage: Any) -> None:
+    folder = storage() / "digits"
+    folder.mkdir(parents=True)
+    with mirrored(folder):
+        record(folder, trials=3)
+    machine("second")
+    sweeps = SweepList(lambda: list_sweeps(storage()), every_s=0)
+    (summary,) = sweeps.summaries()[0]
+    assert (summary["name"], summary["state"], summary["trials"]) == ("digits", "finished", 3)
+    watch = sweeps.watch("digits")
+    assert watch is not None
+    assert {row["i"] for row in watch.rows(0)} == {0, 1, 2}
+    assert read_trial(watch.folder, "00001").trials["00001"].history
+    assert (
+        log_part(watch.folder, watch.state.trials["00001"], None)["note"]
+        == "Its log is in the store; nothing but the record is fetched from there."
+    )

@@ -34,8 +34,10 @@ def log_part(folder: Path, trial: TrialState, begin: int | None) -> dict[str, An
             before = file.read(begin - max(0, begin - _BEFORE))
             text = file.read(_MOST_BYTES)
     except OSError:
-        where = "the store" if stores.inside(folder) else "this machine"
-        return {"text": "", "from": 0, "to": 0, "size": 0, "note": f"It has no log on {where} yet."}
+        note = "It has no log yet."
+        if stores.inside(folder):
+            note = "Its log is in the store; nothing but the record is fetched from there."
+        return {"text": "", "from": 0, "to": 0, "size": 0, "note": note}
     whole = text if len(text) == _MOST_BYTES else text[: text.rfind(b"\n") + 1]
     shown = masked((before + whole).decode("utf-8", errors="replace"))
     kept = shown if not before else shown[len(masked(before.decode("utf-8", errors="replace"))) :]

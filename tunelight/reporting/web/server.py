@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -39,6 +40,7 @@ _LOG: Final = ".tunelight_web.log"
 _START_S: Final = 30.0
 _IDLE_S: Final = 60.0
 """How long a server that was started beside a sweep stays once no sweep runs and no page is open."""
+_LOOK_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ async def _leave_when_idle(server: uvicorn.Server, page: Page, sweeps: SweepList
     """End the server once no sweep runs, and no page has been open for a while."""
     used = time.monotonic()
     while not server.should_exit:
-        await asyncio.sleep(2)
+        await asyncio.sleep(_LOOK_S)
         sweeps.names()
         if page.streams or await asyncio.to_thread(sweeps.any_driven):
             used = time.monotonic()
@@ -215,11 +217,14 @@ def start(storage: str | os.PathLike[str]) -> str:
             start_new_session=True,
         )
     assert process.stdout is not None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_START_S)  # it goes on as nobody's child, see main()
     ready, _, _ = select.select([process.stdout], [], [], _START_S)
     said = process.stdout.readline().decode().strip() if ready else ""
     process.stdout.close()
     if not said:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         lines = (working / _LOG).read_text(errors="replace").strip().splitlines() if ready else []
         why = lines[-1][:400] if lines else f"no answer within {_START_S:.0f} s"
@@ -317,7 +322,12 @@ def _untell(working: Path, own: Serving) -> None:
 
 
 def main(storage: str, working: str) -> None:
-    """Serve beside a sweep. Run as a process of its own by :func:`start`; prints the address once it listens."""
+    """Serve beside a sweep. Run as a process of its own by :func:`start`; prints the address once it listens.
+
+    It leaves whoever started it, whom it outlives, and who need not wait for its end.
+    """
+    if os.fork():
+        os._exit(0)
     if not stores.inside(Path(working)) and not is_folder(working):
         Path(working).mkdir(parents=True, exist_ok=True)
     before = _told(Path(working))
