@@ -1,4 +1,4 @@
-"""A sweep for the live page's test: its trials report every half a second, print, and write checkpoints."""
+"""A sweep for tests that steer one from elsewhere: its trials report every half a second, and print."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if __name__ == "__main__":
         seed=1,
         storage=storage,
         name="live",
-        web=True,
+        web="--web" in more,
         progress=False,
         resume="--resume" in more,
     )

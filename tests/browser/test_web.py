@@ -76,7 +76,7 @@ def driver(storage: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], s
     log = storage.parent / f"driver{len(more)}.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.browser.live_sweep", str(storage), *more],
+            [sys.executable, "-m", "tests.browser.live_sweep", str(storage), "--web", *more],
             cwd=ROOT,
             stdout=stream,
             stderr=subprocess.STDOUT,

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.integration.stored import EPOCHS
 from tests.integration.training import Line
 from tunelight import stores
 from tunelight.cli.app import app
-from tunelight.errors import StorageError
+from tunelight.errors import CommandError, StorageError
 
 ROOT = Path(__file__).parents[2]
 URL = "s3://bucket/sweeps"
@@ -104,3 +105,41 @@ def test_a_bucket_that_is_not_there_is_told_before_ray_starts(bucket: Any, tmp_p
     monkeypatch.setattr("tunelight.sweep.run.connected", lambda *_: pytest.fail("Ray is asked first"))
     with pytest.raises(StorageError, match="s3://other/sweeps/s cannot be written"):
         tl.run({"lr": tl.uniform(0, 1)}, print, metric="loss", storage="s3://other/sweeps", name="s")
+
+
+def test_a_sweep_is_steered_through_the_store(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "first"), "PYTHONPATH": str(ROOT)}
+    said = tmp_path / "driver.txt"
+    with said.open("w") as output:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.browser.live_sweep", URL], cwd=ROOT, env=environment, text=True,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
+        begun: list[str] = []
+        end = time.monotonic() + 60
+        while "RUNNING" not in begun:
+            assert time.monotonic() < end, said.read_text()
+            assert driver.poll() is None, said.read_text()
+            time.sleep(0.2)
+            with contextlib.suppress(StorageError):
+                begun = [trial.state for trial in tl.SweepResults.load(f"{URL}/live").trials]
+        sweep = tl.attach("live", URL)
+        began = time.monotonic()
+        assert sweep.stop(0) == "stopped by command"
+        assert sweep.enqueue({"lr": 0.0123}).startswith("enqueued")
+        with pytest.raises(CommandError, match="'rl', which is not in the search space"):
+            sweep.enqueue({"rl": 1})
+        assert sweep.stop() == "the sweep is stopped by command; resume it to go on"
+        sys.stdout.write(f"four answers in {time.monotonic() - began:.1f} s\n")
+        assert driver.wait(60) == 0, said.read_text()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    results = tl.SweepResults.load(f"{URL}/live")
+    assert results.trials[0].state == "STOPPED"
+    assert results.ended == "interrupted"
+    lines = bucket.get_object(Bucket="bucket", Key="sweeps/live/commands.jsonl")["Body"].read().splitlines()
+    assert len(lines) == 4

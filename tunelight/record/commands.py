@@ -7,11 +7,10 @@ carries out what was written since it took the sweep, and writes its answer, or 
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -20,11 +19,9 @@ from tunelight import stores
 from tunelight.errors import CommandError, StorageError
 from tunelight.record.lock import Driver, driver_of
 from tunelight.record.names import COMMANDS_FILE, why
-from tunelight.record.remote import append_line, refresh_shared
+from tunelight.record.remote import append_line
 from tunelight.record.state import SweepState
 
-_STORE_S: Final = 2.0
-"""Seconds between two looks into a store."""
 _LIMIT_S: Final = 30.0
 """How long an answer may take."""
 _LOOK_S: Final = 0.1
@@ -113,24 +110,17 @@ def _alive(folder: Path) -> Driver | None:
 class CommandReader:
     """Reads the commands that were sent from ``since`` on, seconds since the epoch. Runs on: driver.
 
-    An earlier driver may have died before it answered one: that is not carried out later.
+    An earlier driver may have died before it answered one: that is not carried out later. Of a sweep in a store,
+    :func:`tunelight.record.mirrored` brings the file here.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], since: float = 0.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], since: float = 0.0) -> None:
         self._path = Path(folder, COMMANDS_FILE)
-        self._since, self._clock = since, clock
-        self._looked = -math.inf
+        self._since = since
         self._read = 0
 
     def news(self) -> list[Command]:
         """Return the commands since the last call. Lines that are no command are left out. Raises: OSError."""
-        if stores.inside(self._path):
-            if self._clock() - self._looked < _STORE_S:
-                return []
-            self._looked = self._clock()
-            refresh_shared(self._path)
         try:
             if self._path.stat().st_size <= self._read:
                 return []

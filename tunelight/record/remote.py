@@ -13,13 +13,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.record.names import (
+    COMMANDS_FILE,
     EVENTS_END,
     LOCK_FILE,
     METRICS_FILE,
@@ -33,6 +34,8 @@ from tunelight.record.names import (
 EVERY_S: Final = 5.0
 """How often changed files are uploaded; less often if that takes more than ``_SHARE`` of the time."""
 _SHARE: Final = 0.1
+_COMMANDS_S: Final = 0.75
+"""Seconds between two looks for commands in a store."""
 _FAMILIES: Final = (f"*/{METRICS_FILE}", f"*/events.out.tfevents*{EVENTS_END}")
 """The files that the driver writes into trials' folders."""
 
@@ -220,42 +223,53 @@ class StoreMirror:
         return True
 
     def _files(self) -> list[Path]:
-        others = (LOCK_FILE, NOTES_FILE)  # whoever writes them uploads them
+        others = (LOCK_FILE, NOTES_FILE, COMMANDS_FILE)  # whoever writes them uploads them
         top = (one for one in self._folder.iterdir() if not one.name.startswith(".") and one.name not in others)
         inner = (one for pattern in _FAMILIES for one in self._folder.glob(pattern))
         return [one for one in (*top, *inner) if one.is_file()]
 
 
 @contextlib.contextmanager
-def mirrored(folder: Path) -> Iterator[None]:
+def mirrored(folder: Path) -> Iterator[Callable[[], None]]:
     """Upload the driver's files while the context lasts, and the rest at its end; does nothing without a store.
+
+    Commands that others have put there are downloaded. Gives a function that uploads soon, for what somebody waits for.
 
     What could not be uploaded stays in the folder, and a sweep that is resumed on this machine starts with it.
     Raises: StorageError if the store takes nothing at the beginning.
     """
     if not stores.inside(folder):
-        yield
+        yield lambda: None
         return
-    mirror, over = StoreMirror(folder), threading.Event()
+    mirror, over, soon = StoreMirror(folder), threading.Event(), threading.Event()
     if not mirror.upload():
         raise StorageError(
             f"{stores.shown(folder)} cannot be written: {mirror.failed}. Give it what it needs, or choose another "
             "storage=."
         )
-    thread = threading.Thread(target=_follow, args=(mirror, over), name="tunelight-mirror", daemon=True)
+    thread = threading.Thread(
+        target=_follow, args=(mirror, folder / COMMANDS_FILE, over, soon), name="tunelight-mirror", daemon=True
+    )
     thread.start()
     try:
-        yield
+        yield soon.set
     finally:
         over.set()
+        soon.set()
         thread.join(60.0)
         if folder.exists() and not mirror.upload():
             _log.error("%s lacks the end of the record, which is in %s only.", stores.shown(folder), folder)
 
 
-def _follow(mirror: StoreMirror, over: threading.Event) -> None:
-    pause = 0.0
-    while not over.wait(pause):
+def _follow(mirror: StoreMirror, commands: Path, over: threading.Event, soon: threading.Event) -> None:
+    due = 0.0
+    while not over.is_set():
         began = time.monotonic()
-        mirror.upload()
-        pause = max(EVERY_S, (time.monotonic() - began) / _SHARE)
+        if soon.is_set() or began >= due:
+            soon.clear()
+            mirror.upload()
+            took = time.monotonic() - began
+            due = began + max(EVERY_S, took / _SHARE)
+        with contextlib.suppress(OSError):  # a store that does not answer now may do so at the next look
+            refresh_shared(commands)
+        soon.wait(_COMMANDS_S)

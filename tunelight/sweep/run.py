@@ -193,7 +193,7 @@ def run(
         sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
         if past is None:
             stack.enter_context(locked(sweep.folder))
-        stack.enter_context(mirrored(sweep.folder))
+        sweep = replace(sweep, upload=stack.enter_context(mirrored(sweep.folder)))
         if past is not None and not sweep.to_do:
             _settle(past, sweep)
             return SweepResults.load(sweep.folder)
@@ -230,6 +230,8 @@ class _Sweep:
     sweep_file: Mapping[str, Any]
     baselines: Sequence[Mapping[str, Any]]
     """Those not tried yet."""
+    upload: Callable[[], None] = lambda: None
+    """Brings the record to its store soon."""
 
     @property
     def total(self) -> int:
@@ -464,6 +466,7 @@ def _callbacks(
         reservation=sweep.reservation,
         sweep_file=sweep.sweep_file,
         shown=shown,
+        answered=sweep.upload,
     )
     metrics = [metric for metric, _ in settings.objectives]
     first = FailFast(settings.failures.give_up_after, metrics, total, record)

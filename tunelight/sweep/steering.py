@@ -134,6 +134,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         search, scheduler: those of the sweep. space: its search space.
         reservation: what each trial reserves. sweep_file: the sweep's settings, which a resumed sweep takes over.
         shown: the live table.
+        answered: called once commands were answered.
         clock: seconds.
     """
 
@@ -147,6 +148,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         reservation: Reservation,
         sweep_file: Mapping[str, Any],
         shown: Shows,
+        answered: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._record, self._search, self._scheduler, self._space = record, search, scheduler, space
@@ -155,6 +157,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self._commands = CommandReader(record.folder, 0.0 if driver is None else driver.since)
         scheduler.can_pause = self._can_pause
         scheduler.has_room = search.has_room
+        self._answered = answered
         self._clock, self._looked = clock, 0.0
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str]] = {
             "stop": self._stop,
@@ -191,6 +194,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
                 if total != before:
                     self._shown.expect(total)
             self._shown.news()
+        if found:
+            self._answered()
 
     def _stop(self, command: Command, trials: dict[str, Any]) -> str:
         if command.trial is None:

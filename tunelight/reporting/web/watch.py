@@ -43,7 +43,7 @@ _MOST_LIVE: Final = 64
 _MOST_RUNGS: Final = 12
 _READ_BYTES: Final = 1 << 20
 _LOOK_S: Final = 0.25
-_STORE_LOOK_S: Final = 3.0
+_STORE_LOOK_S: Final = 0.75
 _DRIVER_S: Final = 2.0
 
 
