@@ -10,7 +10,7 @@ from ray.tune import Callback
 from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.ray import TRAINING_ITERATION, trial_actor
-from tunelight.errors import SettingsError, TunelightError, unknown
+from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
 from tunelight.messages import Resize
 from tunelight.record import (
     PAUSED,
@@ -239,8 +239,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             raise SettingsError(str(error).replace("baselines[0]", "The configuration", 1)) from error
         self._search.enqueue(self._space.filled(config))
         known = [*(self._sweep_file.get("baselines") or ()), config]
-        self._keep(baselines=known, num_samples=self._search.total_samples)
-        return f"enqueued by command: {self._space.dotted(config)}"
+        kept = self._keep(baselines=known, num_samples=self._search.total_samples)
+        return f"enqueued by command: {self._space.dotted(config)}{kept}"
 
     def _set(self, command: Command, trials: dict[str, Any]) -> str:
         for name in command.arguments:
@@ -251,8 +251,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._search.extend(checked["num_samples"] * self._space.grid_size)
         if "max_concurrent" in checked:
             self._search.limit(checked["max_concurrent"])
-        self._keep(**checked)
-        return f"set by command: {', '.join(f'{name}={value}' for name, value in checked.items())}"
+        kept = self._keep(**checked)
+        return f"set by command: {', '.join(f'{name}={value}' for name, value in checked.items())}{kept}"
 
     def _resize(self, command: Command, trials: dict[str, Any]) -> str:
         least, most = self._reservation.least, max(self._reservation.workers, self._reservation.most or 0)
@@ -283,12 +283,19 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             raise SettingsError(f"Trial {command.trial} has ended already ({known.state}).")
         return trials[command.trial]
 
-    def _keep(self, **settings: Any) -> None:
-        """Write settings that have changed into the sweep's file, from which a resumed sweep takes them."""
+    def _keep(self, **settings: Any) -> str:
+        """Write settings that have changed into the sweep's file, from which a resumed sweep takes them.
+
+        Return what to add to the answer where it cannot be written: they hold for this run all the same.
+        """
         self._sweep_file.update(settings)
         if "num_samples" in settings:
             self._sweep_file["num_samples"] = self._search.total_samples // self._space.grid_size
-        write_sweep_file(self._record.folder, self._sweep_file)
+        try:
+            write_sweep_file(self._record.folder, self._sweep_file)
+        except StorageError as error:
+            return f" (but a resumed sweep will not know of it: {error})"
+        return ""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its callbacks; commands are read in this process alone

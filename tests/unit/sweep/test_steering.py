@@ -140,6 +140,16 @@ def test_limits_change_at_once_and_are_kept_for_a_resume(driver: Driver) -> None
     assert driver.search.has_room()
 
 
+def test_a_change_that_cannot_be_kept_for_a_resume_holds_and_the_answer_says_so(driver: Driver) -> None:
+    (driver.sweep.folder / "sweep.yaml").mkdir()  # as on a full disk
+    carried_out, said = driver.told("set", num_samples=9)
+    assert carried_out
+    assert said.startswith("set by command: num_samples=9 (but a resumed sweep will not know of it: ")
+    assert driver.search.total_samples == driver.sweep.state.sweep["num_samples"] == 9
+    assert driver.told("enqueue", config={"model.lr": 0.5})[0]
+    assert driver.search.total_samples == 10
+
+
 def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_ones(tmp_path: Path) -> None:
     driver = Driver(tmp_path, model="m:M", checkpoints={})
     controller = SimpleNamespace(get_trials=lambda: driver.sweep.trials)
