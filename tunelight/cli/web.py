@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import threading
+import time
 import webbrowser
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +17,19 @@ from tunelight.cli.options import STORAGE
 
 if TYPE_CHECKING:
     from tunelight.reporting.web.server import Serving
+
+_OPENED_S: Final = 60.0
+"""How long a browser may take to read the file that it is sent to."""
+
+
+def _open(address: str) -> None:
+    """Open a browser by a file, so that the token is in no list of processes; it may run in this terminal."""
+    file, name = tempfile.mkstemp(prefix="tunelight-", suffix=".html")
+    with os.fdopen(file, "w") as stream:
+        stream.write(f'<meta http-equiv="refresh" content="0; url={address}">')
+    webbrowser.open(Path(name).as_uri())
+    time.sleep(_OPENED_S)
+    Path(name).unlink(missing_ok=True)
 
 
 @command("serve runs --read-only")
@@ -39,6 +57,6 @@ def serve(
         typer.echo(f"Sweeps in {storage}: {own.address}")
         typer.echo("Ctrl-C ends it.")
         if open:
-            webbrowser.open(own.address)
+            threading.Thread(target=_open, args=(own.address,), daemon=True).start()
 
     run(storage, host=host, port=port, read_only=read_only, say=say)

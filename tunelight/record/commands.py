@@ -10,7 +10,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -71,8 +71,22 @@ class Following(Protocol):
         ...
 
 
-def ask(follower: Following, do: str, trial: str | None = None, **arguments: Any) -> str:
+def ask(
+    follower: Following,
+    do: str,
+    trial: str | None = None,
+    *,
+    over: Callable[[], bool] = lambda: False,
+    **arguments: Any,
+) -> str:
     """Send a command, wait for the driver's answer in the record, and return it.
+
+    Args:
+        follower: of the sweep's record.
+        do: what to do; see :class:`Command`.
+        trial: the id of the trial that it is for.
+        over: tells whether to wait no longer.
+        arguments: of the command.
 
     Raises: CommandError where the driver refuses, has ended, or does not answer within 30 seconds; StorageError.
     """
@@ -83,17 +97,17 @@ def ask(follower: Following, do: str, trial: str | None = None, **arguments: Any
     command = send(folder, do, trial, **arguments)
     end = time.monotonic() + _LIMIT_S
     while True:
-        over = _alive(folder) is None
+        ended = _alive(folder) is None
         time.sleep(_LOOK_S)
         follower.look()
         if command in follower.state.answers:
             break
-        if over:
+        if ended:
             raise CommandError(f"The sweep {folder.name} ended before it was told to {do}.")
-        if time.monotonic() > end:
+        if over() or time.monotonic() > end:
             raise CommandError(
-                f"The driver of {folder.name} ({driver}) has not answered within {_LIMIT_S:.0f} s. It may be busy; the "
-                "record will have its answer."
+                f"The driver of {folder.name} ({driver}) has not answered yet. It may be busy; its answer will be in "
+                "the record."
             )
     carried_out, said = follower.state.answers[command]
     if not carried_out:

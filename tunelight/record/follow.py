@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from tunelight import stores
 from tunelight.errors import StorageError
@@ -14,14 +14,19 @@ from tunelight.record.record import check_format, parse, read_lines
 from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, TrialState, apply
 
+_BEGINNING: Final = 256
+"""Bytes by which a record is known again: its first line holds when it was begun."""
+_KEPT: Final = 8
+_MOST_NOTES: Final = 100
+
 
 class RecordFollower:
     """Keeps the live view of a sweep that another process runs; reads only the new lines. Several threads may look.
 
     Args:
         folder: the sweep's.
-        brief: keep only the best and the last report of each trial in its ``history``, so that memory grows with the
-            number of trials and not with that of their reports.
+        brief: keep only the best and the last report of each trial in its ``history``, and the last few of all else
+            that comes again and again, so that memory grows with the number of trials and not with what they do.
 
     Raises: StorageError where ``folder`` is no sweep, or its record cannot be read.
     """
@@ -33,23 +38,33 @@ class RecordFollower:
         """Bytes of the record that were read."""
         self.size = 0
         """Bytes that the record had at the last look."""
+        self.whole = False
+        """Whether the last look came to its end. A last line that is not written yet does not count."""
         self._brief = brief
         self._path = self.folder / RECORD_FILE
         self._file: int | None = None
+        self._beginning = b""
         self._lock = threading.Lock()
         if not self._path.exists():
             read_lines(self.folder)  # brings it here from a store, or says what is wrong
 
     def look(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Apply the lines that were written since the last call, and return them. Raises: StorageError.
+        """Apply the lines that were written since the last call, and return them.
+
+        Raises: StorageError; of a damaged line, at the call after the one that returned those before it.
 
         Args:
             limit: bytes to read at most, and at least one line; None reads all there are.
         """
         with self._lock:
-            lines = []
+            lines: list[dict[str, Any]] = []
             for chunk in self._chunks(limit):
-                lines.append(self._take(chunk))
+                try:
+                    lines.append(self._take(chunk))
+                except StorageError:
+                    if not lines:
+                        raise
+                    break
                 self.read += len(chunk) + 1
             return lines
 
@@ -60,13 +75,16 @@ class RecordFollower:
                 refresh(self._path)
             with self._path.open("rb") as stream:
                 found = os.fstat(stream.fileno())
-                if found.st_size < self.read or self._file not in (None, found.st_ino):
+                beginning = stream.read(_BEGINNING)
+                known = self._file in (None, found.st_ino) and beginning.startswith(self._beginning)
+                if not known or found.st_size < self.read:
                     self.read, self.state = 0, SweepState()  # it was repaired, or replaced by another sweep's
-                self._file, self.size = found.st_ino, found.st_size
+                self._file, self.size, self._beginning = found.st_ino, found.st_size, beginning
                 stream.seek(self.read)
                 text = stream.read(-1 if limit is None else limit)
                 if b"\n" not in text:
                     text += stream.readline()  # a line that is longer than the limit
+                self.whole = stream.tell() >= found.st_size
         except OSError as error:
             raise StorageError(f"{self._path} cannot be read any more: {why(error)}.") from error
         return text.split(b"\n")[:-1]  # behind the last line break: not written yet
@@ -79,8 +97,8 @@ class RecordFollower:
                 raise ValueError("its checksum does not fit")
             check_format(line, self._path)
             apply(self.state, line)
-            if self._brief and line["kind"] == "report":
-                _shorten(self.state.trials[line["trial"]])
+            if self._brief:
+                self._shorten(line.get("trial"))
             return line
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StorageError(
@@ -88,9 +106,24 @@ class RecordFollower:
                 "tunelight.run(..., resume='force') repairs it."
             ) from error
 
+    def _shorten(self, trial_id: Any) -> None:
+        """Leave only what a brief view needs of what the last line has added to."""
+        del self.state.notes[:-_MOST_NOTES]
+        while len(self.state.answers) > _MOST_NOTES:
+            del self.state.answers[next(iter(self.state.answers))]
+        trial = self.state.trials.get(trial_id) if isinstance(trial_id, str) else None
+        if trial is None:
+            return
+        _shorten_history(trial)
+        several: tuple[list[Any], ...] = trial.checkpoints, trial.moves, trial.gangs, trial.changes, trial.notes
+        for entries in several:
+            if len(entries) > _KEPT:
+                del entries[:-_KEPT]
 
-def _shorten(trial: TrialState) -> None:
-    """Leave only the best and the last report in a trial's history."""
-    best, last = None if trial.best is None else trial.history[trial.best], trial.history[-1]
-    trial.history = [last] if best is None or best is last else [best, last]
-    trial.best = None if best is None else 0
+
+def _shorten_history(trial: TrialState) -> None:
+    """Leave only the best and the last report."""
+    if len(trial.history) > 1:
+        best, last = None if trial.best is None else trial.history[trial.best], trial.history[-1]
+        trial.history = [last] if best is None or best is last else [best, last]
+        trial.best = None if best is None else 0

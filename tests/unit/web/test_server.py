@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
 from tests.unit.web.serving import Served, serving
 from tunelight.reporting.web import patience
-from tunelight.reporting.web.server import _token, running
+from tunelight.reporting.web.server import _file, _token, running
 
 EVIL = "<script>alert(1)</script>"
 
@@ -48,7 +51,7 @@ def served(storage: Path) -> Iterator[Served]:
 def test_it_listens_on_this_machine_alone_and_its_token_is_for_its_user(served: Served, storage: Path) -> None:
     (listener,) = [one for one in psutil.Process(served.process.pid).net_connections() if one.status == "LISTEN"]
     assert listener.laddr.ip == "127.0.0.1"
-    assert (storage / ".tunelight_web.json").stat().st_mode & 0o777 == 0o600
+    assert _file(storage).stat().st_mode & 0o777 == 0o600
     assert running(storage).address == served.address  # type: ignore[union-attr]
 
 
@@ -89,7 +92,7 @@ class TestActions:
     BODY = json.dumps({"sweep": "digits", "do": "stop"}).encode()
 
     def cookie(self, served: Served) -> str:
-        return f"tunelight_{served.port}={served.token}"
+        return f"tunelight_{hashlib.sha256(served.token.encode()).hexdigest()[:12]}={served.token}"
 
     def test_a_page_of_another_site_cannot_act(self, served: Served) -> None:
         for origin in (
@@ -139,6 +142,9 @@ class TestActions:
             (b'{"sweep": "digits", "do": "stop", "trial": 99}', 404),
             (b'{"sweep": "../digits", "do": "stop"}', 404),
             (b'{"sweep": "digits", "do": "stop", "arguments": {"x": 1}}', 400),
+            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr"}}', 400),
+            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=[1"}}', 400),
+            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=\'1"}}', 400),
             (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "' + b"x" * 70_000 + b'"}}', 413),
         ],
     )
@@ -215,12 +221,14 @@ def test_a_long_log_comes_in_parts_and_without_passwords(served: Served) -> None
 
 
 def test_streams_tell_of_the_sweep_and_of_all_sweeps(served: Served) -> None:
-    (first,) = served.messages("/api/sweep/digits/events")
+    anew, first = served.messages("/api/sweep/digits/events", 2)
+    assert anew == {"anew": True}  # whoever comes back may have rows of another record
     assert first["head"]["state"] == "finished"
     assert len(first["rows"]) == 12
     assert first["curves"]["0"][0] == list(range(1, 17))
-    (one,) = served.messages("/api/sweep/digits/events?trial=3")
+    _, one = served.messages("/api/sweep/digits/events?trial=3", 2)
     assert [row["i"] for row in one["rows"]] == [3]
+    assert served.messages("/api/sweep/digits/events?trial=99", 2)[1] == {"error": "digits has no trial 99."}
     (all_of_them,) = served.messages("/api/sweeps")
     assert {row["name"] for row in all_of_them["rows"]} == {"digits", "other", EVIL.replace("/", "_")}
 
@@ -242,7 +250,8 @@ def test_connections_that_say_nothing_keep_nobody_out_and_are_closed(served: Ser
         began = time.monotonic()
         for one in silent:
             one.settimeout(patience.FIRST_S + 5)
-            assert one.recv(1) == b""
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
         assert time.monotonic() - began < patience.FIRST_S + 5
     finally:
         for one in silent:
@@ -271,11 +280,63 @@ def test_as_many_pages_are_open_as_it_says_and_no_more(served: Served) -> None:
     assert served.messages("/api/sweep/digits/events")
 
 
+def test_a_record_that_ends_within_a_line_or_is_damaged_is_shown_up_to_there_and_takes_no_time(tmp_path: Path) -> None:
+    for name in ("torn", "damaged"):
+        record(tmp_path / name, trials=6)
+    with (tmp_path / "torn" / "record.jsonl").open("ab") as stream:
+        stream.write(b'{"kind":"report","trial":"00001","tim')
+    with (tmp_path / "damaged" / "record.jsonl").open("ab") as stream:
+        stream.write(b'{"kind":"note"}\n')
+    with serving(tmp_path) as found:
+        assert len(found.messages("/api/sweep/torn/events", 2)[1]["rows"]) == 6
+        _, rows, wrong = found.messages("/api/sweep/damaged/events", 3)
+        assert len(rows["rows"]) == 6
+        assert "is damaged" in wrong["error"]
+        for name in ("torn", "damaged"):
+            assert found.ask(f"/api/sweep/{name}/trial/3/log").status == 200
+            assert "configuration" in found.ask(f"/api/sweep/{name}/trial/3").text
+        process = psutil.Process(found.process.pid)
+        before = process.cpu_times().user
+        time.sleep(1)
+        assert process.cpu_times().user - before < 0.5
+
+
+def test_a_figure_says_whether_it_is_current(tmp_path: Path) -> None:
+    record(tmp_path / "digits", trials=6)
+    with serving(tmp_path) as found:
+        assert found.ask("/api/sweep/digits/figure/history").headers["x-current"] == "yes"
+        sweep = Sweep(tmp_path / "digits")
+        sweep.add(lr=1)
+        sweep.step()
+        found.messages("/api/sweep/digits/events", 2)
+        assert found.ask("/api/sweep/digits/figure/history").headers["x-current"] == "no"  # drawn a moment ago
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_cleans_up_however_it_is_told_to_end_while_a_page_is_open(tmp_path: Path, number: signal.Signals) -> None:
+    record(tmp_path / "digits", trials=3)
+    with serving(tmp_path) as found, socket.create_connection(("127.0.0.1", found.port)) as page:
+        key = f"Authorization: Bearer {found.token}"
+        page.sendall(f"GET /api/sweep/digits/events HTTP/1.1\r\nHost: localhost\r\n{key}\r\n\r\n".encode())
+        assert page.recv(12)[9:12] == b"200"
+        found.process.send_signal(number)
+        assert found.process.wait(10) == 0
+        assert json.loads(_file(tmp_path).read_text())["pid"] == 0
+
+
+def test_a_name_with_signs_of_an_address_is_found_after_the_token_was_taken(tmp_path: Path) -> None:
+    record(tmp_path / "a#b%20c?", trials=1)
+    with serving(tmp_path) as found:
+        location = found.ask(f"/sweep/a%23b%2520c%3F?token={found.token}").headers["location"]
+        assert location == "/sweep/a%23b%2520c%3F"
+        assert found.ask(location).status == 200
+
+
 def test_a_token_outlives_its_server_and_is_not_taken_from_a_file_that_others_can_read(tmp_path: Path) -> None:
     with serving(tmp_path) as first:
         token = first.token
     assert running(tmp_path) is None
     with serving(tmp_path) as second:
         assert second.token == token
-    (tmp_path / ".tunelight_web.json").chmod(0o644)
+    _file(tmp_path).chmod(0o644)
     assert _token(tmp_path) != token

@@ -144,6 +144,32 @@ def test_rows_are_those_of_the_latest_trials_and_the_head_says_how_many_are_left
     assert watch.head()["more"] == 5
 
 
+def test_a_record_that_is_written_anew_in_place_begins_anew(tmp_path: Path) -> None:
+    record(tmp_path / "a", trials=2)
+    record(tmp_path / "b", trials=6)
+    watch = watched(tmp_path / "a")
+    with (tmp_path / "a" / "record.jsonl").open("r+b") as stream:  # file systems give a number of a file out again
+        stream.write((tmp_path / "b" / "record.jsonl").read_bytes())
+    again(watch)
+    assert watch.generation == 1
+    assert {row["i"] for row in watch.rows(0)} == set(range(6))
+
+
+def test_a_brief_view_does_not_grow_with_what_trials_do(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(lr=0.1)
+    sweep.step()
+    sweep.start(trial)
+    for number in range(300):
+        sweep.callback.record.append("checkpoint", trial="00000", path=f"c{number}", training_iteration=number)
+        sweep.callback.note(f"note {number}", "00000")
+    state = watched(tmp_path).state
+    known = state.trials["00000"]
+    assert [one["path"] for one in known.checkpoints][-1] == "c299"
+    assert max(len(known.checkpoints), len(known.notes)) <= 8
+    assert len(state.notes) <= 100
+
+
 def test_a_record_that_is_replaced_begins_anew(tmp_path: Path) -> None:
     record(tmp_path / "a", trials=6)
     record(tmp_path / "b", trials=2)

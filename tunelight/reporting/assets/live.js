@@ -37,20 +37,50 @@
     place.hidden = !text;
   }
 
-  // Hear what has changed, also after the server was away.
+  // Hear what has changed, also after the server was away. A page in the background lets go of its connection, for a
+  // browser has six of them for all pages of a server; it is told everything when it comes back.
   function listen(address, take) {
-    const source = new EventSource(address);
-    source.onopen = () => trouble("");
-    source.onmessage = (event) => {
-      const message = JSON.parse(event.data);
-      if (message.error) trouble(message.error);
-      take(message);
-    };
-    source.onerror = () => {
-      trouble("The server does not answer. This page tries again.");
-      if (source.readyState !== EventSource.CLOSED) return;
-      setTimeout(() => listen(address, take), 5000);
-    };
+    let source = null;
+    let wrong = "";
+    let timer = null;
+
+    function open() {
+      clearTimeout(timer);
+      if (source || document.hidden) return;
+      source = new EventSource(address);
+      source.onmessage = (event) => {
+        const message = JSON.parse(event.data);
+        if (message.error || message.head || message.order) {
+          wrong = message.error || "";
+          trouble(wrong);
+        }
+        take(message);
+      };
+      source.onerror = () => {
+        if (!wrong) trouble("The server does not answer. This page tries again.");
+        if (source && source.readyState === EventSource.CLOSED) refused();
+      };
+    }
+
+    function close() {
+      if (source) source.close();
+      source = null;
+    }
+
+    // The server has refused, and says why to whom asks in another way.
+    async function refused() {
+      close();
+      timer = setTimeout(open, 5000);
+      const stop = new AbortController();
+      try {
+        const response = await fetch(address, { signal: stop.signal });
+        if (!response.ok) trouble(await response.text());
+      } catch { /* it does not answer, as is said already */ }
+      stop.abort();
+    }
+
+    document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
+    open();
   }
 
   async function act(do_, trial, values) {
@@ -68,20 +98,6 @@
       answer.dataset.ok = "no";
       answer.textContent = "The server does not answer.";
     }
-  }
-
-  // lr=0.01 name="two words" on=true, as the command line takes it.
-  function values(text) {
-    const found = {};
-    const pattern = /([^\s=]+)=("[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|\S+)/g;
-    for (const [, key, value] of text.matchAll(pattern)) {
-      try {
-        found[key] = JSON.parse(value);
-      } catch {
-        found[key] = value.replace(/^(["'])(.*)\1$/, "$2");
-      }
-    }
-    return text.replace(pattern, "").trim() ? null : found;
   }
 
   // A filter: conditions joined by "and" (lr < 0.01, state = RUNNING), or words that a row must have.
@@ -261,7 +277,7 @@
     return make("span", {}, make("span", { class: "state", colour }), name);
   }
 
-  Object.assign(window.tunelight, { told, $, make, compact, elapsed, listen, act, values, LiveTable, state, trouble });
+  Object.assign(window.tunelight, { told, $, make, compact, elapsed, listen, act, LiveTable, state, trouble });
   if (document.body.dataset.page === "sweeps") sweeps();
 
   function sweeps() {
@@ -322,6 +338,7 @@
         chosen.delete(name);
       }
       order = new Map(message.order.map((name, n) => [name, n]));
+      for (const name of [...table.rows.keys()]) if (!order.has(name)) table.drop(name);
       table.rows = new Map([...table.rows].sort(([a], [b]) => order.get(a) - order.get(b)));
       table.note = message.left ? "; " + message.left + " are being read" : "";
       if (message.error) trouble(message.error);

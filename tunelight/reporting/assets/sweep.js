@@ -1,7 +1,7 @@
 "use strict";
 // The pages of one sweep, of one trial, and of a comparison.
 (() => {
-  const { told, $, make, compact, elapsed, listen, act, values, LiveTable, state, isDark } = window.tunelight;
+  const { told, $, make, compact, elapsed, listen, act, LiveTable, state, isDark } = window.tunelight;
   const kind = document.body.dataset.page;
   const base = told.sweep === undefined ? "" : "/api/sweep/" + encodeURIComponent(told.sweep);
   const live = new Set(["RUNNING", "STARTING", "PAUSED"]);
@@ -24,18 +24,20 @@
     plotly = plotly || new Promise((resolve, reject) => {
       const script = make("script", { src: told.plotly });
       script.onload = resolve;
-      script.onerror = reject;
+      script.onerror = () => { plotly = null; reject(new Error("plotly.js")); };
       document.body.append(script);
     });
     return plotly;
   }
 
+  // Put a part of the page in its place; tell whether it shows all that there is by now.
   async function fill(place, address) {
     const [response] = await Promise.all([fetch(address), withPlotly()]);
     const text = await response.text();
     if (response.ok) place.innerHTML = text;
     else place.replaceChildren(make("p", { text }));
     window.tunelight.follow(place);
+    return response.ok && response.headers.get("x-current") !== "no";
   }
 
   function steer(trialOf) {
@@ -53,11 +55,7 @@
       form.addEventListener("submit", (event) => {
         event.preventDefault();
         if (form.dataset.form === "enqueue") {
-          const config = values(form.elements.config.value);
-          const answer = $("#answer");
-          answer.dataset.ok = "no";
-          if (config === null || !Object.keys(config).length) answer.textContent = "Give keys and values: lr=0.01 hidden=64";
-          else act("enqueue", null, { config });
+          act("enqueue", null, { config: form.elements.config.value });
           return;
         }
         const given = {};
@@ -161,7 +159,7 @@
       pen.fillStyle = ink;
       spots = [];
       if (left > right) {
-        pen.fillText("No trial has reported a number yet.", 8, 24);
+        pen.fillText(curves.size ? "No value is above 0." : "No trial has reported a number yet.", 8, 24);
         return;
       }
       const by = log ? Math.log : (y) => y;
@@ -223,6 +221,7 @@
     });
     $("#log").addEventListener("change", redraw);
     document.addEventListener("theme", redraw);
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     window.addEventListener("resize", redraw);
 
     listen(base + "/events", (message) => {
@@ -244,6 +243,11 @@
       for (const row of message.rows || []) table.set(String(row.i), row);
       for (const [index, points] of Object.entries(message.curves || {})) curves.set(Number(index), points);
       for (const index of message.gone || []) curves.delete(index);
+      for (const index of trials.keys()) {
+        if (index >= head.more) continue;
+        trials.delete(index);
+        table.drop(String(index));
+      }
       if (message.head) {
         cards();
         table.note = head.more ? "; " + head.more + " earlier ones are left out" : "";
@@ -261,22 +265,33 @@
       const note = make("p", { class: "note", text: "It is drawn when it comes into view." });
       return make("section", { class: "figure", "data-figure": name }, make("h2", { text: heading }), note);
     }));
+    // Figures in view are fetched one after another, and again once the sweep has gone on.
     const drawn = new Map();
-    async function show(place) {
-      if (drawn.has(place) && (head.state !== "running" || Date.now() - drawn.get(place) < 12000)) return;
-      drawn.set(place, Date.now());
-      await fill(place, base + "/figure/" + place.dataset.figure);
-    }
     const seen = new Set();
+    let drawing = false;
+    async function show() {
+      if (drawing || document.hidden) return;
+      drawing = true;
+      for (const place of [...seen]) {
+        const last = drawn.get(place);
+        const updated = head.updated;
+        if (last && (last.updated === updated || Date.now() - last.at < 12000)) continue;
+        try {
+          const current = await fill(place, base + "/figure/" + place.dataset.figure);
+          drawn.set(place, { at: Date.now(), updated: current ? updated : null });
+        } catch { /* the server does not answer: it is asked again */ }
+      }
+      drawing = false;
+    }
     const view = new IntersectionObserver((entries) => {
       for (const entry of entries) {
         if (entry.isIntersecting) seen.add(entry.target);
         else seen.delete(entry.target);
-        if (entry.isIntersecting) show(entry.target);
       }
+      show();
     }, { rootMargin: "100px" });
     document.querySelectorAll(".figure").forEach((place) => view.observe(place));
-    setInterval(() => { if (!document.hidden) seen.forEach(show); }, 5000);
+    setInterval(show, 2000);
   }
 
   function trial() {
@@ -297,26 +312,36 @@
       $("[data-do=stop]", wheel).hidden = !live.has(row.state) && row.state !== "PENDING";
       $("[data-form=resize]", wheel).hidden = !head.elastic || !live.has(row.state);
       const config = $("[name=config]", wheel);
-      if (!config.value) {
-        config.value = Object.entries(row.config).map(([key, value]) => {
-          const text = typeof value === "string" && /\s/.test(value) ? JSON.stringify(value) : String(value);
-          return key + "=" + text;
-        }).join(" ");
-      }
+      if (!config.value) config.value = row.variant;
     }
 
+    // Asked for again once it has changed, and not more often than is easy for the server.
     async function body() {
       const now = JSON.stringify([row && row.state, row && row.at, row && row.value, row && row.seconds]);
-      if (!row || now === shown || Date.now() - asked < 2000 || document.hidden) return;
-      shown = now;
-      asked = Date.now();
-      const response = await fetch(base + "/trial/" + told.trial);
-      const text = await response.text();
-      if (response.ok) $("#trial").innerHTML = text;
-      else $("#trial").replaceChildren(make("p", { text }));
+      if (!row || now === shown || Date.now() < asked || document.hidden) return;
+      const began = Date.now();
+      asked = Infinity;
+      try {
+        const response = await fetch(base + "/trial/" + told.trial);
+        const text = await response.text();
+        if (response.ok) $("#trial").innerHTML = text;
+        else $("#trial").replaceChildren(make("p", { text }));
+        if (response.ok) shown = now;
+      } catch { /* the server does not answer: it is asked again */ }
+      asked = Date.now() + Math.max(2000, 10 * (Date.now() - began));
     }
 
+    let reading = false;
     async function log() {
+      if (reading) return;
+      reading = true;
+      try {
+        await more();
+      } catch { /* the server does not answer: it is asked again */ }
+      reading = false;
+    }
+
+    async function more() {
       const pre = $("#log pre");
       if (document.hidden || (at !== null && row && !live.has(row.state) && pre.dataset.whole)) return;
       const response = await fetch(base + "/trial/" + told.trial + "/log" + (at === null ? "" : "?from=" + at));
@@ -350,6 +375,10 @@
 
   async function compare() {
     const query = new URLSearchParams(told.sweeps.map((name) => ["sweep", name]));
-    await fill($("#comparison"), "/api/compare?" + query);
+    try {
+      await fill($("#comparison"), "/api/compare?" + query);
+    } catch {
+      window.tunelight.trouble("The server does not answer. Open this page again.");
+    }
   }
 })();

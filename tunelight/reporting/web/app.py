@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -37,6 +38,7 @@ _MOST_COMPARED: Final = 8
 _TICK_S: Final = 0.3
 _LIST_TICK_S: Final = 1.0
 _ALIVE_S: Final = 15.0
+_WRONG_S: Final = 5.0
 _MOST_MESSAGE: Final = 1000
 """Rows of one message."""
 _DOES: Final = {
@@ -128,7 +130,7 @@ class Page:
 
     async def _trial_of(self, request: Request) -> tuple[SweepWatch, TrialState]:
         watch = await self._watch(request)
-        await run_in_threadpool(_catch_up, watch)
+        await run_in_threadpool(_catch_up, watch, self._over)
         found = watch.one(request.path_params["index"])
         if found is None:
             raise HTTPException(404, f"{watch.folder.name} has no trial {request.path_params['index']}.")
@@ -146,14 +148,15 @@ class Page:
 
     async def _comparison(self, request: Request) -> Response:
         names = await self._chosen(request)
-        folders = [self._sweeps.folder(name) for name in names]
+        folders = [await run_in_threadpool(self._sweeps.folder, name) for name in names]
         return HTMLResponse(await self._drawing.comparison([folder for folder in folders if folder is not None]))
 
     async def _figure(self, request: Request) -> Response:
         watch, name = await self._watch(request), request.path_params["figure"]
         if name not in pages.FIGURES:
             raise HTTPException(404, f"There is no figure {name[:100]!r}.")
-        return HTMLResponse(await self._drawing.figure(watch, name))
+        drawn, current = await self._drawing.figure(watch, name)
+        return HTMLResponse(drawn, headers={"x-current": "yes" if current else "no"})
 
     async def _trial_body(self, request: Request) -> Response:
         watch, trial = await self._trial_of(request)
@@ -195,23 +198,24 @@ class Page:
     async def _sweep_messages(self, watch: SweepWatch, only: int | None) -> AsyncIterator[str]:
         generation, seen, curves = -1, 0, dict[int, int]()
         while True:
-            await run_in_threadpool(watch.look)
+            wrong = await run_in_threadpool(_looked, watch)
             if generation != watch.generation:
-                if generation >= 0:
-                    yield encode({"anew": True})
+                yield encode({"anew": True})  # the page may have rows of an earlier connection
                 generation, seen, curves = watch.generation, 0, {}
             version = watch.version
             if version == seen and seen:
                 yield ""
             else:
-                rows = watch.rows(seen)
-                if only is not None:
-                    rows = [row for row in rows if row["i"] == only]
+                rows = watch.rows(seen) if only is None else watch.row(only, seen)
+                if only is not None and watch.whole and watch.one(only) is None:
+                    yield encode({"error": f"{watch.folder.name} has no trial {only}."})
                 for begin in range(0, max(1, len(rows)), _MOST_MESSAGE):
                     head = {"head": watch.head()} if not begin else {}
                     grown = watch.curves(curves) if only is None and not begin else {}
                     yield encode({**head, **grown, "rows": rows[begin : begin + _MOST_MESSAGE], "now": time.time()})
                 seen = version
+            if wrong is not None:
+                raise wrong
             await asyncio.sleep(_TICK_S if watch.whole else 0)
 
     def _stream(self, messages: AsyncIterator[str]) -> Response:
@@ -232,8 +236,9 @@ class Page:
                 if message or now - said > _ALIVE_S:
                     said = now
                     yield f"data: {message}\n\n" if message else ": alive\n\n"
-        except TunelightError as error:
-            yield f"data: {encode({'error': str(error)})}\n\n"
+        except Exception as error:  # noqa: BLE001 - the page says what is wrong, and looks again
+            yield f"data: {encode({'error': str(error) or type(error).__name__})}\n\n"
+            await asyncio.sleep(_WRONG_S)
         finally:
             self.streams -= 1
 
@@ -249,14 +254,14 @@ class Page:
         watch = await run_in_threadpool(self._sweeps.watch, name)
         if watch is None:
             raise HTTPException(404, f"There is no sweep {name[:200]!r} in {self._place}.")
-        await run_in_threadpool(_catch_up, watch)
+        await run_in_threadpool(_catch_up, watch, self._over)
         known = None if trial is None else watch.one(trial)
         if trial is not None and known is None:
             raise HTTPException(404, f"{name} has no trial {trial}.")
         if self._acts.locked():
             raise HTTPException(429, f"{_MOST_ACTS} commands wait for their answers already. Try again.")
         async with self._acts:
-            act = partial(ask, watch, do, None if known is None else known.id, **arguments)
+            act = partial(ask, watch, do, None if known is None else known.id, over=self._over, **arguments)
             try:
                 return JSONResponse({"ok": True, "said": await run_in_threadpool(act)})
             except CommandError as error:
@@ -276,17 +281,40 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
         raise HTTPException(400, f"An action has a sweep and one of {', '.join(_DOES)} to do.")
     if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int)):
         raise HTTPException(400, "A trial is named by its number.")
+    if do == "enqueue" and isinstance(arguments.get("config"), str):
+        arguments = {"config": _configuration(arguments["config"])}
     if unknown := arguments.keys() - set(_DOES[do]):
         raise HTTPException(400, f"{do} takes no {', '.join(map(repr, sorted(unknown)))[:200]}.")
     return name, do, trial, arguments
 
 
-def _catch_up(watch: SweepWatch, limit_s: float = 60.0) -> None:
-    """Read a record up to its end."""
+def _configuration(text: str) -> dict[str, Any]:
+    """Read a configuration as the command line takes it: ``lr=0.01 "name=two words" sizes=[1,2]``."""
+    from tunelight.space.files import read_value  # pydantic is of no use before
+
+    try:
+        pairs = [word.partition("=") for word in shlex.split(text)]
+        if not pairs or not all(key and equals for key, equals, _ in pairs):
+            raise ValueError("give keys and values, as lr=0.01 hidden=64")
+        return {key: read_value(value) for key, _, value in pairs}
+    except ValueError as error:
+        raise HTTPException(400, f"That is no configuration: {error}.") from error
+
+
+def _catch_up(watch: SweepWatch, over: Callable[[], bool], limit_s: float = 60.0) -> None:
+    """Read a record up to its end, or to where it is damaged."""
     end = time.monotonic() + limit_s
-    watch.look()
-    while not watch.whole and time.monotonic() < end:
+    while _looked(watch) is None and not watch.whole and time.monotonic() < end and not over():
+        pass
+
+
+def _looked(watch: SweepWatch) -> TunelightError | None:
+    """Read what is new of a record; return what is wrong with it."""
+    try:
         watch.look()
+    except TunelightError as error:
+        return error
+    return None
 
 
 async def _said(_: Request, error: Exception) -> Response:

@@ -39,15 +39,18 @@ class Drawing:
         self._drawn: dict[str, tuple[int, float, float]] = {}
         self._running: asyncio.subprocess.Process | None = None
 
-    async def figure(self, watch: SweepWatch, name: str) -> str:
-        """Return a figure of a sweep as HTML, drawn anew where the sweep has gone on since."""
+    async def figure(self, watch: SweepWatch, name: str) -> tuple[str, bool]:
+        """Return a figure of a sweep as HTML, and whether it shows all that there is by now.
+
+        It is drawn anew where the sweep has gone on since, unless that was a moment ago.
+        """
         return await self._part([watch.folder], watch.size, name)
 
     async def comparison(self, folders: list[Path]) -> str:
         """Return a comparison of several sweeps as HTML."""
-        return await self._part(folders, sum(_size(folder) for folder in folders), "comparison")
+        return (await self._part(folders, sum(_size(folder) for folder in folders), "comparison"))[0]
 
-    async def _part(self, folders: list[Path], size: int, name: str) -> str:
+    async def _part(self, folders: list[Path], size: int, name: str) -> tuple[str, bool]:
         key = hashlib.sha256("\n".join(map(str, folders)).encode()).hexdigest()[:16]
         target = self._folder / key
         async with self._one:
@@ -59,12 +62,12 @@ class Drawing:
                 self._drawn.pop(key, None)
                 self._drawn[key] = size, time.monotonic(), time.monotonic() - now
                 if said:
-                    return f"<p>It could not be drawn: {safe(said)}</p>"
+                    return f"<p>It could not be drawn: {safe(said)}</p>", False
                 self._forget()
         try:
-            return (target / f"{name}.html").read_text(encoding="utf-8")
+            return (target / f"{name}.html").read_text(encoding="utf-8"), self._drawn[key][0] == size
         except OSError:
-            return "<p>It could not be drawn.</p>"
+            return "<p>It could not be drawn.</p>", False
 
     def _forget(self) -> None:
         for key in list(self._drawn)[:-_MOST_KEPT]:
@@ -82,7 +85,6 @@ class Drawing:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            preexec_fn=lambda: os.nice(10),  # the sweep comes first
         )
         try:
             _, said = await asyncio.wait_for(process.communicate(), _LIMIT_S)

@@ -7,6 +7,7 @@ Figures need all reports in memory, and optuna; the server needs neither.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -36,4 +37,5 @@ def draw(target: Path, folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(10)  # the sweep comes first
     draw(Path(sys.argv[1]), sys.argv[2:])

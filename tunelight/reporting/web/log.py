@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight import stores
+from tunelight.record import TERMINAL
 from tunelight.results.logs import LOG
 from tunelight.stores.masking import masked
 
@@ -19,6 +20,8 @@ _BEFORE: Final = 4096
 
 def log_part(folder: Path, trial: TrialState, begin: int | None) -> dict[str, Any]:
     """Return what a trial's log has from byte ``begin`` on, of whole lines, 64 kB at most; None: its last 64 kB.
+
+    The last line of a trial that has ended need not be whole.
 
     Of more than that, the middle is left out: ``from`` says where the text begins. Passwords in addresses are masked.
     """
@@ -38,7 +41,10 @@ def log_part(folder: Path, trial: TrialState, begin: int | None) -> dict[str, An
         if stores.inside(folder):
             note = "Its log is in the store; nothing but the record is fetched from there."
         return {"text": "", "from": 0, "to": 0, "size": 0, "note": note}
-    whole = text if len(text) == _MOST_BYTES else text[: text.rfind(b"\n") + 1]
+    end = text.rfind(b"\n") + 1
+    whole = text[:end] if end and not (trial.state in TERMINAL and len(text) < _MOST_BYTES) else text
+    if not end and len(text) < _MOST_BYTES and trial.state not in TERMINAL:
+        whole = b""  # a line that is being written
     shown = masked((before + whole).decode("utf-8", errors="replace"))
     kept = shown if not before else shown[len(masked(before.decode("utf-8", errors="replace"))) :]
     return {"text": kept, "from": begin, "to": begin + len(whole), "size": size, "note": ""}

@@ -96,7 +96,13 @@ def trial_body(watch: SweepWatch, state: TrialState) -> str:
     begin = watch.state.started or 0.0
     said = f"<p>Trial {trial.index} {safe(standing(trial, own))}.</p>"
     return "\n".join(
-        [said, *_curves(results), *trial_parts(trial, own, begin, watch.best_config()), *_files(watch, own)]
+        [
+            said,
+            *_curves(results),
+            *trial_parts(trial, own, begin, watch.best_config()),
+            *_usage(own),
+            *_files(watch, own),
+        ]
     )
 
 

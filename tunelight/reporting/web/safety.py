@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import secrets
 import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -42,6 +43,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str, hosts: frozenset[str] = frozenset()) -> None:
         self._app, self._token = app, token
+        self.cookie = f"tunelight_{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+        """The cookie's name: browsers keep cookies by host alone, and several servers may be behind one."""
         self._hosts = hosts | {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +75,7 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return _no(405, "Only GET and POST are answered.")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        own = f"{self.cookie(scope)}="
+        own = f"{self.cookie}="
         kept = [
             part.strip().removeprefix(own)
             for part in headers.get("cookie", "").split(";")
@@ -119,15 +122,10 @@ class Guard:
     def _welcome(self, scope: Scope, query: QueryParams) -> Response:
         """Keep the token as a cookie, and go to the same page without it."""
         rest = urlencode([(key, value) for key, value in query.multi_items() if key != "token"])
-        path = "/" + scope["path"].lstrip("/")  # not //elsewhere
+        path = "/" + quote(scope["path"].lstrip("/"))  # not //elsewhere
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-        answer.set_cookie(self.cookie(scope), self._token, 30 * _DAY, httponly=True, samesite="lax")
+        answer.set_cookie(self.cookie, self._token, 30 * _DAY, httponly=True, samesite="lax")
         return answer
-
-    @staticmethod
-    def cookie(scope: Scope) -> str:
-        """Return the cookie's name: browsers keep cookies by host alone, and not by port."""
-        return f"tunelight_{(scope.get('server') or ('', 0))[1]}"
 
 
 def _no(status: int, why: str) -> Response:

@@ -14,8 +14,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 PORT: Final = 8642
 """Where the page is unless another port is given, or another program has this one."""
 LOCAL: Final = "127.0.0.1"
-_FILE: Final = ".tunelight_web.json"
 _LOG: Final = ".tunelight_web.log"
 _START_S: Final = 30.0
 _IDLE_S: Final = 60.0
@@ -117,11 +118,26 @@ def serve(
     working = stores.working(storage)
     if not stores.inside(working) and not working.is_dir():
         raise StorageError(f"There is no folder {working}. Give the folder of sweeps (storage= of the sweep).")
-    with contextlib.closing(_listen(host, port)) as listener:
+    with contextlib.closing(_listen(host, port)) as listener, _quiet_end():
         own = Serving(
             host, listener.getsockname()[1], _token(working), os.getpid(), socket.gethostname(), read_only=read_only
         )
         asyncio.run(_run(working, own, listener, lasting=lasting, say=say))
+
+
+@contextlib.contextmanager
+def _quiet_end() -> Iterator[None]:
+    """Let the server clean up also where it is told to end by SIGTERM or SIGHUP, which uvicorn passes on at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _run(
@@ -187,7 +203,7 @@ async def _leave_when_idle(server: uvicorn.Server, page: Page, sweeps: SweepList
     used = time.monotonic()
     while not server.should_exit:
         await asyncio.sleep(_LOOK_S)
-        sweeps.names()
+        await asyncio.to_thread(sweeps.names)
         if page.streams or await asyncio.to_thread(sweeps.any_driven):
             used = time.monotonic()
         if time.monotonic() - used > _IDLE_S or not (stores.inside(working) or working.is_dir()):
@@ -275,9 +291,14 @@ def _is_any(host: str) -> bool:
 # -- what is known of a folder's server, in a file that only its user can read
 
 
+def _file(working: Path) -> Path:
+    """Return the file: a folder may be shared by users, and by machines."""
+    return working / f".tunelight_web.{socket.gethostname()}.{os.getuid()}.json"
+
+
 def _told(working: Path) -> Serving | None:
     try:
-        found = json.loads((working / _FILE).read_text(encoding="utf-8"))
+        found = json.loads(_file(working).read_text(encoding="utf-8"))
         return Serving(**found)
     except (OSError, ValueError, TypeError):
         return None
@@ -286,7 +307,7 @@ def _told(working: Path) -> Serving | None:
 def _token(working: Path) -> str:
     """Return the token of a folder: the one it had, so that open pages and bookmarks go on to work, or a new one."""
     with contextlib.suppress(OSError):
-        about = (working / _FILE).stat()
+        about = _file(working).stat()
         if about.st_uid != os.getuid() or about.st_mode & 0o077:
             return secrets.token_urlsafe(24)
     found = _told(working)
@@ -300,16 +321,18 @@ def _tell(working: Path, own: Serving) -> bool:
     before = _told(working)
     if before is not None and before.pid != own.pid and before.answers:
         return False
-    temporary = working / f"{_FILE}.{own.pid}"
     try:
         working.mkdir(parents=True, exist_ok=True)
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        file, name = tempfile.mkstemp(dir=working, prefix=".tunelight_web.")  # new, and for its user alone
+    except OSError:  # a folder that can only be read
+        return False
+    try:
         with os.fdopen(file, "w", encoding="utf-8") as stream:
             json.dump(asdict(own), stream)
-        temporary.replace(working / _FILE)
-    except OSError:  # a folder that can only be read
+        Path(name).replace(_file(working))
+    except OSError:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            Path(name).unlink()
         return False
     return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
+import shlex
 import threading
 import time
 from array import array
@@ -40,11 +41,14 @@ MOST_CURVES: Final = 100
 _MOST_POINTS: Final = 128
 _MOST_KEYS: Final = 40
 _MOST_LIVE: Final = 64
+_MOST_VARIANT: Final = 8000
 _MOST_RUNGS: Final = 12
 _READ_BYTES: Final = 1 << 20
 _LOOK_S: Final = 0.25
 _STORE_LOOK_S: Final = 0.75
 _DRIVER_S: Final = 2.0
+_RECENT_S: Final = 86400.0
+"""How long ago the record of a sweep that runs was written to, at most."""
 
 
 class Curve:
@@ -112,7 +116,7 @@ class SweepWatch:
     @property
     def whole(self) -> bool:
         """Whether all of the record was read that there was at the last look."""
-        return self._follower.read >= self._follower.size
+        return self._follower.whole
 
     def look(self) -> None:
         """Read what is new, at most a megabyte at a time; does nothing where the last look was a moment ago."""
@@ -126,6 +130,7 @@ class SweepWatch:
                 self._state = self._follower.state
                 self._changed.clear()
                 self._curves.clear()
+                self._elastic = None
                 self.generation += 1
             for line in lines:
                 self._take(line)
@@ -135,6 +140,8 @@ class SweepWatch:
 
     def _take(self, line: Mapping[str, Any]) -> None:
         self.version += 1
+        if line["kind"] == "sweep":
+            self._elastic = None
         trial_id = line.get("trial")
         trial = self._state.trials.get(trial_id) if isinstance(trial_id, str) else None
         if trial is None:
@@ -187,7 +194,7 @@ class SweepWatch:
                 ],
                 "rungs": self._rungs(),
                 "elastic": self._is_elastic(),
-                "read": 1.0 if self.whole else self._follower.read / max(1, self._follower.size),
+                "read": 1.0 if self.whole else min(0.99, self._follower.read / max(1, self._follower.size)),
                 "more": max(0, len(state.trials) - MOST_ROWS),
             }
 
@@ -222,6 +229,16 @@ class SweepWatch:
             if passed and trial.state == "STOPPED":
                 passed[-1]["stopped"] += 1
         return found
+
+    def row(self, index: int, since: int) -> list[dict[str, Any]]:
+        """Return one trial, with all of its configuration as text, if it has changed after version ``since``."""
+        with self._lock:
+            trial = self.one(index)
+            if trial is None or self._changed.get(trial.id, 0) <= since:
+                return []
+            words = [f"{key}={json.dumps(value, default=str)}" for key, value in flatten(trial.config).items()]
+            text = shlex.join(words)
+            return [{**self._row(trial), "variant": text if len(text) < _MOST_VARIANT else ""}]
 
     def rows(self, since: int) -> list[dict[str, Any]]:
         """Return the trials that have changed after version ``since``, the earliest change first."""
@@ -316,8 +333,11 @@ class SweepList:
             if now - self._looked >= self._every:
                 self._looked = now
                 try:
-                    self._folders = {one.folder.name: (one.folder, one.written) for one in self._find()}
+                    found = [one for one in self._find() if _is_text(one.folder.name)]
+                    self._folders = {one.folder.name: (one.folder, one.written) for one in found}
                     self.error = None
+                    for name in self._watches.keys() - self._folders.keys():
+                        del self._watches[name]
                 except Exception as error:  # noqa: BLE001 - the page says what is wrong, and looks again
                     self.error = str(error)
             return list(self._folders)
@@ -335,10 +355,9 @@ class SweepList:
         folder = self.folder(name)
         if folder is None:
             return None
+        made = self._watches.get(name) or SweepWatch(folder)  # may read it from a store
         with self._lock:
-            found = self._watches.get(name)
-            if found is None:
-                found = self._watches[name] = SweepWatch(folder)
+            found = self._watches.setdefault(name, made)
             self._watches.move_to_end(name)
             idle = [key for key, watch in self._watches.items() if watch.standing() not in ("running", "paused")]
             for key in idle[: -self._KEPT]:
@@ -401,8 +420,11 @@ class SweepList:
 
     def any_driven(self) -> bool:
         """Tell whether a process runs one of the sweeps that were written lately."""
-        recent = list(self._folders.values())[:50]
-        return any((found := driver_of(folder)) is not None and found.alive for folder, _ in recent)
+        recent = [folder for folder, written in self._folders.values() if time.time() - written < _RECENT_S][:50]
+        try:
+            return any((found := driver_of(folder)) is not None and found.alive for folder in recent)
+        except Exception:  # noqa: BLE001 - a store that does not answer now may do so at the next look
+            return True
 
 
 def _modified(folder: Path) -> float:
@@ -411,6 +433,15 @@ def _modified(folder: Path) -> float:
         return (folder / NOTES_FILE).stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether a folder's name can be in an address."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def plain(value: Any) -> Any:
