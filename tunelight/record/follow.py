@@ -98,7 +98,7 @@ class RecordFollower:
             check_format(line, self._path)
             apply(self.state, line)
             if self._brief:
-                self._shorten(line.get("trial"))
+                self._shorten(line["kind"], line.get("trial"))
             return line
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StorageError(
@@ -106,15 +106,17 @@ class RecordFollower:
                 "tunelight.run(..., resume='force') repairs it."
             ) from error
 
-    def _shorten(self, trial_id: Any) -> None:
+    def _shorten(self, kind: str, trial_id: Any) -> None:
         """Leave only what a brief view needs of what the last line has added to."""
+        if kind == "report":
+            _shorten_history(self.state.trials[trial_id])
+            return
         del self.state.notes[:-_MOST_NOTES]
         while len(self.state.answers) > _MOST_NOTES:
             del self.state.answers[next(iter(self.state.answers))]
         trial = self.state.trials.get(trial_id) if isinstance(trial_id, str) else None
         if trial is None:
             return
-        _shorten_history(trial)
         several: tuple[list[Any], ...] = trial.checkpoints, trial.moves, trial.gangs, trial.changes, trial.notes
         for entries in several:
             if len(entries) > _KEPT:

@@ -39,6 +39,10 @@ _TICK_S: Final = 0.3
 _LIST_TICK_S: Final = 1.0
 _ALIVE_S: Final = 15.0
 _WRONG_S: Final = 5.0
+_WHOLE_S: Final = 0.9
+"""How often a page hears of the sweep as a whole, and of curves; of trials it hears at once."""
+_READING_S: Final = 3.0
+"""How long a page waits at its beginning for a record to be read, before it shows what was read so far."""
 _MOST_MESSAGE: Final = 1000
 """Rows of one message."""
 _DOES: Final = {
@@ -196,23 +200,28 @@ class Page:
         return self._stream(self._sweep_messages(watch, int(only) if only.isdecimal() and len(only) < 10 else None))
 
     async def _sweep_messages(self, watch: SweepWatch, only: int | None) -> AsyncIterator[str]:
-        generation, seen, curves = -1, 0, dict[int, int]()
+        generation, seen, told, curves = -1, 0, 0, dict[int, int]()
+        said = time.monotonic()
         while True:
             wrong = await run_in_threadpool(_looked, watch)
             if generation != watch.generation:
                 yield encode({"anew": True})  # the page may have rows of an earlier connection
-                generation, seen, curves = watch.generation, 0, {}
-            version = watch.version
-            if version == seen and seen:
+                generation, seen, told, curves = watch.generation, 0, 0, {}
+            version, now = watch.version, time.monotonic()
+            due = told < version and now - said >= _WHOLE_S
+            reading = not seen and not watch.whole and wrong is None and now - said < _READING_S
+            if reading or (seen == version and not due):  # all at once is sooner than bit by bit
                 yield ""
             else:
                 rows = watch.rows(seen) if only is None else watch.row(only, seen)
                 if only is not None and watch.whole and watch.one(only) is None:
                     yield encode({"error": f"{watch.folder.name} has no trial {only}."})
                 for begin in range(0, max(1, len(rows)), _MOST_MESSAGE):
-                    head = {"head": watch.head()} if not begin else {}
-                    grown = watch.curves(curves) if only is None and not begin else {}
-                    yield encode({**head, **grown, "rows": rows[begin : begin + _MOST_MESSAGE], "now": time.time()})
+                    message = {"rows": rows[begin : begin + _MOST_MESSAGE], "now": time.time()}
+                    if not begin and (due or not told):
+                        message |= {"head": watch.head(), **(watch.curves(curves) if only is None else {})}
+                        told, said = version, now
+                    yield encode(message)
                 seen = version
             if wrong is not None:
                 raise wrong
