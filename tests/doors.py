@@ -89,7 +89,10 @@ ROOMS: dict[str, Room] = {
         "find, start, ask and watch a Ray",
         names("messages errors compat machine stores settings resources gang"),
     ),
-    "reporting": Room("shows what the record says", names("errors machine stores settings record results")),
+    "reporting": Room(
+        "shows what the record says",
+        names("errors machine settings record results stores:reporting.web space:reporting.web"),
+    ),
     "simulation": Room(
         "the same schedulers on virtual time",
         names("messages errors compat policies settings space resources record schedulers searchers"),
