@@ -18,6 +18,10 @@ if [[ -x $starter ]] && "$starter" --version >/dev/null 2>&1; then
   echo "$starter"
   exit
 fi
+if [[ -n $(find "$place.failed" -mmin -60 2>/dev/null) ]]; then
+  echo "No Chromium: its packages could not be fetched within the last hour. To try again, remove $place.failed." >&2
+  exit 1
+fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
   echo "No Chromium: none is on PATH, and there is no apt-get here to fetch one. Set TUNELIGHT_BROWSER." >&2
   exit 1
@@ -40,6 +44,8 @@ own=(-o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o Debug::No
 } >log 2>&1 || {
   echo "No Chromium: none is on PATH, and its packages cannot be fetched:" >&2
   tail -3 log >&2
+  mkdir -p "$(dirname "$place")"
+  touch "$place.failed"
   exit 1
 }
 mkdir -p "$(dirname "$place")"
