@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -82,8 +83,11 @@ class Served:
 
 @contextlib.contextmanager
 def serving(storage: Path, *options: str) -> Iterator[Served]:
-    """Run `tunelight serve` for a folder."""
-    command = [sys.executable, "-m", "tunelight", "serve", str(storage), *options]
+    """Run `tunelight serve` for a folder, on a port that no other test asks for."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tunelight", "serve", str(storage), "--port", str(port), *options]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

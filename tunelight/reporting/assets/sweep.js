@@ -374,6 +374,7 @@
   }
 
   async function compare() {
+    listen("/api/sweeps", () => {}); // so that the server knows that the page is open
     const query = new URLSearchParams(told.sweeps.map((name) => ["sweep", name]));
     try {
       await fill($("#comparison"), "/api/compare?" + query);
