@@ -80,7 +80,7 @@ unit: setup
 
 # `test` runs it where a Chromium can be had, and says so where not.
 browser: setup
-	TUNELIGHT_BROWSER="$$(scripts/chromium.sh)" $(BIN)/python -m pytest -n 2 --dist loadfile -m browser tests/browser
+	TUNELIGHT_BROWSER="$$(scripts/chromium.sh)" $(BIN)/python -m pytest -n 2 -m browser tests/browser
 
 lint: setup
 	$(BIN)/ruff check .

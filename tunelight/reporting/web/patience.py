@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-FIRST_S: Final = 5.0
+FIRST_S: Final = 3.0
 """How long a connection may take to send its first request."""
 MOST: Final = 128
 """Open connections; of more, those are closed that wait for a request."""
