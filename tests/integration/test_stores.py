@@ -107,6 +107,7 @@ def test_a_bucket_that_is_not_there_is_told_before_ray_starts(bucket: Any, tmp_p
         tl.run({"lr": tl.uniform(0, 1)}, print, metric="loss", storage="s3://other/sweeps", name="s")
 
 
+@pytest.mark.slow  # beside the Ray that other tests share, its driver finds no room to start
 @pytest.mark.timeout(240)
 def test_a_sweep_is_steered_through_the_store(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "first"), "PYTHONPATH": str(ROOT)}
