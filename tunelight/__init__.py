@@ -21,6 +21,7 @@ _WHERE = {
     "FailurePolicy": "tunelight.policies",
     "GangPBT": "tunelight.schedulers",
     "HorovodRayStrategy": "tunelight.lightning.strategies",
+    "AutoSearcher": "tunelight.searchers",
     "OptunaSearcher": "tunelight.searchers",
     "Plan": "tunelight.simulation",
     "RayDataModule": "tunelight.data.module",
@@ -105,7 +106,7 @@ if TYPE_CHECKING:
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
-    from tunelight.searchers import OptunaSearcher
+    from tunelight.searchers import AutoSearcher, OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate

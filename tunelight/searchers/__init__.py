@@ -9,9 +9,11 @@ from tunelight.searchers.random import RandomSearcher
 from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, TrackingSearcher, teach
 
 if TYPE_CHECKING:
+    from tunelight.searchers.auto import AutoSearcher
     from tunelight.searchers.optuna import OptunaSearcher
 
 __all__ = [
+    "AutoSearcher",
     "ResumedTrial",
     "TrackingSearcher",
     "GridSearcher",
@@ -24,7 +26,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import OptunaSearcher on demand: Optuna takes half a second to import."""
+    """Import on demand what is slow to import: Optuna takes half a second, SciPy's optimizers a quarter."""
+    if name == "AutoSearcher":
+        from tunelight.searchers.auto import AutoSearcher
+
+        return AutoSearcher
     if name == "OptunaSearcher":
         from tunelight.searchers.optuna import OptunaSearcher
 

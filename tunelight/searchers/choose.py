@@ -24,6 +24,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("cma-es", "cma_es", "cmaessampler"), "cmaes"),
     **dict.fromkeys(("nevergrad", "zoopt", "evolution", "genetic", "nsga2", "nsga-ii", "nsgaiisampler"), "nsgaii"),
     **dict.fromkeys(("grid_search", "gridsampler", "bruteforcesampler"), "grid"),
+    **dict.fromkeys(("mobster", "cqr", "automatic", "default", "best", "gaussian_process"), "auto"),
     **dict.fromkeys(("random_search", "variant_generator", "basic_variant", "randomsampler", "none"), "random"),
 }
 """Other libraries' names of searchers -> ours."""
@@ -58,6 +59,13 @@ def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
             raise SettingsError(f"searcher={name!r} takes no {', '.join(options)}.")
         _refuse_warm_start(settings, f"searcher={name!r}")
         return _blind(name, space, settings)
+    if isinstance(name, str) and name == "auto":
+        from tunelight.searchers.auto import AutoSearcher  # imports SciPy
+
+        if options:
+            raise SettingsError(f"searcher='auto' takes no {', '.join(options)}.")
+        _refuse_warm_start(settings, "searcher='auto'")
+        return AutoSearcher(space=space, metric=settings.metric, mode=settings.mode, seed=settings.seed or 0)
     return _optuna(name, options, space, settings)
 
 
@@ -83,7 +91,7 @@ def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: S
     elif given is None or (isinstance(given, str) and given in KINDS) or is_sampler(given):
         plan = OptunaSearcher(given, metric=settings.metric, mode=settings.mode, **options)
     else:
-        raise SettingsError(_no_searcher(given, [*_BLIND, *KINDS]))
+        raise SettingsError(_no_searcher(given, [*_BLIND, "auto", *KINDS]))
     searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
     if searcher.address is not None:
         folder = None if settings.name is None else sweep_folder(settings.storage, settings.name)

@@ -22,7 +22,8 @@ from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, 
 from tunelight.record.names import STUDY_FILE
 from tunelight.searchers.distributions import Parameter, parameter_of
 from tunelight.searchers.earlier import Earlier
-from tunelight.searchers.samplers import generator, keeps_nothing, make_sampler, quiet, reseed
+from tunelight.searchers.random import generator
+from tunelight.searchers.samplers import keeps_nothing, make_sampler, quiet, reseed
 from tunelight.searchers.study_copy import StudyCopy, storage_opener
 from tunelight.searchers.sweep import TrackingSearcher
 from tunelight.settings import Mode, paired

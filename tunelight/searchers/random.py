@@ -10,6 +10,11 @@ from ray.tune.search import Searcher
 from tunelight.space import SearchSpace
 
 
+def generator(*words: int) -> np.random.RandomState:
+    """Return a random generator that is seeded by ``words``."""
+    return np.random.RandomState(np.random.SeedSequence(words).generate_state(4))
+
+
 class RandomSearcher(Searcher):
     """Draw each configuration independently; values of a grid axis come in order.
 
@@ -24,7 +29,7 @@ class RandomSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         """Return the next configuration."""
-        rng = np.random.RandomState(np.random.SeedSequence([self._seed, self._drawn]).generate_state(4))
+        rng = generator(self._seed, self._drawn)
         config = self._space.sample(rng, grid_index=self._drawn % self._space.grid_size)
         self._drawn += 1
         return config

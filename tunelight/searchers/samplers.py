@@ -103,11 +103,6 @@ def reseed(sampler: BaseSampler, *words: int) -> None:
         found.seed(state)
 
 
-def generator(*words: int) -> np.random.RandomState:
-    """Return a random generator that is seeded by ``words``."""
-    return np.random.RandomState(np.random.SeedSequence(words).generate_state(4))
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence Optuna's warnings about experimental features and infeasible trials."""

@@ -127,7 +127,7 @@ class Settings:
         "asha", checks.scheduler, "Which trials are stopped early: asha, elastic_asha, fifo, ...", _TEXT, _OBJECT, _NULL
     )
     searcher: Any = _setting(
-        None, checks.anything, "Where configurations come from: random, tpe, gp, cmaes, ...", _TEXT, _OBJECT
+        None, checks.anything, "Where configurations come from: random, auto, tpe, gp, cmaes, ...", _TEXT, _OBJECT
     )
     workers: int | tuple[int, int] | None = _setting(
         None,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ray.tune import Callback
 
+from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY
 from tunelight.simulation.world import Happened, Use, World
 
@@ -157,8 +158,9 @@ class SimulationLog(Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Note a value."""
+        """Log a report, and note a value that is the best so far."""
         value = result.get(self.world.metric or "")
+        self.world.log("report", trial, (result.get(TRAINING_ITERATION), value))
         if value is None or not math.isfinite(value):
             return
         own = self._best.get(trial.trial_id)

@@ -1,0 +1,234 @@
+"""AutoSearcher: a searcher that learns from the reports of all trials, also of those that were stopped early."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy.special import ndtri
+
+from tunelight.errors import SettingsError
+from tunelight.record import INFEASIBLE, metric_value
+from tunelight.searchers.encoding import Encoder
+from tunelight.searchers.random import generator
+from tunelight.searchers.surrogate import GaussianProcess
+from tunelight.searchers.sweep import TrackingSearcher
+from tunelight.settings import Mode, paired
+from tunelight.space import SearchSpace
+
+_STARTUP: Final = 10
+"""Trials that have reported before the model is asked."""
+_RANDOM: Final = 0.1
+"""Share of later configurations that are drawn at random all the same."""
+_MODELLED: Final = 120
+"""The largest number of trials that the model is fitted to."""
+_CANDIDATES: Final = 200
+"""Points that are compared for a suggestion: half of them drawn, half near the best trials."""
+_ATTEMPTS: Final = 10
+"""How often a candidate is drawn again that breaks a constraint of the space."""
+
+
+@dataclass
+class _Known:
+    """A trial: its configuration as a point, and its metrics in its best report, as losses."""
+
+    values: Mapping[str, Any]
+    point: np.ndarray
+    best: list[float] | None = None
+    ended: bool = False
+    infeasible: bool = False
+
+
+class AutoSearcher(TrackingSearcher):
+    """Suggest configurations by a Gaussian process over what trials have reported so far.
+
+    The model sees one value for each trial, the best that it has reported, by its rank among all: under a scheduler
+    that stops trials early, that a trial was stopped says enough (as in Salinas, Golebiowski, Klein, Seeger and
+    Archambeau, "Optimizing Hyperparameters with Conformal Quantile Regression", https://arxiv.org/abs/2305.03623).
+    Trials that have not reported yet count with what is expected of them. Each suggestion weighs expected value against
+    uncertainty in another way, so that trials which start together differ. The first ten trials are drawn at random,
+    as ``"random"`` would draw them, and so is a tenth of the others.
+
+    Of several metrics each suggestion takes another combination (ParEGO: Knowles, 2006). Keys that are functions, or of
+    a user's own domain, are drawn at random.
+
+    Suggestion n depends on the seed, n, and what all trials have reported before; nothing else is kept, so that a
+    resumed sweep goes on as it would have.
+
+    Args:
+        space, metric, mode, seed: for use without ``tunelight.run``, which sets its own (seed 0).
+
+    Raises: SettingsError. Runs on: driver.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: SearchSpace | Mapping[str, Any] | None = None,
+        metric: str | Sequence[str] | None = None,
+        mode: Mode | Sequence[Mode] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._space = None if space is None else SearchSpace.of(space)
+        self._objectives = paired(metric, mode)
+        self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
+        self._seed = seed
+        self._encoder: Encoder | None = None
+        self._known: dict[str, _Known] = {}
+        self._seen = 0
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        """Take metric, mode and space from Tune where they are missing; return False once there are trials."""
+        if self._known:
+            return False
+        if metric is not None and not self._objectives:
+            self._objectives = paired(metric, "max" if mode == "max" else "min")
+            self._metric, self._mode = self._objectives[0]
+        if config and self._space is None:
+            self._space = SearchSpace.of(config)
+        return True
+
+    @property
+    def encoder(self) -> Encoder:
+        """The space as points. Raises: SettingsError if there is no space yet."""
+        if self._encoder is None:
+            if self._space is None:
+                raise SettingsError("AutoSearcher has nothing to search. Give it space=.")
+            self._encoder = Encoder(self._space)
+        return self._encoder
+
+    # -- trials
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """Return the next configuration."""
+        number = self._number(trial_id)
+        rng = generator(self._seed or 0, number)
+        space = self.encoder.space
+        grid_index = number % space.grid_size
+        drawn = space.dotted(space.sample(rng, grid_index))  # as random search would
+        values = self._modelled(rng, grid_index) if self._learned(rng) else None
+        if values is None:
+            values = drawn
+        self._know(trial_id, values)
+        return space.written(values)
+
+    def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
+        """Add a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
+        self._number(trial_id)
+        self._know(trial_id, self.encoder.space.dotted(config))
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Learn from a report."""
+        known = self._known.get(trial_id)
+        if known is None:
+            return
+        values = [metric_value(result, metric) for metric, _ in self._objectives]
+        if any(value is None for value in values):
+            return
+        signed = [-value if mode == "max" else value for value, (_, mode) in zip(values, self._objectives, strict=True)]
+        if known.best is None or signed[0] < known.best[0]:
+            known.best = signed
+
+    def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
+        """Learn how a trial ended."""
+        known = self._known.get(trial_id)
+        if known is None:
+            return
+        if result is not None:
+            self.on_trial_result(trial_id, dict(result))
+        known.ended, known.infeasible = True, state in INFEASIBLE
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """End a trial, for callers that know less than ``end`` takes."""
+        self.end(trial_id, "", None if error else result)
+
+    def _know(self, trial_id: str, values: Mapping[str, Any]) -> None:
+        self._known[trial_id] = _Known(values, self.encoder.point(values))
+
+    def _number(self, trial_id: str) -> int:
+        """Return the trial's number: its id in a sweep, else counted here."""
+        self._seen += 1
+        return int(trial_id) if trial_id.isdecimal() else self._seen - 1
+
+    # -- the model
+
+    def _told(self) -> list[_Known]:
+        """Return the trials that say something of their configuration, by id."""
+        return [one for _, one in sorted(self._known.items()) if one.best is not None or one.infeasible]
+
+    def _learned(self, rng: np.random.RandomState) -> bool:
+        drawn = rng.random_sample() < _RANDOM
+        return not drawn and bool(self.encoder.axes) and len(self._told()) >= _STARTUP
+
+    def _modelled(self, rng: np.random.RandomState, grid_index: int) -> dict[str, Any] | None:
+        """Return the best of many candidates by the model; None if constraints left none."""
+        told = self._told()
+        losses = self._losses(told, rng)
+        order = np.argsort(losses, kind="stable")
+        used = _spread(order, _MODELLED)
+        scores = np.empty(len(told))
+        scores[order] = ndtri((np.arange(len(told)) + 0.5) / len(told))
+        points = np.array([one.point for one in told])
+        model = GaussianProcess(self.encoder.columns(points[used]), scores[used], self.encoder.groups)
+        waiting = [one.point for one in self._known.values() if one.best is None and not one.ended]
+        if waiting:
+            model.add(self.encoder.columns(np.array(waiting)))
+        candidates = self._candidates(points[order[: max(3, len(told) // 10)]], rng, grid_index)
+        if not candidates:
+            return None
+        mean, deviation = model.posterior(self.encoder.columns(np.array([point for point, _ in candidates])))
+        return candidates[int(np.argmin(mean - rng.exponential() * deviation))][1]
+
+    def _losses(self, told: Sequence[_Known], rng: np.random.RandomState) -> np.ndarray:
+        """Return one loss for each trial: of several metrics a random combination (ParEGO); infeasible ones last."""
+        count = len(self._objectives)
+        table = np.array([[math.inf] * count if one.infeasible else one.best for one in told], float)
+        if count == 1:
+            return table[:, 0]
+        ranks = table.argsort(0, kind="stable").argsort(0, kind="stable") / len(told)
+        weighted = ranks * rng.dirichlet(np.ones(count))
+        combined: np.ndarray = weighted.max(1) + 0.05 * weighted.sum(1)
+        combined[np.isinf(table[:, 0])] = math.inf
+        return combined
+
+    def _candidates(
+        self, best: np.ndarray, rng: np.random.RandomState, grid_index: int
+    ) -> list[tuple[np.ndarray, dict[str, Any]]]:
+        """Return points with their configurations: half drawn from the space, half near the best trials."""
+        found = []
+        for index in range(_CANDIDATES):
+            for _ in range(_ATTEMPTS):
+                start = self._near(best[rng.randint(len(best))], rng) if index % 2 else np.full(best.shape[1], np.nan)
+                values = self.encoder.values(start, rng, grid_index)
+                if self.encoder.space.broken(values) is None:
+                    found.append((self.encoder.point(values), values))
+                    break
+        return found
+
+    def _near(self, point: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+        """Return a point near another: about half of its coordinates moved, all by a step of the same scale."""
+        moved = rng.random_sample(len(point)) < 0.5
+        moved[rng.randint(len(point))] = True
+        scale = 10 ** rng.uniform(-1.7, -0.5)
+        steps = point + scale * rng.normal(size=len(point))
+        steps = np.where(steps < 0, -steps, steps)
+        steps = np.clip(np.where(steps > 1, 2 - steps, steps), 0, 1)
+        choices = rng.random_sample(len(point))
+        for place, axis in enumerate(self.encoder.axes.values()):
+            if moved[place]:
+                free = axis.columns > 1 and rng.random_sample() < 0.4  # a choice has no neighbours
+                steps[place] = choices[place] if free else point[place] if axis.columns > 1 else steps[place]
+        return np.where(moved, steps, point)
+
+
+def _spread(order: np.ndarray, count: int) -> np.ndarray:
+    """Return ``count`` of the trials, best first: the better half of the count, and the others evenly from the rest."""
+    if len(order) <= count:
+        return order
+    rest = order[count // 2 :]
+    chosen = np.linspace(0, len(rest) - 1, count - count // 2).astype(int)
+    return np.concatenate((order[: count // 2], rest[chosen]))
