@@ -17,6 +17,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError
 from tunelight.schedulers.common import WORST, all_made, failed
 from tunelight.schedulers.elastic import ElasticASHA
+from tunelight.schedulers.growth import release_idle
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.promotion import Promotion, Verdict
 from tunelight.schedulers.rungs import who_goes_on
@@ -49,6 +50,11 @@ class BestFew(Promotion):
         if made != self._all_made:
             self._all_made = made
             self.changed()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no further trial can come to the rung, as far as is known."""
+        return self._all_made and bool(self.rungs) and not self._members.any_towards(0)
 
     def front(self) -> float:
         """Return the progress that a new trial must have time for: that of the best ones, at the end."""
@@ -141,7 +147,8 @@ class OneEpoch(ElasticASHA):
     the best ``keep`` of all. If the search pauses although trials are to come, as one with a limit of its own may do,
     the reserve is ended, and then the best trial goes on, so that the sweep does.
 
-    Gangs of ``workers=(min, max)`` start with ``min``, and grow as under `ElasticASHA` while nothing waits.
+    While the best ones train to the end, gangs that have nothing to do are ended. Gangs of ``workers=(min, max)`` start
+    with ``min``, and grow as under `ElasticASHA` while nothing waits.
 
     Args:
         metric: reported name to compare; None takes what Tune is told.
@@ -224,6 +231,8 @@ class OneEpoch(ElasticASHA):
         chosen = super().choose_trial_to_run(tune_controller)
         for member in self._promotion.displaced():
             tune_controller.stop_trial(member.trial)
+        if chosen is None and self._members.settled and self._promotion.is_closed and not self._promotion.promotable():
+            release_idle(tune_controller)
         return chosen
 
     # -- what differs from successive halving ---------------------------------------------------------

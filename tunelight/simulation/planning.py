@@ -20,7 +20,7 @@ from tunelight.simulation.actors import slots_of
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curves, SteadyCurves
-from tunelight.simulation.plans import Option, Plan, Spread, Stage, duration
+from tunelight.simulation.plans import Compared, Option, Plan, Spread, Stage, duration
 from tunelight.simulation.result import Simulation
 from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import recorded, tasks
@@ -29,6 +29,8 @@ from tunelight.space import SearchSpace
 _SEEDS = 5
 _HOUR = 3600.0
 _MOST_RUNGS = 12
+_COMPARED = ("asha", "elastic_asha", "one_epoch")
+"""Schedulers that the sweep's own is compared with."""
 
 
 @known_arguments("sweep")
@@ -142,11 +144,13 @@ class _Sweep:
             return SteadyCurves(self.epochs, self.alone_s)
         return recorded(known[number % len(known)], epochs=self.epochs, epoch_s=self.alone_s)
 
-    def run(self, where: Cluster, workers: int | tuple[int, int] | None, seed: int, **more: Any) -> Simulation:
-        """Simulate it once."""
+    def run(
+        self, where: Cluster, workers: int | tuple[int, int] | None, seed: int, scheduler: Any = None, **more: Any
+    ) -> Simulation:
+        """Simulate it once, under its own scheduler or another one."""
         return simulate(
             self.curves(seed),
-            scheduler=self.settings.scheduler,
+            scheduler=self.settings.scheduler if scheduler is None else scheduler,
             num_samples=self.settings.num_samples,
             workers=workers or 1,
             cluster=(where.nodes, where.slots),
@@ -187,6 +191,7 @@ def _judged(
     hours = Spread.of([run.makespan_s / _HOUR for run in runs])
     median = sorted(range(len(runs)), key=lambda index: runs[index].makespan_s)[(len(runs) - 1) // 2]
     options = _options(sweep, where, price, deadline_s) if deadline_s is not None else []
+    schedulers = _compared(sweep, runs, where, about.scheduler)
     in_time = deadline_s is None or hours.p90 * _HOUR <= deadline_s
     return replace(
         about,
@@ -200,7 +205,8 @@ def _judged(
         rent=None if price is None else Spread.of([price * run.makespan_s / _HOUR * where.size for run in runs]),
         stages=_stages(sweep, sweep.run(where, sweep.settings.workers, median, events=True), about.workers),
         options=options,
-        notes=_notes(sweep, runs),
+        schedulers=schedulers,
+        notes=[*_recommended(schedulers), *_notes(sweep, runs)],
     )
 
 
@@ -238,6 +244,40 @@ def _options(sweep: _Sweep, where: Cluster, price: float | None, deadline_s: flo
     return sorted(
         found, key=lambda one: (not one.in_time, one.slots * one.makespan_h if one.in_time else one.makespan_h)
     )
+
+
+def _compared(sweep: _Sweep, runs: Sequence[Simulation], where: Cluster, own: str) -> list[Compared]:
+    """Simulate the sweep under other schedulers, on the same curves; none if the curves do not tell trials apart."""
+    if isinstance(sweep.curves(0), SteadyCurves) or any(math.isinf(run.regret()) for run in runs):
+        return []
+    found = [_figures_of(own, runs)]
+    for name in _COMPARED:
+        if name != own:
+            others = [sweep.run(where, sweep.settings.workers, seed, name) for seed in range(len(runs))]
+            found.append(_figures_of(name, others))
+    return found
+
+
+def _figures_of(scheduler: str, runs: Sequence[Simulation]) -> Compared:
+    return Compared(
+        scheduler,
+        makespan_h=Spread.of([run.makespan_s / _HOUR for run in runs]),
+        worker_hours=Spread.of([run.worker_seconds / _HOUR for run in runs]),
+        regret=Spread.of([run.regret() for run in runs]),
+    )
+
+
+def _recommended(schedulers: Sequence[Compared]) -> list[str]:
+    """Return a note that names the cheapest scheduler that is better than the sweep's own, which is the first."""
+    better = [other for other in schedulers[1:] if other.is_better_than(schedulers[0])]
+    if not better:
+        return []
+    own, best = schedulers[0], min(better, key=lambda other: other.worker_hours.p50)
+    return [
+        f"scheduler={best.scheduler!r} is recommended: on these curves it finds no worse a trial than {own.scheduler!r} "
+        f"(regret {best.regret.p50:.3g} and {own.regret.p50:.3g}) for {best.worker_hours.p50:.1f} worker-hours instead "
+        f"of {own.worker_hours.p50:.1f}, in {duration(best.makespan_h.p50)} instead of {duration(own.makespan_h.p50)}"
+    ]
 
 
 def _doublings(most: int) -> list[int]:
