@@ -329,8 +329,11 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         if self._deadline_s is None or self._started_at is None:
             return True
         left = self._deadline_s - (self.clock() - self._started_at)
-        each = self._growth.speed.each(self._resources.workers if self._resources else 1)
-        return left > 0 and not progress * each + self._growth.speed.start_s > left
+        return left > 0 and not progress * self._epoch_s() + self._growth.speed.start_s > left
+
+    def _epoch_s(self) -> float:
+        """Return the seconds of an epoch on a gang of the smallest size; NaN before the first measurement."""
+        return self._growth.speed.each(self._resources.workers if self._resources else 1)
 
     def _worth(self, member: Member) -> bool:
         """Tell whether a paused trial can still reach its next rung."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ray.tune.experiment import Trial
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError
-from tunelight.schedulers.common import WORST, all_made, failed
+from tunelight.schedulers.common import WORST, all_made, failed, number
 from tunelight.schedulers.elastic import ElasticASHA
 from tunelight.schedulers.growth import release_idle
 from tunelight.schedulers.members import Member, Members, State
@@ -55,10 +57,6 @@ class BestFew(Promotion):
     def is_closed(self) -> bool:
         """Whether no further trial can come to the rung, as far as is known."""
         return self._all_made and bool(self.rungs) and not self._members.any_towards(0)
-
-    def front(self) -> float:
-        """Return the progress that a new trial must have time for: that of the best ones, at the end."""
-        return self.max_t
 
     def judge(self, member: Member, loss: float, *, ended: bool) -> Verdict:
         """File a trial's report at the rung if it reaches that, and return what becomes of the trial."""
@@ -158,7 +156,7 @@ class OneEpoch(ElasticASHA):
         max_t: where a trial ends by itself, in epochs, or is stopped soon after (None: not known; then it is taken for
             81 by ``deadline_s``, and no trial is stopped for its length).
         deadline_s: seconds from the first trial on after which nothing counts (None: no deadline). A new trial starts
-            only while there is time to train one to ``max_t``.
+            only while there is time for it and then to train the best ones to ``max_t``.
         max_workers: how far a gang may grow (None: to what the sweep's ``workers`` say; under a plain Tuner not).
         cooldown: how many reports a gang keeps its size at least.
         clock: seconds that only grow; what the deadline is measured by.
@@ -194,6 +192,15 @@ class OneEpoch(ElasticASHA):
             clock=clock,
         )
         self._promotion = BestFew(self._members, epochs, keep, self._promotion.max_t, self._worth)
+        self._first_epochs_s: deque[float] = deque(maxlen=32)
+
+    def admits(self) -> bool:
+        """Tell whether there is time for a trial that starts now and, after it, to train the best ones to the end."""
+        gangs = 1
+        if self._resources is not None:
+            gangs = self._growth.ledger.total(self._resources) // self._resources.workers or self._promotion.keep
+        rounds = math.ceil(self._promotion.keep / gangs)
+        return self._in_time(self._grace + rounds * (self._promotion.max_t - self._grace))
 
     # -- Tune's interface ---------------------------------------------------------------------------
 
@@ -236,6 +243,18 @@ class OneEpoch(ElasticASHA):
         return chosen
 
     # -- what differs from successive halving ---------------------------------------------------------
+
+    def _judge(self, member: Member, result: Mapping[str, Any], *, ended: bool = False) -> Verdict:
+        fresh = not member.progress
+        verdict = super()._judge(member, result, ended=ended)
+        if fresh and member.progress and (seconds := number(result.get("time_total_s"))):
+            self._first_epochs_s.append(seconds / member.progress)
+        return verdict
+
+    def _epoch_s(self) -> float:
+        """Return the seconds of an epoch; as long as no trial has reported twice, with a part of its start."""
+        measured = super()._epoch_s()
+        return median(self._first_epochs_s) if math.isnan(measured) and self._first_epochs_s else measured
 
     def _why_stopped(self, member: Member, result: Mapping[str, Any]) -> str:
         return self._reported(result) if member.loss == WORST else self._promotion.standing(member)

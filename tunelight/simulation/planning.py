@@ -273,11 +273,12 @@ def _recommended(schedulers: Sequence[Compared]) -> list[str]:
     if not better:
         return []
     own, best = schedulers[0], min(better, key=lambda other: other.worker_hours.p50)
-    return [
-        f"scheduler={best.scheduler!r} is recommended: on these curves it finds no worse a trial than {own.scheduler!r} "
-        f"(regret {best.regret.p50:.3g} and {own.regret.p50:.3g}) for {best.worker_hours.p50:.1f} worker-hours instead "
-        f"of {own.worker_hours.p50:.1f}, in {duration(best.makespan_h.p50)} instead of {duration(own.makespan_h.p50)}"
-    ]
+    note = (
+        f"scheduler={best.scheduler!r} is recommended: on these curves it finds no worse a trial than "
+        f"{own.scheduler!r} for {best.worker_hours.p50:.2g} worker-hours instead of {own.worker_hours.p50:.2g}, in "
+        f"{duration(best.makespan_h.p50)} instead of {duration(own.makespan_h.p50)}"
+    )
+    return [note]
 
 
 def _doublings(most: int) -> list[int]:
