@@ -51,7 +51,8 @@ def plan(
 ) -> Plan:
     """Say what a sweep over ``space`` would take on a cluster, by simulating it with the scheduler it would have.
 
-    What is not given here is taken from the space, else from the defaults of ``tunelight.run``.
+    What is not given here is taken from the space, else from the defaults of ``tunelight.run``. The sweep is simulated
+    under "asha", "elastic_asha" and "one_epoch", too: one that takes less and finds no worse a trial is recommended.
 
     Args:
         space: as ``tunelight.run`` takes it.
@@ -247,14 +248,18 @@ def _options(sweep: _Sweep, where: Cluster, price: float | None, deadline_s: flo
 
 
 def _compared(sweep: _Sweep, runs: Sequence[Simulation], where: Cluster, own: str) -> list[Compared]:
-    """Simulate the sweep under other schedulers, on the same curves; none if the curves do not tell trials apart."""
+    """Simulate the sweep under other schedulers on the same curves, those for which the curves are long enough.
+
+    None if the curves were not measured.
+    """
     if isinstance(sweep.curves(0), SteadyCurves) or any(math.isinf(run.regret()) for run in runs):
         return []
     found = [_figures_of(own, runs)]
     for name in _COMPARED:
         if name != own:
             others = [sweep.run(where, sweep.settings.workers, seed, name) for seed in range(len(runs))]
-            found.append(_figures_of(name, others))
+            if not any(trial.extrapolated for run in others for trial in run.trials):
+                found.append(_figures_of(name, others))
     return found
 
 

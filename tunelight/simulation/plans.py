@@ -124,11 +124,7 @@ def _text(plan: Plan) -> str:
     if plan.options:
         lines += ["", *_options(plan)]
     if plan.schedulers:
-        rows = [
-            (s.scheduler, duration(s.makespan_h.p50), f"{s.worker_hours.p50:.1f}", *_regrets(s.regret))
-            for s in plan.schedulers
-        ]
-        lines += ["", *_columns(("scheduler", "duration", "worker-hours", "regret p50", "p90"), rows)]
+        lines += ["", *_schedulers(plan)]
     lines += ["", *(line for note in plan.notes for line in _wrapped(f"- {note}"))] if plan.notes else []
     return "\n".join(lines)
 
@@ -149,8 +145,18 @@ def _figures(plan: Plan) -> list[tuple[str, ...]]:
     ]
 
 
-def _regrets(regret: Spread) -> tuple[str, str]:
-    return f"{regret.p50:.3g}", f"{regret.p90:.3g}"
+def _schedulers(plan: Plan) -> list[str]:
+    rows = [
+        (
+            one.scheduler,
+            duration(one.makespan_h.p50),
+            f"{one.worker_hours.p50:.1f}",
+            f"{one.regret.p50:.3g}",
+            f"{one.regret.p90:.3g}",
+        )
+        for one in plan.schedulers
+    ]
+    return _columns(("scheduler", "duration", "worker-hours", "regret p50", "p90"), rows)
 
 
 def _options(plan: Plan) -> list[str]:

@@ -296,7 +296,7 @@ def test_settings_that_make_no_sense_are_refused(wrong, said):
 
 
 def test_by_name_it_takes_the_sweep_s_epochs_and_other_names_are_guessed():
-    judged = {"metric": "loss", "mode": "min", "max_epochs": 12}
+    judged: dict[str, Any] = {"metric": "loss", "mode": "min", "max_epochs": 12}
     built = build_scheduler(Settings(scheduler={"name": "one_epoch", "epochs": 2, "keep": 4}, **judged))
     assert isinstance(built, OneEpoch)
     assert built.milestones() == [2]

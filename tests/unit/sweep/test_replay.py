@@ -24,7 +24,7 @@ from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
-from tunelight.schedulers import ASHA, ElasticASHA
+from tunelight.schedulers import ASHA, ElasticASHA, OneEpoch
 from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch
 from tunelight.space import SearchSpace
 from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
@@ -278,6 +278,21 @@ def test_paused_trials_leave_room_for_others(tmp_path):
     assert search.next_trial() is not None
     assert search.next_trial() is None
     assert not search.is_finished()
+
+
+@pytest.mark.parametrize("state", ["OOM", "DIVERGED", "ERROR"])
+def test_a_replayed_one_epoch_knows_who_has_failed_since_the_best_went_on(tmp_path, state):
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(lr=0.1)
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    sweep.callback._set(trial.trial_id, "PAUSED")
+    sweep.start(trial)
+    sweep.fail(trial, state=state)
+    sweep.callback.record.close()
+    scheduler = OneEpoch("loss", "min", keep=1)
+    replay_scheduler(read_lines(tmp_path), scheduler)
+    assert scheduler._promotion.out == {"00000"}
 
 
 def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp_path):
