@@ -1,4 +1,4 @@
-"""The scheduler one_epoch, live: the best two of six trials train to the end, also in a sweep that is cut off."""
+"""The scheduler one_epoch, live: the best few train to the end, also if the sweep is cut off or its search waits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.tune.search import ConcurrencyLimiter, Searcher
 
 import tunelight as tl
 from tests.integration.test_elastic import states
 from tests.integration.test_growth import groups
+from tests.integration.test_plain_tune import tuner
 from tests.integration.test_resume import Cut, told
-from tests.integration.training import Line, LineData
+from tests.integration.training import Line, LineData, saving
 
 EPOCHS = 4
 
@@ -45,3 +47,37 @@ def test_the_best_two_of_six_go_on_and_a_sweep_that_was_cut_off_ends_the_same(ra
         cut = sweep(tmp_path, f"cut-{reports}", callbacks=[Cut(reports)])
         assert {trial.state for trial in cut.trials} & {"INTERRUPTED"}
         assert told(tl.resume(cut.folder, callbacks=[])) == told(results)
+
+
+class Given(Searcher):  # type: ignore[misc,unused-ignore]
+    """Suggests these learning rates, one after the other."""
+
+    def __init__(self, *rates: float) -> None:
+        super().__init__()
+        self.rates = list(rates)
+
+    def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {"lr": self.rates.pop(0)}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_in_a_plain_tuner_a_search_that_waits_for_paused_trials_is_not_waited_for(
+    ray4: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    scheduler = tl.OneEpoch(max_t=4, keep=1, max_workers=2, cooldown=1)
+    config = {"num_samples": 5, "scheduler": scheduler}
+    limited = ConcurrencyLimiter(Given(0.01, 0.03, 0.05, 0.02, 0.1), max_concurrent=2)
+    trainable = tl.gang_trainable(saving, workers=(1, 2), start=1, metric="loss")
+    grid = tuner(trainable, tmp_path, {"epochs": 4}, {**config, "search_alg": limited})
+    assert not grid.errors
+    losses = [result.metrics_dataframe["loss"].iloc[0] for result in grid]
+    reports = [len(result.metrics_dataframe) for result in grid]
+    assert reports == [4 if loss == min(losses) else 1 for loss in losses]

@@ -280,6 +280,24 @@ def test_paused_trials_leave_room_for_others(tmp_path):
     assert not search.is_finished()
 
 
+def test_a_search_says_when_no_trial_is_to_come_also_while_some_live(tmp_path):
+    admitted = [True]
+    again = (ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path),)
+    start = ResumeState(created=1, resumed=again)
+    search = SweepSearch(RandomSearcher(LR, 1), 2, start=start, admit=lambda: admitted[0])
+    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
+    said = []
+    for _ in range(3):
+        said.append(search.all_made)
+        search.next_trial()
+    assert said == [False, False, True]
+    assert not search.is_finished()
+    search.enqueue({"lr": 0.5})
+    assert not search.all_made
+    admitted[0] = False
+    assert search.all_made
+
+
 @pytest.mark.parametrize("state", ["OOM", "DIVERGED", "ERROR"])
 def test_a_replayed_one_epoch_knows_who_has_failed_since_the_best_went_on(tmp_path, state):
     sweep = Sweep(tmp_path)
