@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ray.tune.schedulers import TrialScheduler
@@ -24,6 +25,7 @@ from tunelight.simulation.plans import Compared, Option, Plan, Spread, Stage, du
 from tunelight.simulation.result import Simulation
 from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import recorded, tasks
+from tunelight.simulation.sweeps import SweepCurves
 from tunelight.space import SearchSpace
 
 _SEEDS = 5
@@ -46,7 +48,7 @@ def plan(
     price_per_gpu_hour: float | None = None,
     deadline: float | str | None = None,
     costs: Costs | None = None,
-    curves: Curves | str | None = None,
+    curves: Curves | str | os.PathLike[str] | None = None,
     seeds: int = _SEEDS,
 ) -> Plan:
     """Say what a sweep over ``space`` would take on a cluster, by simulating it with the scheduler it would have.
@@ -63,7 +65,7 @@ def plan(
         deadline: seconds, or text as "8h", by which the sweep is to be over. Then other sizes of gang and cluster are
             tried, and the cheapest that is in time is named.
         costs: what starts, pauses and more workers cost (``Costs()``: perfect scaling).
-        curves: what trials learn (None: the recorded tasks, in turn).
+        curves: what trials learn: a recorded task, or the folder of a sweep (None: the recorded tasks, in turn).
         seeds: how many simulations the figures are of (5).
 
     Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
@@ -109,13 +111,19 @@ def plan(
 class _Sweep:
     """A sweep that can be simulated on any cluster, with any size of gang."""
 
-    def __init__(self, settings: Settings, costs: Costs, alone_s: float, curves: Curves | str | None) -> None:
+    def __init__(
+        self, settings: Settings, costs: Costs, alone_s: float, curves: Curves | str | os.PathLike[str] | None
+    ) -> None:
         self.settings = settings
         self.costs = costs
         self.alone_s = alone_s
         self.scheduler: Any = build_scheduler(replace(settings, metric="loss", mode="min"))
         self.epochs = settings.max_epochs or self._own_epochs()
-        self._curves = curves
+        self._curves: Curves | str | None
+        if isinstance(curves, str | os.PathLike) and curves not in tasks() and Path(curves).is_dir():
+            self._curves = SweepCurves(curves, costs=costs, seconds=alone_s)
+        else:
+            self._curves = os.fspath(curves) if isinstance(curves, os.PathLike) else curves
 
     def _own_epochs(self) -> int:
         own = getattr(self.scheduler, "_max_t", None)
@@ -260,7 +268,7 @@ def _compared(sweep: _Sweep, runs: Sequence[Simulation], where: Cluster, own: st
             others = [sweep.run(where, sweep.settings.workers, seed, name) for seed in range(len(runs))]
             if not any(trial.extrapolated for run in others for trial in run.trials):
                 found.append(_figures_of(name, others))
-    return found
+    return found if len(found) > 1 else []
 
 
 def _figures_of(scheduler: str, runs: Sequence[Simulation]) -> Compared:

@@ -13,6 +13,7 @@ import pytest
 
 import tunelight as tl
 from tests.curves import tiny_table
+from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.simulation import TableCurves, planning
 from tunelight.simulation.curves import SteadyCurves
@@ -119,6 +120,27 @@ def test_one_epoch_is_recommended_where_the_order_of_trials_is_known_after_an_ep
     turned = planned(**told, curves=curves(*[-0.1 * number for number in range(40)]))
     assert {one.scheduler: one.regret.p50 > 0 for one in turned.schedulers}["one_epoch"]
     assert not [note for note in turned.notes if "'one_epoch' is recommended" in note]
+
+
+@pytest.mark.parametrize(
+    ("reports_of_first", "compared_with"),
+    [(9, ["fifo", "asha", "elastic_asha", "one_epoch"]), (2, [])],  # all others would train the first one on
+)
+def test_the_curves_may_be_those_of_an_earlier_sweep(
+    tmp_path: Path, reports_of_first: int, compared_with: list[str]
+) -> None:
+    sweep = Sweep(tmp_path)
+    for number in range(12):
+        trial = sweep.add(lr=float(number))
+        sweep.start(trial)
+        for at in range(1, 1 + (9 if number else reports_of_first)):
+            sweep.report(trial, at, number / 12 + 1 / at)
+        sweep.end_by_itself(trial)
+    sweep.end()
+    told: dict[str, Any] = {"num_samples": 12, "workers": 1, "scheduler": "fifo"}
+    plan = planned(**told, curves=tmp_path)
+    assert any(f"curves of the sweep {tmp_path.name!r}" in note for note in plan.notes)
+    assert [one.scheduler for one in plan.schedulers] == compared_with
 
 
 def test_schedulers_are_not_compared_on_curves_that_never_cross():
