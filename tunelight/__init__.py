@@ -15,13 +15,14 @@ _moved.install()
 
 _WHERE = {
     "ASHA": "tunelight.schedulers",
+    "AutoSearcher": "tunelight.searchers",
     "Checkpoints": "tunelight.settings",
     "ElasticASHA": "tunelight.schedulers",
     "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
     "GangPBT": "tunelight.schedulers",
     "HorovodRayStrategy": "tunelight.lightning.strategies",
-    "AutoSearcher": "tunelight.searchers",
+    "OneEpoch": "tunelight.schedulers",
     "OptunaSearcher": "tunelight.searchers",
     "Plan": "tunelight.simulation",
     "RayDataModule": "tunelight.data.module",
@@ -107,6 +108,8 @@ if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
     from tunelight.searchers import AutoSearcher, OptunaSearcher
+    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT, OneEpoch
+    from tunelight.searchers import OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate

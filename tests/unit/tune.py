@@ -86,7 +86,8 @@ class Cluster:
         self._spent: dict[str, float] = {}
         self._next_s = 0.0
         self._resource_updater = SimpleNamespace(get_num_cpus=lambda: self.slots, get_num_gpus=lambda: 0)
-        self.search_alg = SimpleNamespace(is_finished=lambda: False)
+        self._coming: list[tuple[int, Curve]] = []
+        self.search_alg = SimpleNamespace(is_finished=lambda: not self._coming or not self._admits())
         if hasattr(self.scheduler, "clock"):
             self.scheduler.clock = lambda: self.now
 
@@ -120,11 +121,11 @@ class Cluster:
 
     def run(self, curves: Sequence[Curve], steps: int = 20_000) -> Cluster:
         """Train trials of these curves until nothing is left to do; an AssertionError tells of a hang."""
-        coming = list(enumerate(curves))
+        self._coming = coming = list(enumerate(curves))
         for _ in range(steps):
             given = self.now >= self._next_s
             while given and coming and len(self.get_pending()) < self.pending_at_once:
-                if not getattr(self.scheduler, "admits", lambda: True)():
+                if not self._admits():
                     break
                 self._next_s = self.now + self.every_s
                 self._add(*coming.pop(0))
@@ -136,11 +137,14 @@ class Cluster:
                 self._start(trial)
             if self._events:
                 self._hear()
-            elif not self.get_live_trials() and (not coming or not getattr(self.scheduler, "admits", bool)()):
+            elif not self.get_live_trials() and (not coming or not self._admits()):
                 return self
             elif coming:
                 self.now = max(self.now, self._next_s)
         raise AssertionError(f"the sweep hangs: {[(one.trial_id, one.status) for one in self.get_live_trials()]}")
+
+    def _admits(self) -> bool:
+        return bool(getattr(self.scheduler, "admits", lambda: True)())
 
     def get_pending(self) -> list[Trial]:
         return [trial for trial in self.trials if trial.status == Trial.PENDING]

@@ -311,6 +311,9 @@ class RecordCallback(Callback):
         # A scheduler may also end a trial that did not just report (a paused one, say): Tune marks the last
         # result as done only when the trial itself came to its end, or with the decision on that result.
         by_itself = trial.status == RUNNING and (not known.history or bool(trial.last_result.get("done")))
+        if known.state == PAUSED:  # the scheduler may know more now than when it paused the trial
+            self._set(trial.trial_id, STOPPED, **self._why(trial.trial_id))
+            return
         self._set(trial.trial_id, STOPPED if known.decision == "STOP" or not by_itself else FINISHED)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

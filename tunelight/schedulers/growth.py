@@ -112,7 +112,7 @@ class Growth:
         limit = max(limit // 2**member.refused, min(limit, 2 * have))  # it may succeed at half the size
         for size in reversed(sizes(resources.workers, self.max_workers)):
             if have < size <= limit and self._saves(have, size, left):
-                _release_idle(tune_controller)
+                release_idle(tune_controller)
                 self._ask(member, size)
                 return
 
@@ -175,8 +175,8 @@ class Growth:
         self._giving.pop(member.trial_id, None)
 
 
-def _release_idle(tune_controller: Any) -> None:
-    """Release gangs that Tune keeps warm for a next trial: there is none, and their resources can be used."""
+def release_idle(tune_controller: Any) -> None:
+    """Release gangs that Tune keeps warm for a next trial: there is none, and others can use their resources."""
     try:
         end_cached_actors(tune_controller)
     except Exception as error:  # noqa: BLE001 - a part of Tune that is not public; idle gangs are no reason to end

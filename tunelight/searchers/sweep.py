@@ -301,9 +301,12 @@ class SweepSearch(SearchAlgorithm):
         """Tell whether no trial lives and none is to come."""
         if self._finished:
             return True
-        if self._live or self._resumed:
-            return False
-        return self._over or not self._admit()
+        return not self._live and self.all_made
+
+    @property
+    def all_made(self) -> bool:
+        """Tell whether no trial is to come, unless somebody adds one."""
+        return not self._resumed and (self._over or not self._admit())
 
     @property
     def _over(self) -> bool:

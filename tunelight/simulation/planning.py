@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ray.tune.schedulers import TrialScheduler
@@ -20,15 +21,18 @@ from tunelight.simulation.actors import slots_of
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curves, SteadyCurves
-from tunelight.simulation.plans import Option, Plan, Spread, Stage, duration
+from tunelight.simulation.plans import Compared, Option, Plan, Spread, Stage, duration
 from tunelight.simulation.result import Simulation
 from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import recorded, tasks
+from tunelight.simulation.sweeps import SweepCurves
 from tunelight.space import SearchSpace
 
 _SEEDS = 5
 _HOUR = 3600.0
 _MOST_RUNGS = 12
+_COMPARED = ("asha", "elastic_asha", "one_epoch")
+"""Schedulers that the sweep's own is compared with."""
 
 
 @known_arguments("sweep")
@@ -44,12 +48,13 @@ def plan(
     price_per_gpu_hour: float | None = None,
     deadline: float | str | None = None,
     costs: Costs | None = None,
-    curves: Curves | str | None = None,
+    curves: Curves | str | os.PathLike[str] | None = None,
     seeds: int = _SEEDS,
 ) -> Plan:
     """Say what a sweep over ``space`` would take on a cluster, by simulating it with the scheduler it would have.
 
-    What is not given here is taken from the space, else from the defaults of ``tunelight.run``.
+    What is not given here is taken from the space, else from the defaults of ``tunelight.run``. The sweep is simulated
+    under "asha", "elastic_asha" and "one_epoch", too: one that takes less and finds no worse a trial is recommended.
 
     Args:
         space: as ``tunelight.run`` takes it.
@@ -60,7 +65,7 @@ def plan(
         deadline: seconds, or text as "8h", by which the sweep is to be over. Then other sizes of gang and cluster are
             tried, and the cheapest that is in time is named.
         costs: what starts, pauses and more workers cost (``Costs()``: perfect scaling).
-        curves: what trials learn (None: the recorded tasks, in turn).
+        curves: what trials learn: a recorded task, or the folder of a sweep (None: the recorded tasks, in turn).
         seeds: how many simulations the figures are of (5).
 
     Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
@@ -106,13 +111,19 @@ def plan(
 class _Sweep:
     """A sweep that can be simulated on any cluster, with any size of gang."""
 
-    def __init__(self, settings: Settings, costs: Costs, alone_s: float, curves: Curves | str | None) -> None:
+    def __init__(
+        self, settings: Settings, costs: Costs, alone_s: float, curves: Curves | str | os.PathLike[str] | None
+    ) -> None:
         self.settings = settings
         self.costs = costs
         self.alone_s = alone_s
         self.scheduler: Any = build_scheduler(replace(settings, metric="loss", mode="min"))
         self.epochs = settings.max_epochs or self._own_epochs()
-        self._curves = curves
+        self._curves: Curves | str | None
+        if isinstance(curves, str | os.PathLike) and curves not in tasks() and Path(curves).is_dir():
+            self._curves = SweepCurves(curves, costs=costs, seconds=alone_s)
+        else:
+            self._curves = os.fspath(curves) if isinstance(curves, os.PathLike) else curves
 
     def _own_epochs(self) -> int:
         own = getattr(self.scheduler, "_max_t", None)
@@ -142,11 +153,13 @@ class _Sweep:
             return SteadyCurves(self.epochs, self.alone_s)
         return recorded(known[number % len(known)], epochs=self.epochs, epoch_s=self.alone_s)
 
-    def run(self, where: Cluster, workers: int | tuple[int, int] | None, seed: int, **more: Any) -> Simulation:
-        """Simulate it once."""
+    def run(
+        self, where: Cluster, workers: int | tuple[int, int] | None, seed: int, scheduler: Any = None, **more: Any
+    ) -> Simulation:
+        """Simulate it once, under its own scheduler or another one."""
         return simulate(
             self.curves(seed),
-            scheduler=self.settings.scheduler,
+            scheduler=self.settings.scheduler if scheduler is None else scheduler,
             num_samples=self.settings.num_samples,
             workers=workers or 1,
             cluster=(where.nodes, where.slots),
@@ -187,6 +200,7 @@ def _judged(
     hours = Spread.of([run.makespan_s / _HOUR for run in runs])
     median = sorted(range(len(runs)), key=lambda index: runs[index].makespan_s)[(len(runs) - 1) // 2]
     options = _options(sweep, where, price, deadline_s) if deadline_s is not None else []
+    schedulers = _compared(sweep, runs, where, about.scheduler)
     in_time = deadline_s is None or hours.p90 * _HOUR <= deadline_s
     return replace(
         about,
@@ -200,7 +214,8 @@ def _judged(
         rent=None if price is None else Spread.of([price * run.makespan_s / _HOUR * where.size for run in runs]),
         stages=_stages(sweep, sweep.run(where, sweep.settings.workers, median, events=True), about.workers),
         options=options,
-        notes=_notes(sweep, runs),
+        schedulers=schedulers,
+        notes=[*_recommended(schedulers), *_notes(sweep, runs)],
     )
 
 
@@ -238,6 +253,45 @@ def _options(sweep: _Sweep, where: Cluster, price: float | None, deadline_s: flo
     return sorted(
         found, key=lambda one: (not one.in_time, one.slots * one.makespan_h if one.in_time else one.makespan_h)
     )
+
+
+def _compared(sweep: _Sweep, runs: Sequence[Simulation], where: Cluster, own: str) -> list[Compared]:
+    """Simulate the sweep under other schedulers on the same curves, those for which the curves are long enough.
+
+    None if the curves were not measured.
+    """
+    if isinstance(sweep.curves(0), SteadyCurves) or any(math.isinf(run.regret()) for run in runs):
+        return []
+    found = [_figures_of(own, runs)]
+    for name in _COMPARED:
+        if name != own:
+            others = [sweep.run(where, sweep.settings.workers, seed, name) for seed in range(len(runs))]
+            if not any(trial.extrapolated for run in others for trial in run.trials):
+                found.append(_figures_of(name, others))
+    return found if len(found) > 1 else []
+
+
+def _figures_of(scheduler: str, runs: Sequence[Simulation]) -> Compared:
+    return Compared(
+        scheduler,
+        makespan_h=Spread.of([run.makespan_s / _HOUR for run in runs]),
+        worker_hours=Spread.of([run.worker_seconds / _HOUR for run in runs]),
+        regret=Spread.of([run.regret() for run in runs]),
+    )
+
+
+def _recommended(schedulers: Sequence[Compared]) -> list[str]:
+    """Return a note that names the cheapest scheduler that is better than the sweep's own, which is the first."""
+    better = [other for other in schedulers[1:] if other.is_better_than(schedulers[0])]
+    if not better:
+        return []
+    own, best = schedulers[0], min(better, key=lambda other: other.worker_hours.p50)
+    note = (
+        f"scheduler={best.scheduler!r} is recommended: on these curves it finds no worse a trial than "
+        f"{own.scheduler!r} for {best.worker_hours.p50:.2g} worker-hours instead of {own.worker_hours.p50:.2g}, in "
+        f"{duration(best.makespan_h.p50)} instead of {duration(own.makespan_h.p50)}"
+    )
+    return [note]
 
 
 def _doublings(most: int) -> list[int]:

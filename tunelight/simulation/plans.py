@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 _MOST_OPTIONS = 6
 _WIDTH = 100
+_SMALL = 0.05
+"""The part of a duration or of worker-hours that does not count as a difference between schedulers."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,32 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """What the same sweep would take, and find, under a scheduler, as the median and the 90th percentile.
+
+    ``regret``: how much worse its best value is than that of the best trial, had all been trained to their end.
+    """
+
+    scheduler: str
+    makespan_h: Spread
+    worker_hours: Spread
+    regret: Spread
+
+    def is_better_than(self, other: Compared) -> bool:
+        """Tell whether it takes fewer worker-hours, and finds no worse a trial no later, but for a small part."""
+        pairs = zip(astuple(self.regret), astuple(other.regret), strict=True)
+        as_good = all(own <= of_other for own, of_other in pairs)
+        in_time = self.makespan_h.p50 <= (1 + _SMALL) * other.makespan_h.p50
+        return as_good and in_time and self.worker_hours.p50 < (1 - _SMALL) * other.worker_hours.p50
+
+
+@dataclass(frozen=True)
 class Plan:
     """The estimated time and cost of a sweep. Print it, or use :meth:`asdict`.
 
     ``cost`` is what gangs hold, ``rent`` the whole cluster from the first to the last minute, each at the price of a
-    slot's hour; None without a price. ``verdict`` says in words whether it can be done (in time).
+    slot's hour; None without a price. ``verdict`` says in words whether it can be done (in time). ``schedulers``: its
+    own and others; a note recommends another one that takes less and finds no worse a trial.
     """
 
     scheduler: str
@@ -76,6 +99,7 @@ class Plan:
     rent: Spread | None = None
     stages: Sequence[Stage] = ()
     options: Sequence[Option] = ()
+    schedulers: Sequence[Compared] = ()
     notes: Sequence[str] = ()
 
     def asdict(self) -> dict[str, Any]:
@@ -99,6 +123,8 @@ def _text(plan: Plan) -> str:
         lines += ["", *_columns(("to epoch", "trials", "slots at most", "slot-hours"), rows)]
     if plan.options:
         lines += ["", *_options(plan)]
+    if plan.schedulers:
+        lines += ["", *_schedulers(plan)]
     lines += ["", *(line for note in plan.notes for line in _wrapped(f"- {note}"))] if plan.notes else []
     return "\n".join(lines)
 
@@ -117,6 +143,20 @@ def _figures(plan: Plan) -> list[tuple[str, ...]]:
         for name, one, form in shown
         if one is not None
     ]
+
+
+def _schedulers(plan: Plan) -> list[str]:
+    rows = [
+        (
+            one.scheduler,
+            duration(one.makespan_h.p50),
+            f"{one.worker_hours.p50:.1f}",
+            f"{one.regret.p50:.3g}",
+            f"{one.regret.p90:.3g}",
+        )
+        for one in plan.schedulers
+    ]
+    return _columns(("scheduler", "duration", "worker-hours", "regret p50", "p90"), rows)
 
 
 def _options(plan: Plan) -> list[str]:

@@ -223,6 +223,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         if not self._scheduler.paused:
             raise SettingsError("The sweep runs, and is not paused.")
         self._scheduler.paused = False
+        self._search.held = not self._scheduler.pauses  # a scheduler that pauses trials asks for new ones itself
         return "the sweep goes on"
 
     def _enqueue(self, command: Command, trials: dict[str, Any]) -> str:

@@ -45,6 +45,19 @@ def written(sweep: Sweep, kind: str) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines(sweep.folder)) if line["kind"] == kind]
 
 
+def test_a_trial_that_is_ended_while_it_is_paused_has_the_reason_of_its_end(sweep: Sweep, scheduler: Told) -> None:
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    scheduler.reasons["00000"] = "place 2 of 2 at rung 1; the best goes on"
+    trial.status = "PAUSED"
+    sweep.step()
+    scheduler.reasons["00000"] = PLACE
+    sweep.complete(trial)
+    read = read_record(sweep.folder).trials["00000"]
+    assert (read.state, read.why) == ("STOPPED", PLACE)
+
+
 def test_a_stop_is_recorded_with_the_scheduler_s_reason(sweep: Sweep, scheduler: Told) -> None:
     trial = sweep.add()
     sweep.start(trial)

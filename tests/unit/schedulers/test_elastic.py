@@ -253,6 +253,15 @@ def test_a_rung_is_not_closed_while_the_best_of_a_lower_one_is_still_to_go_on():
     assert reported(elastic, better, 3, 0.1) == "CONTINUE"
 
 
+def test_a_replay_of_reports_knows_who_was_promoted():
+    elastic = make()
+    trials = [rung_trial(elastic, name) for name in ("first", "second")]
+    assert [reported(elastic, trial, 1, 0.1) for trial in trials] == ["PAUSE", "PAUSE"]
+    assert reported(elastic, trials[0], 2, 0.1) == "CONTINUE"  # promoted by the live scheduler alone
+    rung = elastic._promotion.rungs[0]
+    assert (rung.promoted, rung.waiting()) == ({"first"}, ["second"])
+
+
 def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
     cluster = Cluster(ElasticASHA("loss", "min", grace_period=1, reduction_factor=3), max_t=90)
     cluster.run(curves(2))

@@ -27,7 +27,14 @@ class Kept(OptunaSearcher):
 
 @pytest.mark.parametrize(
     ("scheduler", "failures"),
-    [("asha", 0.0), ("elastic_asha", 0.0), ("elastic_asha", 30.0), ("fifo", 30.0), ("hyperband", 0.0)],
+    [
+        ("asha", 0.0),
+        ("elastic_asha", 0.0),
+        ("elastic_asha", 30.0),
+        ("one_epoch", 30.0),
+        ("fifo", 30.0),
+        ("hyperband", 0.0),
+    ],
 )
 def test_under_tunes_own_controller_ends_are_told_as_they_are_recorded(tmp_path, monkeypatch, scheduler, failures):
     record = RecordCallback(tmp_path, metric="loss", mode="min")

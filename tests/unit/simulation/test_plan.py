@@ -8,12 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tunelight as tl
 from tests.curves import tiny_table
+from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
+from tunelight.simulation import TableCurves, planning
+from tunelight.simulation.curves import SteadyCurves
 from tunelight.simulation.fidelity import fidelity_note
+from tunelight.simulation.plans import Compared, Spread
 
 SPACE: dict[str, Any] = {"lr": tl.loguniform(1e-4, 1e-1)}
 TOLD: dict[str, Any] = {"cluster": "4x4", "seconds_per_epoch": 60, "num_samples": 40, "workers": 2, "max_epochs": 9}
@@ -72,6 +77,74 @@ def test_more_workers_are_no_cheaper_where_they_scale_badly():
 
     assert cheapest(0.5) == 1
     assert cheapest(0.5) <= cheapest(1.0)
+
+
+def compared(**regrets: tuple[float, float]) -> list[Compared]:
+    """Return schedulers with these regrets (p50, p90), each of which takes an hour less than the one before it."""
+    return [
+        Compared(name, Spread(20 - at, 20 - at), Spread(20 - at, 20 - at), Spread(*regret))
+        for at, (name, regret) in enumerate(regrets.items())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("regrets", "best"),
+    [
+        ({"asha": (0.1, 0.2), "elastic_asha": (0.1, 0.2), "one_epoch": (0.1, 0.2)}, "one_epoch"),
+        ({"asha": (0.1, 0.2), "fifo": (0.5, 0.5), "elastic_asha": (0.0, 0.2), "one_epoch": (0.0, 0.3)}, "elastic_asha"),
+        ({"asha": (0.1, 0.2), "one_epoch": (0.1, 0.2)}, None),  # for 19 hours instead of 20
+        ({"asha": (0.0, 0.0), "elastic_asha": (0.1, 0.2), "one_epoch": (0.1, 0.2)}, None),
+    ],
+)
+def test_recommended_is_the_cheapest_scheduler_that_finds_no_worse_a_trial(regrets: Any, best: str | None):
+    notes = planning._recommended(compared(**regrets))
+    assert [note.split(" ")[0] for note in notes] == ([] if best is None else [f"scheduler={best!r}"])
+
+
+def test_one_epoch_is_recommended_where_the_order_of_trials_is_known_after_an_epoch_and_not_where_it_turns():
+    def curves(*slopes: float) -> TableCurves:
+        at = np.arange(1, 10)
+        loss = np.array([[number / 40 + slope * at / 9] for number, slope in enumerate(slopes)])
+        return TableCurves(
+            "made", {"loss": loss}, np.full(40, 60.0), [{"lr": float(number)} for number in range(40)], epochs=9
+        )
+
+    told: dict[str, Any] = {"workers": 1, "cluster": "1x4", "scheduler": "fifo"}
+    same = planned(**told, curves=curves(*[-0.01] * 40))
+    assert [one.scheduler for one in same.schedulers] == ["fifo", "asha", "elastic_asha", "one_epoch"]
+    (note,) = [note for note in same.notes if "is recommended" in note]
+    assert note.startswith(
+        "scheduler='one_epoch' is recommended: on these curves it finds no worse a trial than 'fifo'"
+    )
+    assert note in " ".join(str(same).split())
+    turned = planned(**told, curves=curves(*[-0.1 * number for number in range(40)]))
+    assert {one.scheduler: one.regret.p50 > 0 for one in turned.schedulers}["one_epoch"]
+    assert not [note for note in turned.notes if "'one_epoch' is recommended" in note]
+
+
+@pytest.mark.parametrize(
+    ("reports_of_first", "compared_with"),
+    [(9, ["fifo", "asha", "elastic_asha", "one_epoch"]), (2, [])],  # all others would train the first one on
+)
+def test_the_curves_may_be_those_of_an_earlier_sweep(
+    tmp_path: Path, reports_of_first: int, compared_with: list[str]
+) -> None:
+    sweep = Sweep(tmp_path)
+    for number in range(12):
+        trial = sweep.add(lr=float(number))
+        sweep.start(trial)
+        for at in range(1, 1 + (9 if number else reports_of_first)):
+            sweep.report(trial, at, number / 12 + 1 / at)
+        sweep.end_by_itself(trial)
+    sweep.end()
+    told: dict[str, Any] = {"num_samples": 12, "workers": 1, "scheduler": "fifo"}
+    plan = planned(**told, curves=tmp_path)
+    assert any(f"curves of the sweep {tmp_path.name!r}" in note for note in plan.notes)
+    assert [one.scheduler for one in plan.schedulers] == compared_with
+
+
+def test_schedulers_are_not_compared_on_curves_that_never_cross():
+    assert planned(curves=SteadyCurves(9, 60.0)).schedulers == []
 
 
 def test_a_gang_that_never_fits_is_said_in_words():

@@ -24,7 +24,7 @@ from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
-from tunelight.schedulers import ASHA, ElasticASHA
+from tunelight.schedulers import ASHA, ElasticASHA, OneEpoch
 from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch
 from tunelight.space import SearchSpace
 from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
@@ -278,6 +278,39 @@ def test_paused_trials_leave_room_for_others(tmp_path):
     assert search.next_trial() is not None
     assert search.next_trial() is None
     assert not search.is_finished()
+
+
+def test_a_search_says_when_no_trial_is_to_come_also_while_some_live(tmp_path):
+    admitted = [True]
+    again = (ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path),)
+    start = ResumeState(created=1, resumed=again)
+    search = SweepSearch(RandomSearcher(LR, 1), 2, start=start, admit=lambda: admitted[0])
+    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
+    said = []
+    for _ in range(3):
+        said.append(search.all_made)
+        search.next_trial()
+    assert said == [False, False, True]
+    assert not search.is_finished()
+    search.enqueue({"lr": 0.5})
+    assert not search.all_made
+    admitted[0] = False
+    assert search.all_made
+
+
+@pytest.mark.parametrize("state", ["OOM", "DIVERGED", "ERROR"])
+def test_a_replayed_one_epoch_knows_who_has_failed_since_the_best_went_on(tmp_path, state):
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(lr=0.1)
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    sweep.callback._set(trial.trial_id, "PAUSED")
+    sweep.start(trial)
+    sweep.fail(trial, state=state)
+    sweep.callback.record.close()
+    scheduler = OneEpoch("loss", "min", keep=1)
+    replay_scheduler(read_lines(tmp_path), scheduler)
+    assert scheduler._promotion.out == {"00000"}
 
 
 def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp_path):

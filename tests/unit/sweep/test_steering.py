@@ -17,6 +17,7 @@ from tunelight.errors import CommandError
 from tunelight.record import locked, read_sweep_file, send
 from tunelight.record.names import COMMANDS_FILE
 from tunelight.resources import Reservation
+from tunelight.schedulers import OneEpoch
 from tunelight.searchers import RandomSearcher, SweepSearch
 from tunelight.sweep.steering import SteeredScheduler, Steering
 
@@ -171,6 +172,15 @@ def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_on
     driver.steering.on_step_end(1, driver.sweep.trials)
     assert not driver.search.held
     assert driver.scheduler.on_trial_result(controller, driver.first, {"loss": 1}) == TrialScheduler.CONTINUE
+
+
+def test_a_scheduler_that_pauses_trials_itself_gets_new_ones_as_soon_as_the_sweep_goes_on(driver: Driver) -> None:
+    driver.scheduler._inner = OneEpoch("loss", "min")
+    driver.first.status = "PAUSED"
+    driver.told("pause")
+    assert driver.search.held
+    driver.told("resume")
+    assert not driver.search.held  # else the scheduler would take it that no trial is to come
 
 
 def test_trials_without_checkpoints_are_not_paused(tmp_path: Path) -> None:

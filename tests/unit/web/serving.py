@@ -42,10 +42,17 @@ class Served:
         return parse_qs(urlsplit(self.address).query)["token"][0]
 
     def ask(
-        self, path: str, *, method: str = "GET", body: bytes | None = None, token: str | None = "", **headers: str
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        token: str | None = "",
+        limit_s: float = 20,
+        **headers: str,
     ) -> Answer:
         """Send a request with the token as a program sends it; None sends none, and text another one."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=limit_s)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["Authorization"] = f"Bearer {token or self.token}"

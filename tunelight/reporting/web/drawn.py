@@ -37,5 +37,5 @@ def draw(target: Path, folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(10)  # the sweep comes first
+    os.nice(5)  # the sweep comes first
     draw(Path(sys.argv[1]), sys.argv[2:])
