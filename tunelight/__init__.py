@@ -106,10 +106,8 @@ if TYPE_CHECKING:
     from tunelight.policies import FailurePolicy
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
-    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
-    from tunelight.searchers import AutoSearcher, OptunaSearcher
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT, OneEpoch
-    from tunelight.searchers import OptunaSearcher
+    from tunelight.searchers import AutoSearcher, OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate

@@ -16,7 +16,7 @@ import typer
 
 SCHEDULERS: Final = ("asha", "elastic_asha", "one_epoch", "gang_pbt", "fifo")
 """tunelight's; the modules that know them import Ray Tune. Ray's own are valid, too."""
-SEARCHERS: Final = ("random", "auto", "grid", "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii")
+SEARCHERS: Final = ("random", "grid", "auto", "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii")
 """The modules that know them import Optuna."""
 _STORAGE: Final = "tunelight_runs"
 _RECORD: Final = "record.jsonl"

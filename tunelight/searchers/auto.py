@@ -126,12 +126,14 @@ class AutoSearcher(TrackingSearcher):
         known = self._known.get(trial_id)
         if known is None:
             return
-        values = [metric_value(result, metric) for metric, _ in self._objectives]
-        if any(value is None for value in values):
-            return
-        signed = [-value if mode == "max" else value for value, (_, mode) in zip(values, self._objectives, strict=True)]
-        if known.best is None or signed[0] < known.best[0]:
-            known.best = signed
+        losses = []
+        for metric, mode in self._objectives:
+            value = metric_value(result, metric)
+            if value is None:
+                return
+            losses.append(-value if mode == "max" else value)
+        if known.best is None or losses[0] < known.best[0]:
+            known.best = losses
 
     def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
         """Learn how a trial ended."""

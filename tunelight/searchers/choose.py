@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BLIND = ("random", "grid")
 """tunelight's searchers that learn nothing, and take no options."""
+_OWN = (*_BLIND, "auto")
 _ELSEWHERE = {
     **dict.fromkeys(("optuna", "hyperopt", "bohb", "tpesampler"), "tpe"),
     **dict.fromkeys(
@@ -91,7 +92,7 @@ def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: S
     elif given is None or (isinstance(given, str) and given in KINDS) or is_sampler(given):
         plan = OptunaSearcher(given, metric=settings.metric, mode=settings.mode, **options)
     else:
-        raise SettingsError(_no_searcher(given, [*_BLIND, "auto", *KINDS]))
+        raise SettingsError(_no_searcher(given, [*_OWN, *KINDS]))
     searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
     if searcher.address is not None:
         folder = None if settings.name is None else sweep_folder(settings.storage, settings.name)

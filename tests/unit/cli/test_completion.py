@@ -120,7 +120,7 @@ def test_the_choices_that_are_listed_for_speed_are_those_that_there_are():
     from tunelight.searchers.samplers import KINDS
 
     assert complete.SCHEDULERS == schedulers._SCHEDULERS
-    assert (*searchers._BLIND, *KINDS) == complete.SEARCHERS
+    assert (*searchers._OWN, *KINDS) == complete.SEARCHERS
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

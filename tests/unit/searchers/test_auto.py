@@ -55,7 +55,7 @@ def made(space: SearchSpace = SPACE, seed: int = 0, metric: Any = "loss", mode: 
 
 def loss_of(config: dict[str, Any]) -> float:
     """Best at lr=1e-2, width=64 and without dropout, with sgd a little worse; log_every has no effect."""
-    return (
+    return float(
         (math.log10(config["lr"]) + 2) ** 2
         + 0.5 * (math.log2(config["width"]) - 6) ** 2
         + 2 * config["dropout"]
@@ -323,7 +323,7 @@ def test_a_thousand_trials_are_modelled_by_a_few(monkeypatch):
 
 
 def test_it_is_found_by_its_name_and_takes_no_options(tmp_path):
-    more = {"metric": "loss", "seed": 1}
+    more: dict[str, Any] = {"metric": "loss", "seed": 1}
     assert isinstance(build_searcher(SPACE, Settings(searcher="auto", **more)), AutoSearcher)
     assert isinstance(build_searcher(SPACE, Settings(searcher={"name": "auto"}, **more)), AutoSearcher)
     with pytest.raises(SettingsError, match="searcher='auto' takes no trials"):

@@ -95,7 +95,7 @@ def test_any_searcher_of_ray_tunes_still_works():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"searcher": "tep"}, "There is no searcher 'tep'. Did you mean 'tpe'.* random, grid, tpe, gp"),
+        ({"searcher": "tep"}, "There is no searcher 'tep'. Did you mean 'tpe'.* random, grid, auto, tpe, gp"),
         ({"searcher": ["tpe"]}, r"searcher must be a name.* not \['tpe'\]"),
         ({"searcher": {"name": "tpe", "n_startup": 3}}, "no 'n_startup'. Did you mean 'n_startup_trials'"),
         ({"searcher": {"name": "tpe", "group": True, "multivariate": False}}, "searcher 'tpe' does not take"),
