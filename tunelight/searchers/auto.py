@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tunelight.searchers.surrogate import GaussianProcess
 from tunelight.searchers.sweep import TrackingSearcher
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
+from tunelight.space.more_domains import prior
 
 _STARTUP: Final = 10
 """Trials that have reported before the model is asked."""
@@ -51,6 +53,9 @@ class AutoSearcher(TrackingSearcher):
     Trials that have not reported yet count with what is expected of them. Each suggestion weighs expected value against
     uncertainty in another way, so that trials which start together differ. The first ten trials are drawn at random,
     as ``"random"`` would draw them, and so is a tenth of the others.
+
+    Where the space names values by ``around``, every other of these draws is near them, and so are a quarter of the
+    configurations among which the model chooses: a misleading value is left as soon as results speak against it.
 
     Of several metrics each suggestion takes another combination (ParEGO: Knowles, 2006). Keys that are functions, or of
     a user's own domain, are drawn at random.
@@ -101,6 +106,10 @@ class AutoSearcher(TrackingSearcher):
             self._encoder = Encoder(self._space)
         return self._encoder
 
+    @functools.cached_property
+    def _has_priors(self) -> bool:
+        return any(prior(domain) is not None for domain in self.encoder.space.domains.values())
+
     # -- trials
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
@@ -110,6 +119,8 @@ class AutoSearcher(TrackingSearcher):
         space = self.encoder.space
         grid_index = number % space.grid_size
         drawn = space.dotted(space.sample(rng, grid_index))  # as random search would
+        if self._has_priors and number % 2:  # the other half of what is drawn pays no heed to them
+            drawn = self._uniform(rng, grid_index) or drawn
         values = self._modelled(rng, grid_index) if self._learned(rng) else None
         if values is None:
             values = drawn
@@ -204,12 +215,25 @@ class AutoSearcher(TrackingSearcher):
         found = []
         for index in range(_CANDIDATES):
             for _ in range(_ATTEMPTS):
-                start = self._near(best[rng.randint(len(best))], rng) if index % 2 else np.full(best.shape[1], np.nan)
+                if index % 2:
+                    start = self._near(best[rng.randint(len(best))], rng)
+                elif self._has_priors and index % 4:
+                    start = rng.random_sample(best.shape[1])
+                else:
+                    start = np.full(best.shape[1], np.nan)  # drawn by the space, from its priors where it has any
                 values = self.encoder.values(start, rng, grid_index)
                 if self.encoder.space.broken(values) is None:
                     found.append((self.encoder.point(values), values))
                     break
         return found
+
+    def _uniform(self, rng: np.random.RandomState, grid_index: int) -> dict[str, Any] | None:
+        """Return a configuration without regard to priors; None if constraints allow none of several."""
+        for _ in range(_ATTEMPTS):
+            values = self.encoder.values(rng.random_sample(len(self.encoder.axes)), rng, grid_index)
+            if self.encoder.space.broken(values) is None:
+                return values
+        return None
 
     def _near(self, point: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
         """Return a point near another: about half of its coordinates moved, all by a step of the same scale."""

@@ -22,6 +22,7 @@ from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, 
 from tunelight.record.names import STUDY_FILE
 from tunelight.searchers.distributions import Parameter, parameter_of
 from tunelight.searchers.earlier import Earlier
+from tunelight.searchers.priors import PriorDraws
 from tunelight.searchers.random import generator
 from tunelight.searchers.samplers import keeps_nothing, make_sampler, quiet, reseed
 from tunelight.searchers.study_copy import StudyCopy, storage_opener
@@ -56,6 +57,9 @@ class OptunaSearcher(TrackingSearcher):
 
     The study is in memory. A thread copies it to ``study.journal`` in the sweep's folder, or to ``study_storage``, for
     optuna-dashboard and Optuna's own plots. A resumed sweep rebuilds its study from its record, never from the copy.
+
+    Where the space names values by ``around``, some trials are drawn near these in the sampler's place: half of the
+    first ones, then as many as such trials have among the best quarter, and at least one in twenty.
 
     Suggestion n depends on the seed, n, and what the study was told before. FINISHED trials are COMPLETE in the study,
     with their best report, STOPPED ones PRUNED, ERROR and INTERRUPTED ones FAIL. Outcomes that blame the configuration
@@ -152,6 +156,10 @@ class OptunaSearcher(TrackingSearcher):
         return self._study
 
     @functools.cached_property
+    def _priors(self) -> PriorDraws:
+        return PriorDraws(self.space, self._seed or 0)
+
+    @functools.cached_property
     def _parameters(self) -> dict[str, Parameter | None]:
         return {key: parameter_of(key, domain) for key, domain in self.space.domains.items()}
 
@@ -184,6 +192,9 @@ class OptunaSearcher(TrackingSearcher):
     def suggest(self, trial_id: str) -> dict[str, Any]:
         """Return the next configuration."""
         sampler, number = self.study.sampler, self._number(trial_id)
+        if self._priors.has_turn(number):
+            drawn = self._priors.draw(number)
+            return self._begin(trial_id, number, self.study.ask(), self.space.dotted(drawn))
         for attempt in range(_ATTEMPTS):
             words = (self._seed or 0, number, attempt)
             reseed(sampler, *words)
@@ -197,13 +208,13 @@ class OptunaSearcher(TrackingSearcher):
                 break
             broken = self.space.broken(values)
             if broken is None:
-                return self._begin(trial_id, trial, values)
+                return self._begin(trial_id, number, trial, values)
             self._tell_infeasible(trial, f"not run: {broken}")
         else:
             name = type(sampler).__name__
             self._say("broken", f"{_ATTEMPTS} suggestions of {name} in a row broke {broken!r}. {_AT_RANDOM}")
         config = self.space.sample(generator(self._seed or 0, number), number % self.space.grid_size)
-        return self._begin(trial_id, self.study.ask(), self.space.dotted(config))
+        return self._begin(trial_id, number, self.study.ask(), self.space.dotted(config))
 
     def _drawn(self, trial: optuna.Trial, number: int, rng: np.random.RandomState) -> dict[str, Any]:
         """Draw a configuration: keys by the sampler, or by the domain itself if Optuna has no such distribution."""
@@ -214,7 +225,7 @@ class OptunaSearcher(TrackingSearcher):
 
         return self.space.draw(choose, number % self.space.grid_size)
 
-    def _begin(self, trial_id: str, trial: optuna.Trial, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _begin(self, trial_id: str, number: int, trial: optuna.Trial, values: Mapping[str, Any]) -> dict[str, Any]:
         at = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
         params, others = self._split(values)
         for key, (value, parameter) in params.items():
@@ -224,8 +235,10 @@ class OptunaSearcher(TrackingSearcher):
         for key, value in {**others, "trial": trial_id}.items():
             trial.set_user_attr(key, value)
         self._live[trial_id] = _Live(trial)
+        config = self.space.written(values)
+        self._priors.began(trial_id, number, config)
         self._changed()
-        return self.space.written(values)
+        return config
 
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
         """Add a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
@@ -234,7 +247,7 @@ class OptunaSearcher(TrackingSearcher):
             reseed(self.study.sampler, self._seed or 0, number, 0)
             with quiet():
                 trial.relative_params  # noqa: B018 - for what the sampler leaves with the trial
-        self._begin(trial_id, trial, self.space.dotted(config))
+        self._begin(trial_id, number, trial, self.space.dotted(config))
 
     def learn(self, earlier: Sequence[Earlier]) -> int:
         """Add trials of earlier sweeps to the study, by the keys that both spaces have; return how many had any.
@@ -299,6 +312,8 @@ class OptunaSearcher(TrackingSearcher):
         """Add a report to the study."""
         if (live := self._live.get(trial_id)) is not None:
             self._add_report(live, result)
+            if live.best is not None:
+                self._priors.reported(trial_id, -live.best[0] if self._mode == "max" else live.best[0])
             self._changed()
 
     def _add_report(self, live: _Live, result: Mapping[str, Any]) -> None:
@@ -331,6 +346,7 @@ class OptunaSearcher(TrackingSearcher):
             self._add_report(live, result)
         live.trial.set_user_attr("state", state)
         if state in INFEASIBLE:
+            self._priors.reported(trial_id, math.inf)
             self._tell_infeasible(live.trial)
         elif state == STOPPED or (state == FINISHED and live.best is not None):
             if self._marks_all:
