@@ -1,7 +1,7 @@
 """Compare searching through tunelight with Optuna alone, on learning curves that were recorded from real training.
 
-    python benchmarks/search.py              # 30 seeds, about ten minutes on one core
-    python benchmarks/search.py --short      # 3 seeds of few trials, for CI
+    python benchmarks/suggestions.py              # 30 seeds, about ten minutes on one core
+    python benchmarks/suggestions.py --short      # 3 seeds of few trials, for CI
 
 Regret: how far the best accuracy that was found is from the best that there is, over seeds: interquartile means with
 95 % bootstrap intervals. Through tunelight, a sweep runs on virtual time with its real searcher, search and controller;

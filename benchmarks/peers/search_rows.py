@@ -1,0 +1,268 @@
+"""What is compared by benchmarks/search.py: sweeps through the simulator, and peers' own code on the same trainings.
+
+Each row plays a task on so many slots for so many worker-hours of virtual time, and says which configuration it would
+have chosen when: that of the best report so far. Peers pay for no starts and no idle slots.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import heapq
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from peers.curve_tasks import Task
+from peers.live_curves import EPOCH_S, LiveCurves, space_of
+
+import tunelight as tl
+from tunelight.searchers import OptunaSearcher, RandomSearcher
+
+KEEP = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """From so many worker-hours on, this configuration is the best one that was reported."""
+
+    hours: float
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Played:
+    """One sweep of a row."""
+
+    choices: list[Choice]
+    hours: float
+    trials: int
+
+
+Row = Callable[[Task, int, int, float], Played]
+"""task, seed, slots, worker-hours -> what was chosen when."""
+
+
+def simulated(searcher: Callable[[Any, int], Any], scheduler: Any) -> Row:
+    """Return a row that runs tunelight's own objects through ``tl.simulate``."""
+
+    def play(task: Task, seed: int, slots: int, hours: float) -> Played:
+        curves = LiveCurves(task, seed)
+        epochs = hours * 3600 / EPOCH_S
+        best_few = isinstance(scheduler, Mapping) and scheduler["name"] == "one_epoch"
+        trials = int(epochs - KEEP * (task.epochs - 1)) if best_few else int(epochs)
+        sweep = tl.simulate(
+            curves,
+            scheduler,
+            searcher=searcher(space_of(task.name), seed),
+            num_samples=max(trials, KEEP),
+            cluster=f"1x{slots}",
+            seed=seed,
+            time_budget=hours / slots * 3600 * (1.5 if best_few else 1.0),
+            events=True,
+        )
+        configs = {trial.id: trial.config for trial in sweep.trials}
+        held = _Hours(sweep.usage)
+        choices, best = [], math.inf
+        for event in sweep.events:
+            if event.what == "report" and event.detail[1] is not None and event.detail[1] < best:
+                best = event.detail[1]
+                choices.append(Choice(held.until(event.time), configs[event.trial]))
+        return Played(choices, held.until(sweep.makespan_s), len(sweep.trials))
+
+    return play
+
+
+class _Hours:
+    """Worker-hours that gangs have held until a time; times are asked in order."""
+
+    def __init__(self, usage: Any) -> None:
+        self._times = np.array([use.time for use in usage])
+        held = np.array([use.held for use in usage], float)
+        self._held = held
+        self._sums = np.concatenate(([0.0], np.cumsum(np.diff(self._times) * held[:-1])))
+
+    def until(self, time: float) -> float:
+        """Return the worker-hours so far."""
+        at = int(np.searchsorted(self._times, time, side="right")) - 1
+        return float(self._sums[at] + (time - self._times[at]) * self._held[at]) / 3600
+
+
+class Advisor(Protocol):
+    """A peer: what to train next, and whether to go on after a report."""
+
+    def ask(self) -> tuple[Any, Mapping[str, Any], int] | None:
+        """Return a trial, its configuration, and up to which epoch it trains; None while nothing is to be trained."""
+
+    def tell(self, trial: Any, epoch: int, loss: float) -> bool:
+        """Take a report; return whether the trial goes on."""
+
+
+def played_by(make: Callable[[Any, int, Task], Advisor]) -> Row:
+    """Return a row that asks a peer, on virtual time."""
+
+    def play(task: Task, seed: int, slots: int, hours: float) -> Played:
+        advisor = make(space_of(task.name), seed, task)
+        curves, epochs = LiveCurves(task, seed), int(hours * 3600 / EPOCH_S)
+        running: list[tuple[float, int, Any, Mapping[str, Any], int, int]] = []
+        now, trained, trials, choices, best = 0.0, 0, 0, [], math.inf
+        while trained < epochs:
+            while len(running) < slots and (asked := advisor.ask()) is not None:
+                trial, config, until = asked
+                heapq.heappush(running, (now + 1, trials, trial, config, 1, until))
+                trials += 1
+            if not running:
+                break
+            now, number, trial, config, epoch, until = heapq.heappop(running)
+            trained += 1
+            loss = curves.curve(config).at(epoch)["loss"]
+            if math.isfinite(loss) and loss < best:
+                best = loss
+                choices.append(Choice(trained * EPOCH_S / 3600, config))
+            if advisor.tell(trial, epoch, loss if math.isfinite(loss) else 6e4) and epoch < until:
+                heapq.heappush(running, (now + 1, number, trial, config, epoch + 1, until))
+        return Played(choices, trained * EPOCH_S / 3600, trials)
+
+    return play
+
+
+class OptunaAdvisor:
+    """Optuna's TPE with one of its pruners, as its documentation has it."""
+
+    def __init__(self, space: Any, seed: int, task: Task, pruner: Any) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.simplefilter("ignore")
+        self._optuna, self._task = optuna, task
+        distributions = {}
+        from tunelight.searchers.distributions import parameter_of
+
+        for key, domain in space.domains.items():
+            parameter = parameter_of(key, domain)
+            assert parameter is not None  # the tasks' spaces hold nothing that Optuna lacks
+            distributions[key] = parameter.distribution
+        self._distributions = distributions
+        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        self._study = optuna.create_study(sampler=sampler, pruner=pruner)
+
+    def ask(self) -> tuple[Any, Mapping[str, Any], int]:
+        """Ask the study."""
+        trial = self._study.ask(self._distributions)
+        return trial, trial.params, self._task.epochs
+
+    def tell(self, trial: Any, epoch: int, loss: float) -> bool:
+        """Report to the pruner; end the trial in the study where it ends."""
+        trial.report(loss, epoch)
+        if epoch == self._task.epochs:
+            self._study.tell(trial, min(trial.storage.get_trial(trial._trial_id).intermediate_values.values()))
+            return False
+        if trial.should_prune():
+            self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
+            return False
+        return True
+
+
+def optuna_asha(space: Any, seed: int, task: Task) -> Advisor:
+    """Return Optuna's TPE with its successive halving."""
+    import optuna
+
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
+    return OptunaAdvisor(space, seed, task, pruner)
+
+
+def optuna_hyperband(space: Any, seed: int, task: Task) -> Advisor:
+    """Return Optuna's TPE with its Hyperband."""
+    import optuna
+
+    pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=task.epochs, reduction_factor=3)
+    return OptunaAdvisor(space, seed, task, pruner)
+
+
+class SyneAdvisor:
+    """A scheduler of Syne Tune's, asked as its tuner asks it."""
+
+    def __init__(self, scheduler: Any, task: Task) -> None:
+        from syne_tune.backend.trial_status import Trial
+
+        self._trial, self._scheduler, self._task, self._count = Trial, scheduler, task, 0
+
+    def ask(self) -> tuple[Any, Mapping[str, Any], int] | None:
+        """Ask the scheduler."""
+        suggestion = self._scheduler.suggest()
+        if suggestion is None:
+            return None
+        trial = self._trial(self._count, suggestion.config, dt.datetime.fromtimestamp(0, dt.UTC))
+        self._count += 1
+        self._scheduler.on_trial_add(trial)
+        config = {key: value.item() if hasattr(value, "item") else value for key, value in suggestion.config.items()}
+        return trial, config, self._task.epochs
+
+    def tell(self, trial: Any, epoch: int, loss: float) -> bool:
+        """Report to the scheduler."""
+        result = {"loss": loss, "epoch": epoch}
+        if epoch == self._task.epochs:
+            self._scheduler.on_trial_complete(trial, result)
+            return False
+        return bool(self._scheduler.on_trial_result(trial, result) == "CONTINUE")
+
+
+def syne_tune(name: str) -> Callable[[Any, int, Task], Advisor]:
+    """Return what makes one of Syne Tune's schedulers."""
+
+    def make(space: Any, seed: int, task: Task) -> Advisor:
+        from syne_tune import config_space as domains
+        from syne_tune.optimizer import baselines
+
+        np.random.seed(seed)  # noqa: NPY002 - it draws its brackets from there
+        translated = {}
+        for key, described in space.describe().items():
+            match next(iter(described.items())):
+                case "choice", values:
+                    translated[key] = domains.choice(list(values))
+                case ("randint" | "lograndint") as kind, [low, high]:
+                    translated[key] = getattr(domains, kind)(low, high - 1)
+                case kind, [low, high]:
+                    translated[key] = getattr(domains, kind)(low, high)
+        scheduler = getattr(baselines, name)(
+            config_space=translated, metric="loss", time_attr="epoch", max_t=task.epochs, random_seed=seed
+        )
+        return SyneAdvisor(scheduler, task)
+
+    return make
+
+
+def _random(space: Any, seed: int) -> Any:
+    return RandomSearcher(space, seed, "loss", "min")
+
+
+def _auto(space: Any, seed: int) -> Any:
+    return tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)
+
+
+def _tpe(space: Any, seed: int) -> Any:
+    return OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=seed)
+
+
+ONE_EPOCH = {"name": "one_epoch", "epochs": 1, "keep": KEEP}
+BASE = "ASHA, random"
+OURS: dict[str, Row] = {
+    BASE: simulated(_random, "asha"),
+    "ASHA, auto": simulated(_auto, "asha"),
+    "ASHA, tpe": simulated(_tpe, "asha"),
+    "to the end, random": simulated(_random, "fifo"),
+    "to the end, auto": simulated(_auto, "fifo"),
+    "one_epoch, random": simulated(_random, ONE_EPOCH),
+    "one_epoch, tpe": simulated(_tpe, ONE_EPOCH),
+    "one_epoch, auto": simulated(_auto, ONE_EPOCH),
+}
+PEERS: dict[str, tuple[str, Row]] = {
+    "Optuna TPE, its ASHA": ("optuna", played_by(optuna_asha)),
+    "Optuna TPE, its Hyperband": ("optuna", played_by(optuna_hyperband)),
+    "Syne Tune ASHA": ("syne_tune", played_by(syne_tune("ASHA"))),
+    "Syne Tune BOHB": ("syne_tune", played_by(syne_tune("BOHB"))),
+    "Syne Tune CQR, ASHA": ("syne_tune", played_by(syne_tune("ASHACQR"))),
+}
+"""Row -> the package that it needs, and what plays it."""
