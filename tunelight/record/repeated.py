@@ -183,8 +183,9 @@ def standings(
     known = {one.id: one for one in trainings}
     by_trial: dict[str, list[Training]] = {}
     for one in sorted(trainings, key=lambda one: (one.repetition, one.index)):
-        if one.repeats is not None and one.repeats in known and not one.live:
-            by_trial.setdefault(one.repeats, [known[one.repeats]]).append(one)
+        first = known.get(one.repeats or "")
+        if first is not None and first.repeats is None and not one.live:
+            by_trial.setdefault(first.id, [first]).append(one)
     reports = length([known[trial] for trial in by_trial])
     losses: dict[str, dict[Training, float]] = {}
     for trial, made in by_trial.items():

@@ -93,9 +93,11 @@ class Repetitions:
     def ends_at(self, trial_id: str) -> float | None:
         """Return the report at which a repetition is to be stopped; None for a trial of the search.
 
-        Infinite where those that came furthest ended by themselves: repetitions do so too.
+        Infinite where those that came furthest ended by themselves: repetitions do so too. None also where the trial
+        that it repeats is not of this sweep, which then reproduces a training.
         """
-        if self.of(trial_id) is None:
+        known = self._trainings.get(trial_id)
+        if known is None or known.repeats in (None, trial_id) or known.repeats not in self._trainings:
             return None
         if self._length is None:
             self._length = length(chosen(self._ordered, self._repeats.top, self._mode))

@@ -137,7 +137,7 @@ def simulate(
         metric=metric or table.metric,
         mode=_mode(mode, metric, table),
         num_samples=num_samples,
-        repeats=repeats,
+        repeats=check_setting("repeats", repeats),
         max_epochs=max_epochs or table.epochs,
         scheduler=scheduler,
         workers=workers,

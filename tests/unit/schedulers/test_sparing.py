@@ -16,9 +16,10 @@ from tunelight.messages import Continue
 from tunelight.schedulers.choose import build_scheduler
 from tunelight.schedulers.sparing import Sparing
 from tunelight.settings import Settings
+from tunelight.settings.repeats import Repeats
 
 
-def spared(scheduler: Any, end: float = math.inf) -> Sparing:
+def spared(scheduler: Any, end: float = math.inf) -> Any:
     return Sparing(scheduler, lambda trial_id: end if trial_id.startswith("again") else None)
 
 
@@ -74,7 +75,8 @@ def test_the_scheduler_learns_nothing_of_a_repetition(call: str) -> None:
         def __getattribute__(self, name: str) -> Any:
             return (lambda *_: heard.append(name)) if name == call else super().__getattribute__(name)
 
-    sparing = spared(Listening())
+    listening: Any = Listening
+    sparing = spared(listening())
     getattr(sparing, call)(None, stub_trial("again", {}))
     assert heard == []
     getattr(sparing, call)(None, stub_trial("a", {}))
@@ -83,5 +85,5 @@ def test_the_scheduler_learns_nothing_of_a_repetition(call: str) -> None:
 
 @pytest.mark.parametrize("scheduler", ["gang_pbt", {"name": "gang_pbt", "explore": "pb2"}])
 def test_repeats_are_refused_where_trials_change_their_configuration(scheduler: Any) -> None:
-    with pytest.raises(SettingsError, match="under GangPBT trials change theirs.*Leave repeats out, or choose"):
-        build_scheduler(Settings(metric="loss", repeats=2, scheduler=scheduler))
+    with pytest.raises(SettingsError, match=r"under GangPBT trials change theirs.*Leave repeats out, or choose"):
+        build_scheduler(Settings(metric="loss", repeats=Repeats(2), scheduler=scheduler))

@@ -49,7 +49,11 @@ def _trainable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end(made: Any, trial: Trial, loss: float, *, reports: int = 3, stopped: bool = False, state: str = "") -> None:
     for number in range(1, reports + 1):
-        result = {"training_iteration": number, "timestamp": number, "loss": loss + 1 - number / reports}
+        result: dict[str, Any] = {
+            "training_iteration": number,
+            "timestamp": number,
+            "loss": loss + 1 - number / reports,
+        }
         if number < reports or not stopped:
             made.on_trial_result(trial.trial_id, result)
     if state:
