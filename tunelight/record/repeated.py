@@ -186,7 +186,7 @@ def standings(
         first = known.get(one.repeats or "")
         if first is not None and first.repeats is None and not one.live:
             by_trial.setdefault(first.id, [first]).append(one)
-    reports = length([known[trial] for trial in by_trial])
+    reports = length([known[one.repeats] for one in trainings if one.repeats in known])  # also of those that still run
     losses: dict[str, dict[Training, float]] = {}
     for trial, made in by_trial.items():
         if only is None or trial in only:

@@ -19,7 +19,10 @@ def lines_of(state: SweepState) -> Iterator[str]:
     if found and repeats is not None:
         what = f"on {repeats.repeats} folds" if repeats.folds else "again with other seeds"
         yield f"Trained {what}: {counted(len(found), 'configuration')}, by the mean of {state.sweep.get('metric')}"
-        yield from (f"  trial {one.trial}: {in_words(one)}" for one in found[:_MOST])
+        dropped = to_repeat(state).dropped
+        for one in found[:_MOST]:
+            out = "; it was not repeated further" if one.trial in dropped and one.n < repeats.repeats else ""
+            yield f"  trial {one.trial}: {in_words(one)}{out}"
         if len(found) > _MOST:
             yield f"  and {len(found) - _MOST} more"
     if said := missing(state):
@@ -37,8 +40,13 @@ def in_words(one: Standing) -> str:
     if not math.isfinite(one.mean):
         parts.append("training diverged")
     elif one.chance is not None:
-        parts.append(f"the best with probability {one.chance:.2f}")
+        parts.append(f"the best with probability {_probability(one.chance)}")
     return ", ".join(parts)
+
+
+def _probability(chance: float) -> str:
+    """Return an estimated probability as text, which is never certain."""
+    return "over 0.99" if chance > 0.99 else "under 0.01" if chance < 0.01 else f"{chance:.2f}"
 
 
 def missing(state: SweepState) -> str:

@@ -31,8 +31,6 @@ class Repetitions:
         self._configs = {one.id: dict(config) for one, config in past}
         self._plan: Plan | None = None
         self._length: float | None = None
-        self.made = sum(one.repeats is not None for one in self._trainings.values())
-        """How many repetitions there are."""
 
     def begin(self, trial_id: str, config: Mapping[str, Any], repeats: str | None = None, repetition: int = 0) -> None:
         """Take a new trial, or one of an earlier run that goes on."""
@@ -40,7 +38,6 @@ class Repetitions:
         if known is None:
             self._trainings[trial_id] = Training(trial_id, len(self._trainings), repeats, repetition)
             self._configs[trial_id] = dict(config)
-            self.made += repeats is not None
         else:
             known.state = ""
         self._plan = self._length = None

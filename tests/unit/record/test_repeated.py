@@ -88,6 +88,14 @@ def test_a_trial_that_was_stopped_early_does_not_count_and_is_made_up_for_in_a_l
     assert (first.mean, second.mean) == pytest.approx((0.30, 0.95 / 3))
 
 
+def test_a_short_trial_does_not_count_either_while_longer_ones_are_still_trained_again() -> None:
+    made = Made(trial(0, 0.30), trial(1, 0.90, "STOPPED", 3))
+    made.again(0, 0.4, "INTERRUPTED", 5)
+    made.again(1, 0.31)
+    (only,) = standings(made.all, THREE, "min")
+    assert (only.trial, only.trials, only.mean) == ("00001", ("00003",), 0.31)
+
+
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_the_best_mean_comes_first_with_its_spread_and_its_chance(mode: Any) -> None:
     made = Made(trial(0, 0.1), trial(1, 0.2))

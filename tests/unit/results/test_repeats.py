@@ -87,6 +87,29 @@ def test_the_last_line_of_a_sweep_and_the_page_go_by_the_mean(twice: SweepResult
     assert "the configuration with the best mean" in page(twice)
 
 
+def test_a_configuration_that_was_left_out_is_named(tmp_path: Path) -> None:
+    sweep = Writer(tmp_path, repeats={"repeats": 3, "top": 3})
+    for loss in (0.100, 0.101, 0.9):
+        sweep.trial(loss)
+    for repetition in (1, 2):
+        for number, loss in enumerate((0.102, 0.103, 0.901)[: 4 - repetition]):
+            sweep.trial(loss, repeats=f"{number:05d}", repetition=repetition)
+    said = sweep.load().summary().splitlines()
+    assert [line.split(":")[0] for line in said if "not repeated further" in line] == ["  trial 00002"]
+    assert not any("not complete" in line for line in said)
+
+
+def test_no_probability_is_said_to_be_certain(tmp_path: Path) -> None:
+    sweep = Writer(tmp_path, repeats=TWICE)
+    for loss in (0.1, 0.9):
+        sweep.trial(loss)
+    for first, loss in (("00000", 0.1), ("00001", 0.9)):
+        sweep.trial(loss, repeats=first, repetition=1)
+    said = sweep.load().summary()
+    assert "0.1 +- 0 of 2 trainings, the best with probability over 0.99" in said
+    assert "0.9 +- 0 of 2 trainings, the best with probability under 0.01" in said
+
+
 def test_show_prints_it_and_gives_it_as_json(twice: SweepResults) -> None:
     shown = CliRunner().invoke(app, ["show", str(twice.folder)])
     assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in shown.output
