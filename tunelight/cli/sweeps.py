@@ -119,8 +119,8 @@ def _show_checked(checked: Checked) -> None:
     )
     if (again := settings.repeats) is not None:
         typer.echo(
-            f"Then the best {again.top} configurations are trained {'on' if again.folds else 'in all'} "
-            f"{again.repeats} {'folds' if again.folds else 'times'}, as long as they can win."
+            f"Then the best {again.top} configurations are trained again, "
+            f"{f'on {again.repeats} folds' if again.folds else f'{again.repeats} times in all'}, while they can win."
         )
     if not checked.misfit:
         has = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in checked.nodes[:4])
