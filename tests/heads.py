@@ -20,6 +20,7 @@ from ray.tune.experiment.trial import _TrialInfo
 from ray.tune.result import TRIAL_INFO
 
 from tests.fakes import FakeGang
+from tunelight.messages import name_of_trial
 from tunelight.trial import trainable
 from tunelight.trial.trainable import GangTrainable
 
@@ -45,11 +46,14 @@ class Heads:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def make(self, cls: type[GangTrainable], config: dict[str, Any], trial_id: str = "00000") -> GangTrainable:
-        """Start a head for a trial."""
+    def make(
+        self, cls: type[GangTrainable], config: dict[str, Any], trial_id: str = "00000", repetition: int = 0
+    ) -> GangTrainable:
+        """Start a head for a trial, which may train the configuration of another one again."""
         with warnings.catch_warnings():  # Ray's own, of its loggers; gone from 2.60 on
             warnings.filterwarnings("ignore", "(?s).*UnifiedLogger", DeprecationWarning)
-            head = cls(self._told(config, trial_id), storage=self._storage_of(trial_id), **self._logs(trial_id))
+            told = self._told(config, trial_id, repetition)
+            head = cls(told, storage=self._storage_of(trial_id), **self._logs(trial_id))
         self.made.append(head)
         return head
 
@@ -79,8 +83,10 @@ class Heads:
         creator: Any = vars(tune_controller)["_noop_logger_creator"]
         return {"logger_creator": partial(creator, logdir=self._storage_of(trial_id).trial_working_directory)}
 
-    def _told(self, config: dict[str, Any], trial_id: str) -> dict[str, Any]:
-        trial = Trial("stub", stub=True, trial_id=trial_id, storage=self._storage_of(trial_id))
+    def _told(self, config: dict[str, Any], trial_id: str, repetition: int = 0) -> dict[str, Any]:
+        name = name_of_trial(trial_id, repetition)
+        storage = self._storage_of(trial_id)
+        trial = Trial("stub", stub=True, trial_id=trial_id, storage=storage, trial_name_creator=lambda _: name)
         return {**config, TRIAL_INFO: _TrialInfo(trial)}
 
     def _storage_of(self, trial_id: str) -> Storage:

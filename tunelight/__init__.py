@@ -20,6 +20,7 @@ _WHERE = {
     "ElasticASHA": "tunelight.schedulers",
     "Costs": "tunelight.simulation",
     "FailurePolicy": "tunelight.policies",
+    "Folds": "tunelight.settings.repeats",
     "GangPBT": "tunelight.schedulers",
     "HorovodRayStrategy": "tunelight.lightning.strategies",
     "OneEpoch": "tunelight.schedulers",
@@ -71,6 +72,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("OptunaSearch", "TPESampler"), "OptunaSearcher"),
     **dict.fromkeys(("PopulationBasedTraining", "PB2"), "GangPBT"),
     **dict.fromkeys(("FailureConfig",), "FailurePolicy"),
+    **dict.fromkeys(("KFold", "StratifiedKFold"), "Folds"),
     **dict.fromkeys(("CheckpointConfig",), "Checkpoints"),
     **dict.fromkeys(("RayTrainReportCallback",), "TuneReportCheckpointCallback"),
 }
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
     from tunelight.searchers import AutoSearcher, OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
+    from tunelight.settings.repeats import Folds
     from tunelight.simulation import Costs, Plan, Simulation, plan, simulate
     from tunelight.space import SearchSpace
     from tunelight.space.more_domains import ordinal

@@ -302,3 +302,16 @@ Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended
 
 RESULT_KEY = "_tunelight"
 """The key of tunelight's own part of a Tune result (see ``GangTrainable.step``)."""
+
+_REPETITION = "_repetition_"
+
+
+def name_of_trial(trial_id: str, repetition: int = 0) -> str:
+    """Return a trial's name in Tune, by which its head knows which training of a configuration it is."""
+    return f"trial_{trial_id}" + (f"{_REPETITION}{repetition}" if repetition else "")
+
+
+def repetition_in(name: str) -> int:
+    """Return which training of its configuration a trial is, from 0, by its name in Tune."""
+    number = name.rpartition(_REPETITION)[2]
+    return int(number) if _REPETITION in name and number.isdecimal() else 0

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,7 +101,8 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
     states: dict[str, int] = {}
     for trial in results.trials:
         states[trial.state] = states.get(trial.state, 0) + 1
-    judged = results.top(1)
+    best = results.best if results.top(1) else None
+    repeated = results.repeated()
     return {
         "sweep": results.name,
         "folder": results.folder,
@@ -113,7 +115,8 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "notes": results.notes,
         "trials": len(results),
         "states": states,
-        "best": about_trial(judged[0]) if judged else None,
+        "best": None if best is None else about_trial(best),
+        **({"repeated": [asdict(one) for one in repeated]} if repeated else {}),
         **({"pareto": [trial.id for trial in results.pareto()]} if len(results.objectives) > 1 else {}),
     }
 
@@ -122,6 +125,7 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
     """Return a summary of a trial for JSON."""
     return {
         "trial": trial.id,
+        **({} if trial.repeats is None else {"repeats": trial.repeats, "repetition": trial.repetition}),
         "state": trial.state,
         "stop_reason": trial.stop_reason,
         "value": trial.value,

@@ -117,6 +117,11 @@ def _show_checked(checked: Checked) -> None:
         f"{settings.num_samples * space.grid_size} trials, judged by {settings.metric} ({settings.mode}), each on "
         f"{checked.reservation}."
     )
+    if (again := settings.repeats) is not None:
+        typer.echo(
+            f"Then the best {again.top} configurations are trained again, "
+            f"{f'on {again.repeats} folds' if again.folds else f'{again.repeats} times in all'}, while they can win."
+        )
     if not checked.misfit:
         has = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in checked.nodes[:4])
         typer.echo(f"It fits {checked.cluster} ({has}{'; ...' if len(checked.nodes) > 4 else ''}).")

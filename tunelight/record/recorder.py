@@ -45,6 +45,8 @@ class RecordCallback(Callback):
         folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
         seed_of: a trial's seed by its id, for the record; by default it holds none.
         is_baseline: whether a trial, by its id, was a baseline and not suggested.
+        repetition_of: which trial's configuration a trial trains again, by its id, and which training of that it is;
+            None for a trial of the search.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
         scheduler: its rungs are recorded, if it has any, and why it stops and pauses trials, if it has a method
@@ -64,6 +66,7 @@ class RecordCallback(Callback):
         *,
         seed_of: Callable[[str], int] | None = None,
         is_baseline: Callable[[str], bool] = lambda _: False,
+        repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
         again: Mapping[str, bool] | None = None,
         scheduler: Any = None,
         budget_s: float | None = None,
@@ -80,6 +83,7 @@ class RecordCallback(Callback):
         self._clock = clock
         self._seed_of = seed_of
         self._is_baseline = is_baseline
+        self._repetition_of = repetition_of
         self._scheduler = scheduler
         self._met = 0
         self._running: dict[str, Any] = {}
@@ -149,6 +153,7 @@ class RecordCallback(Callback):
                 seed=self._seed_of(trial.trial_id) if self._seed_of else None,
                 baseline=self._is_baseline(trial.trial_id),
                 folder=self._relative(trial.path or f"trial_{trial.trial_id}"),
+                **dict(zip(("repeats", "repetition"), self._repetition_of(trial.trial_id) or (), strict=False)),
             )
 
     def _relative(self, path: str) -> str:

@@ -70,6 +70,10 @@ class TrialState:
     """(time, text) of the remarks on it for the person who runs the sweep."""
     runs: list[int] = field(default_factory=list)
     """In which of the sweep's runs it trained."""
+    repeats: str | None = None
+    """The trial whose configuration it trains again with another seed; None for a trial of the search."""
+    repetition: int = 0
+    """Which training of its configuration it is, from 0."""
 
     @property
     def starting(self) -> bool:
@@ -116,6 +120,8 @@ class SweepState:
     trials: dict[str, TrialState] = field(default_factory=dict)
     live: dict[str, TrialState] = field(default_factory=dict)
     """The trials that are RUNNING or PAUSED."""
+    repetitions: dict[str, TrialState] = field(default_factory=dict)
+    """The trials that train another one's configuration again, which are beyond those of the search."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     best: Best | None = None
     """Of the trials that did not fail; of equal values, that of the trial with the lower index."""
@@ -173,7 +179,10 @@ def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
     trial = TrialState(line["trial"], line["index"], line["config"], line.get("seed"), line["folder"])
+    trial.repeats, trial.repetition = line.get("repeats"), line.get("repetition", 0)
     state.trials[trial.id] = trial
+    if trial.repeats is not None:
+        state.repetitions[trial.id] = trial
     state.counts[trial.state] += 1
 
 

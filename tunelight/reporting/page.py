@@ -16,6 +16,7 @@ from tunelight.reporting.trial_sections import ERROR_CHARS, chosen, reported, tr
 from tunelight.reporting.trial_table import trial_table
 from tunelight.reporting.words import compact, elapsed
 from tunelight.results.figures.data import columns, judged_by
+from tunelight.results.repeats import lines_of
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
@@ -115,10 +116,13 @@ def _overview(results: SweepResults) -> Iterator[str]:
         best = results.best
         word = {"min": "lowest", "max": "highest"}.get(mode, "best")
         whose = "all trials that did not fail" if failed else "all reports"
+        again = list(lines_of(state))
+        whose = "the configuration with the best mean" if again else whose
         yield f"<h3>Best: trial {best.index}, with the {word} {safe(metric)} of {whose}</h3>"
         yield f'<p class="best">{safe(compact(best.value))}</p><p>at {safe(when(best.metrics))}</p>'
         yield f'<div class="pair">{pairs("configuration", flatten(best.config).items())}'
         yield f"{pairs('its report', reported(best))}</div>"
+        yield "".join(f"<p>{safe(line)}</p>" for line in again)
     if state.best is not None and len(results.objectives) > 1:
         names = " and ".join(f"{name} ({mode})" for name, mode in results.objectives)
         front = [str(trial.index) for trial in results.pareto()]

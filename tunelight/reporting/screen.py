@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.jupyter import JupyterMixin
 from rich.text import Text
 
-from tunelight.record import RUNNING, VERBS, SweepState, TrialState, metric_value
+from tunelight.record import RUNNING, VERBS, SweepState, TrialState, metric_value, winner
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.table import make_table
 from tunelight.reporting.words import age, best_line, compact, counts, elapsed, event_line, metric_of
@@ -96,10 +96,11 @@ def rungs_line(state: SweepState) -> str:
 
 def best_curve(state: SweepState, width: int, *, ascii_only: bool = False) -> str:
     """Return the curve of the best trial in ``width`` characters, with its first and last value; empty without one."""
-    if state.best is None:
+    best = winner(state)
+    if best is None:
         return ""
     metric = metric_of(state)
-    found = (metric_value(report, metric) for report in state.trials[state.best.trial].history)
+    found = (metric_value(report, metric) for report in state.trials[best.trial].history)
     values = [value for value in found if value is not None and math.isfinite(value)]
     if len(values) < 2:
         return ""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from tunelight.record import PAUSED, SweepState, TrialState
+from tunelight.record import PAUSED, SweepState, TrialState, winner
 from tunelight.reporting.words import STYLES, compact, elapsed, epochs, last_value, metric_of, short_id, state_of
 from tunelight.settings.dotted import flatten
 
@@ -62,7 +62,7 @@ def make_table(
     ``time``, metrics and hyperparameters. Otherwise they are chosen: the hyperparameters that vary most come first.
     """
     table = Table()
-    best = state.best.trial if state.best else None
+    best = found.trial if (found := winner(state)) else None
     chosen = _chosen(state, shown, now, width, columns)
     for column in chosen:
         table.add_column(Text(column.name), justify="right" if column.right else "left", no_wrap=True)
@@ -78,7 +78,7 @@ def _chosen(
 ) -> list[Column]:
     """Return the columns for which there is room, in the order in which they are shown."""
     metric = metric_of(state)
-    best = state.best.trial if state.best else None
+    best = found.trial if (found := winner(state)) else None
     configs = {trial.id: flatten(trial.config) for trial in shown}
     keys = _varying(state, configs)
     known = {

@@ -15,7 +15,10 @@ from tunelight.record import (
     SweepState,
     TrialState,
     metric_value,
+    repeated,
+    winner,
 )
+from tunelight.results.repeats import in_words, missing
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
@@ -28,8 +31,9 @@ _COUNTED: Final = {name: outcome.counted or outcome.verb for name, outcome in OU
 
 def end_line(state: SweepState, trial: TrialState, total: int | None) -> str:
     """Return the one line that says how a trial ended."""
-    metric, best = metric_of(state), state.best
-    parts = [f"trial {short_id(trial.id)} {VERBS.get(trial.state, 'ended')} {_after(trial)}"]
+    metric, best = metric_of(state), winner(state)
+    again = "" if trial.repeats is None else f" (repeats {short_id(trial.repeats)})"
+    parts = [f"trial {short_id(trial.id)}{again} {VERBS.get(trial.state, 'ended')} {_after(trial)}"]
     if trial.value is not None:
         parts.append(f"{metric}={compact(trial.value)}")
     found = [] if best is None else [f"best {compact(best.value)} by {short_id(best.trial)}"]
@@ -44,7 +48,7 @@ def best_line(state: SweepState) -> str:
 
     A failed trial with a better report is named at the end.
     """
-    best, failed = state.best, ahead(state)
+    best, failed = winner(state), ahead(state)
     if best is None:
         return f"no trial that did not fail has reported {metric_of(state)}: {failed}" if failed else ""
     when = f"epoch {best.epoch + 1}" if best.epoch is not None else f"report {best.training_iteration}"
@@ -103,10 +107,14 @@ def summary(state: SweepState, now: float) -> str:
     if left:
         counts.append(f"{left} not ended")
     name = f"Sweep {state.sweep['name']}" if state.sweep.get("name") else "The sweep"
-    trials = counted(len(state.trials), "trial")
+    again = len(state.repetitions)
+    trials = counted(len(state.trials) - again, "trial") + (f" and {counted(again, 'repetition')}" if again else "")
     how = f" ({', '.join(counts)})" if counts else ""
     best = best_line(state) or f"no trial reported the metric {metric_of(state)!r}"
-    return f"{name} ended after {elapsed(age(state, now))}: {trials}{how}. {best[0].upper()}{best[1:]}"
+    text = f"{name} ended after {elapsed(age(state, now))}: {trials}{how}. {best[0].upper()}{best[1:]}"
+    if found := repeated(state):
+        text += f". Its configuration, that of trial {short_id(found[0].trial)}: {in_words(found[0])}"
+    return f"{text}. {said}" if (said := missing(state)) else text
 
 
 def counts(state: SweepState, total: int | None) -> str:
@@ -123,8 +131,11 @@ def state_of(trial: TrialState) -> str:
 
 
 def done(state: SweepState, total: int | None) -> str:
-    """Return how many trials have ended, of how many."""
-    return f"{ended(state)}/{total} done" if total else f"{ended(state)} done"
+    """Return how many trials have ended, of how many; and how many of the repetitions that have begun."""
+    again = [trial.state in TERMINAL for trial in list(state.repetitions.values())]
+    searched = ended(state) - sum(again)
+    beyond = f", {sum(again)}/{len(again)} repetitions" if again else ""
+    return (f"{searched}/{total} done" if total else f"{searched} done") + beyond
 
 
 def ended(state: SweepState) -> int:

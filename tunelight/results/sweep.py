@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
-from tunelight.record import Note, Notes, SweepState
+from tunelight.record import Note, Notes, Standing, SweepState
+from tunelight.results import repeats
 from tunelight.results.html import TOP, Row, sweep_html
 from tunelight.results.pareto import on_front
 from tunelight.results.trial import TrialResult
@@ -36,7 +37,8 @@ class SweepResults:
 
     The best trial is the one with the best of all reports (not the best last report). NaN is never best; of equal
     trials, the one created first is. Failed trials (ERROR, OOM, DIVERGED) do not count: :attr:`ahead` is the one that
-    had reported better. STOPPED and INTERRUPTED trials count with their reports.
+    had reported better. STOPPED and INTERRUPTED trials count with their reports. Where the best configurations were
+    trained again (``repeats=``), the best trial is one of the configuration with the best mean: see :meth:`repeated`.
     """
 
     def __init__(self, folder: str | os.PathLike[str], state: SweepState, settings: Mapping[str, Any]) -> None:
@@ -94,11 +96,24 @@ class SweepResults:
     def best(self) -> TrialResult:
         """The trial with the best report of all that did not fail.
 
+        Where configurations were trained again, only the trainings of the one with the best mean are compared.
+
         Raises: NoResultError if no trial reported a comparable value, or only failed ones did.
         """
-        if self._state.best is None:
+        best = storage.winner(self._state)
+        if best is None:
             raise NoResultError(self._nothing())
-        return next(trial for trial in self.trials if trial.id == self._state.best.trial)
+        return next(trial for trial in self.trials if trial.id == best.trial)
+
+    def repeated(self) -> list[Standing]:
+        """Return the configurations that were trained again (``repeats=``), the best mean first; else nothing.
+
+        Each has ``trial`` (that of the search), ``trials`` (all its trainings that count), their best ``values``,
+        ``mean``, ``spread`` (the standard deviation, n - 1), ``n``, ``failed`` (repetitions that failed) and
+        ``chance``: the probability that it is the best of these, estimated under the assumption that all vary alike
+        and normally. With folds, the ``mean`` of a configuration that lacks some is corrected for how hard those were.
+        """
+        return storage.repeated(self._state)
 
     @property
     def ahead(self) -> TrialResult | None:
@@ -262,8 +277,9 @@ class SweepResults:
         their ``best_`` is the value in the same report, the best by the first metric. ``epochs`` is how many epochs it
         had trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
         column ``config.lr``, and nested ones are joined by dots. If any trial has tags, the column ``tags`` holds them,
-        joined by commas. Where the record says what workers used, it is in ``peak.memory`` and others, the keys of
-        :attr:`TrialResult.peak`.
+        joined by commas. If configurations were trained again, ``repeats`` is the trial whose configuration a trial
+        trains again (None for trials of the search), and ``repetition`` which training of it that is. Where the record
+        says what workers used, it is in ``peak.memory`` and others, the keys of :attr:`TrialResult.peak`.
         """
         import pandas as pd  # half a second that only this needs
 
@@ -272,6 +288,8 @@ class SweepResults:
     def _row(self, trial: TrialResult) -> dict[str, Any]:
         last = trial.history[-1] if trial.history else {}
         row: dict[str, Any] = {"trial_id": trial.id, "state": trial.state}
+        if self._state.repetitions:
+            row |= {"repeats": trial.repeats, "repetition": trial.repetition}
         for metric, _ in self.objectives:
             row[f"best_{metric}"] = storage.metric_value(trial.metrics, metric)
             row[f"last_{metric}"] = storage.metric_value(last, metric)
@@ -326,6 +344,7 @@ class SweepResults:
             lines.append(f"Best {self.metric}: {_short(best.value)}{also} (trial {best.id}{where})")
             lines.append(f"  {config}")
             lines.extend(self._front())
+            lines.extend(repeats.lines_of(self._state))
         if (failed := self.ahead) is not None:
             lines.append(
                 f"Trial {failed.id}, which {failed.outcome}, had reported {self.metric}={_short(failed.value)}."
@@ -346,7 +365,9 @@ class SweepResults:
 
     def _states(self) -> str:
         parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]
-        return counted(len(self), "trial") + (f" ({', '.join(parts)})" if parts else "")
+        again = len(self._state.repetitions)
+        beyond = f" and {counted(again, 'repetition')}" if again else ""
+        return counted(len(self) - again, "trial") + beyond + (f" ({', '.join(parts)})" if parts else "")
 
     def plot(self, figure: str = "history", **options: Any) -> go.Figure:
         """Return a figure of the sweep, which a notebook shows and ``.show()`` opens in a browser.
@@ -372,7 +393,7 @@ class SweepResults:
         return sweep_html(self.summary().splitlines()[0], objective, values, best)
 
     def __repr__(self) -> str:
-        best = self._state.best
+        best = storage.winner(self._state)
         found = "nothing reported" if best is None else f"best {self.metric}={_short(best.value)}"
         return f"SweepResults({stores.shown(self.folder)!r}: {self._states()}, {found})"
 

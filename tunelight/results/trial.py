@@ -34,6 +34,8 @@ class TrialResult:
         config: the configuration that its best report was trained under (dict; its last one without such a report).
         changes: how its configuration changed on the way (population-based training): after which report, whose it took
             over, ``before`` and ``config``.
+        repeats: the trial whose configuration it trains again, with another seed (str; None for a trial of the search).
+        repetition: which training of its configuration it is (int, from 0); with folds, its fold.
         seed: the seed that was set on all its ranks (int or None).
         history: every report in order, a list of dicts: the metrics, ``epoch``, ``training_iteration`` and
             ``timestamp``. Each once: what a trial that went back to a checkpoint reports again is left out.
@@ -66,6 +68,8 @@ class TrialResult:
         best = None if state.best is None else state.history[state.best]["training_iteration"]
         self.config = dict(state.config) if best is None else state.config_at(best)
         self.changes = [dict(change) for change in state.changes]
+        self.repeats = state.repeats
+        self.repetition = state.repetition
         self.seed = state.seed
         self.history = [dict(report) for report in state.history]
         self.metrics: dict[str, Any] = {} if state.best is None else self.history[state.best]

@@ -75,7 +75,22 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
         _limit(scheduler, settings)
     if domains is not None and hasattr(scheduler, "set_space"):
         scheduler.set_space(domains)
+    if settings.repeats is not None:
+        _check_repeats(scheduler)
     return scheduler
+
+
+def _check_repeats(scheduler: TrialScheduler) -> None:
+    """Raise SettingsError for a scheduler whose trials have no configuration of their own to train again."""
+    from ray.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay
+
+    changing = (PopulationBasedTraining, PopulationBasedTrainingReplay)
+    if isinstance(scheduler, changing) or hasattr(scheduler, "on_change"):
+        raise SettingsError(
+            f"repeats= trains the best configurations again, and under {type(scheduler).__name__} trials change theirs "
+            "while they train, so that none can be trained again from its start. Leave repeats out, or choose a "
+            "scheduler that keeps configurations: 'asha', 'elastic_asha', 'fifo'."
+        )
 
 
 def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:

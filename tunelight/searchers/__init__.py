@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.random import RandomSearcher
+from tunelight.searchers.repeating import Repetitions
 from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, TrackingSearcher, teach
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "GridSearcher",
     "OptunaSearcher",
     "RandomSearcher",
+    "Repetitions",
     "ResumeState",
     "SweepSearch",
     "teach",

@@ -18,8 +18,9 @@ from ray.tune.search import SearchAlgorithm, Searcher
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_last_result
 from tunelight.errors import SettingsError, TunelightError
-from tunelight.messages import RESULT_KEY
+from tunelight.messages import RESULT_KEY, name_of_trial
 from tunelight.record import ERROR, FINISHED, STOPPED
+from tunelight.searchers.repeating import Past, Repetitions
 
 _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"
@@ -68,12 +69,21 @@ class ResumeState:
     """The state that a resumed sweep starts from; empty by default."""
 
     created: int = 0
-    """How many trials have been created before."""
+    """How many trials have been created before, repetitions included."""
     resumed: tuple[ResumedTrial, ...] = ()
     known: frozenset[str] = frozenset()
     """Ids of the trials that the searcher knows as its own suggestions, and whose reports and end it gets."""
     points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Trial id -> values by dotted key, for searchers that learn a trial as a point once it has ended."""
+    past: Past = ()
+    """All recorded trainings with their configurations, where the best are to be repeated."""
+    repetitions: int = 0
+    """How many of those created were repetitions."""
+
+    @property
+    def searched(self) -> int:
+        """How many trials of the search have been created before."""
+        return self.created - self.repetitions
 
 
 _Trial: Any = Trial
@@ -113,6 +123,9 @@ class SweepSearch(SearchAlgorithm):
     come too late. ``reservation`` is what each trial reserves (None: Tune asks the trainable). The search is not
     finished while a trial lives, because Tune then ends idle gangs at once, even if a failed or paused trial could
     still use them. Trial ids are numbers in order of creation, from 0.
+
+    With ``repeats``, the best configurations are trained again once all of these trials have ended, by more trials than
+    ``num_samples``; the searcher does not learn of those.
     """
 
     def __init__(
@@ -126,6 +139,7 @@ class SweepSearch(SearchAlgorithm):
         written: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
         start: ResumeState | None = None,
         admit: Callable[[], bool] = lambda: True,
+        repeats: Repetitions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
@@ -139,8 +153,10 @@ class SweepSearch(SearchAlgorithm):
         self._written = written
         self._admit = admit
         self._clock = clock
+        self._repeats = repeats
         start = start or ResumeState()
         self._created = start.created
+        self._searched = start.searched
         self._resumed = deque(start.resumed)
         self._known = set(start.known)
         self._points = start.points
@@ -174,15 +190,52 @@ class SweepSearch(SearchAlgorithm):
             return None
         if self._resumed:
             return self._take_up(self._resumed.popleft())
-        if self._over or not self._admit():
+        if (self._over and self._to_repeat is None) or not self._admit():
             return None
         trial_id = f"{self._created:05d}"
+        if self._over:
+            return self._repeat(trial_id)
         config = self._suggest(trial_id)
         if config is None:
             return None
         self._created += 1
+        self._searched += 1
+        if self._repeats is not None:
+            self._repeats.begin(trial_id, config)
         self._live[trial_id] = trial = self._make(trial_id, config)
         return trial
+
+    @property
+    def _to_repeat(self) -> tuple[str, int] | None:
+        """The trial whose configuration is trained again next, and which training that is; None if there is none now.
+
+        The search has to be over, and all of its trials have ended.
+        """
+        if self._repeats is None or not self._over or self._resumed or self._repeats.searching(self._live):
+            return None
+        return self._repeats.next()
+
+    def _repeat(self, trial_id: str) -> Trial | None:
+        if self._repeats is None or self._to_repeat is None:
+            return None
+        first, repetition = self._to_repeat
+        config = self._again(self._repeats.config(first), repetition)
+        self._created += 1
+        self._repeats.begin(trial_id, config, first, repetition)
+        self._live[trial_id] = trial = self._make(trial_id, config)
+        return trial
+
+    def _again(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
+        """Return the configuration of a repetition."""
+        return config
+
+    def repetition_of(self, trial_id: str) -> tuple[str, int] | None:
+        """Return which trial a trial trains again, and which training that is; None for a trial of the search."""
+        return None if self._repeats is None else self._repeats.of(trial_id)
+
+    def ends_at(self, trial_id: str) -> float | None:
+        """Return the report at which a repetition is stopped (infinite: it ends by itself); None for other trials."""
+        return None if self._repeats is None else self._repeats.ends_at(trial_id)
 
     def limit(self, max_concurrent: int | None) -> None:
         """Let at most so many trials run at a time from now on (None: as many as fit)."""
@@ -190,8 +243,8 @@ class SweepSearch(SearchAlgorithm):
 
     def extend(self, num_samples: int) -> None:
         """Make ``num_samples`` trials in all. Raises: SettingsError where more have been made."""
-        if num_samples < self._created:
-            raise SettingsError(f"num_samples must be {self._created} or more: so many trials were made already.")
+        if num_samples < self._searched:
+            raise SettingsError(f"num_samples must be {self._searched} or more: so many trials were made already.")
         self._num_samples = num_samples
 
     def enqueue(self, config: Mapping[str, Any]) -> None:
@@ -207,6 +260,8 @@ class SweepSearch(SearchAlgorithm):
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
         checkpoints.write_acked(past.number, past.folder, past.trained)
+        if self._repeats is not None:
+            self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED
@@ -256,17 +311,23 @@ class SweepSearch(SearchAlgorithm):
             placement_group_factory=self._reservation,
             stopping_criterion=spec.get("stop") or {},
             checkpoint_config=spec.get("checkpoint_config"),
-            trial_name_creator=_name,
-            trial_dirname_creator=_name,
+            trial_name_creator=self._name,
+            trial_dirname_creator=_folder,
             log_to_file=spec.get("log_to_file"),
             max_failures=int(spec.get("max_failures") or 0),
             storage=spec.get("storage"),
         )
 
+    def _name(self, trial: Trial) -> str:
+        """Return a trial's name, by which its head knows which training of its configuration it is."""
+        return name_of_trial(trial.trial_id, (self.repetition_of(trial.trial_id) or ("", 0))[1])
+
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the searcher, if it knows the trial."""
+        self._last_reports[trial_id] = _which(result)
+        if self._repeats is not None:
+            self._repeats.report(trial_id, result)
         if trial_id in self._known:
-            self._last_reports[trial_id] = _which(result)
             self.searcher.on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -276,6 +337,8 @@ class SweepSearch(SearchAlgorithm):
             forget_default_result(trial)
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         state = self._ended(trial, trial_id, result or {}, error)
+        if self._repeats is not None:
+            self._repeats.end(trial_id, state, result or {})
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if error else result)
         if trial_id not in self._known:
@@ -301,17 +364,19 @@ class SweepSearch(SearchAlgorithm):
         """Tell whether no trial lives and none is to come."""
         if self._finished:
             return True
-        return not self._live and self.all_made
+        if self._live or not self.all_made:
+            return False
+        return self._to_repeat is None or not self._admit()
 
     @property
     def all_made(self) -> bool:
-        """Tell whether no trial is to come, unless somebody adds one."""
+        """Tell whether no trial of the search is to come, unless somebody adds one; repetitions are none of it."""
         return not self._resumed and (self._over or not self._admit())
 
     @property
     def _over(self) -> bool:
-        """True once no trial is to be made."""
-        return self._created >= self._num_samples or (self._exhausted and not self._baselines)
+        """True once no trial of the search is to be made."""
+        return self._searched >= self._num_samples or (self._exhausted and not self._baselines)
 
 
 def _which(result: Mapping[str, Any]) -> Any:
@@ -327,5 +392,5 @@ def teach(searcher: Searcher, values: Mapping[str, Any], result: Mapping[str, An
         searcher.add_evaluated_point(dict(values), 0.0, error=True)
 
 
-def _name(trial: Trial) -> str:
+def _folder(trial: Trial) -> str:
     return f"trial_{trial.trial_id}"

@@ -26,6 +26,9 @@ class Context:
         backend: how the gang communicates: ``ddp``, ``sharded`` or ``horovod``.
         wanted: the gang's intended number of workers; an elastic gang may have fewer for a while.
         resume: the checkpoint that this start continues from; None if it starts from scratch.
+        repetition: which training of its configuration this is: 0 in the search, then 1, 2, ... (a sweep's
+            ``repeats=``).
+        folds: how many folds the sweep has, with ``repeats=tl.Folds(5)``; None without folds.
     """
 
     rank: int
@@ -43,6 +46,13 @@ class Context:
     wanted: int
     resume: CheckpointInfo | None
     _boundary: Boundary = field(repr=False, compare=False)
+    repetition: int = 0
+    folds: int | None = None
+
+    @property
+    def fold(self) -> int | None:
+        """The fold to validate on, from 0; None without folds."""
+        return None if self.folds is None else self.repetition % self.folds
 
     @property
     def number(self) -> int:

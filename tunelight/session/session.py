@@ -93,6 +93,8 @@ class Session:
             backend=task.backend,
             wanted=task.wanted or place.world_size,
             resume=task.resume,
+            repetition=task.repetition,
+            folds=task.folds,
             _boundary=self.boundary,
         )
 

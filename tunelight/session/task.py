@@ -46,5 +46,9 @@ class Task:
     on_resize: OnResize = field(default_factory=OnResize)
     datasets: DatasetHandle | None = None
     """The sweep's datasets."""
+    repetition: int = 0
+    """Which training of its configuration it is, from 0: above 0, another trial's configuration is repeated."""
+    folds: int | None = None
+    """How many folds there are, where each training of a configuration has its own."""
     lead: Any = None
     """Rank 0's worker, from which others fetch what it has made for all."""

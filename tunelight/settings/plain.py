@@ -12,6 +12,7 @@ from tunelight.checkpoints.policy import Checkpoints
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import import_path
+from tunelight.settings.repeats import Repeats
 
 
 def plain_setting(value: Any) -> Any:
@@ -30,6 +31,8 @@ def plain_setting(value: Any) -> Any:
         )
     if isinstance(value, Checkpoints | FailurePolicy):
         return asdict(value)
+    if isinstance(value, Repeats):
+        return value.plain()
     if isinstance(value, type) or callable(value):
         return import_path(value)
     if isinstance(value, timedelta):

@@ -25,6 +25,7 @@ from tunelight.settings.backends import BACKENDS, Backend, check_backend
 from tunelight.settings.data import check_datasets
 from tunelight.settings.flavour import find_flavour
 from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
+from tunelight.settings.repeats import Repeats
 
 PARTS: tuple[str, ...] = ("model", "data", "trainer")
 """What the keys of a ``model=`` sweep's search space begin with."""
@@ -58,6 +59,13 @@ _COUNT: JsonType = {"exclusiveMinimum": 0, "type": "integer"}
 _POSITIVE: JsonType = {"exclusiveMinimum": 0, "type": "number"}
 _NOT_NEGATIVE: JsonType = {"minimum": 0, "type": "number"}
 _PATH: JsonType = {"pattern": r"^[\w.]+:[\w.]+$|^\w+(\.\w+)+$", "type": "string"}
+_AGAIN: JsonType = {"minimum": 2, "type": "integer"}
+_REPEATS: JsonType = {
+    "additionalProperties": False,
+    "oneOf": [{"required": ["repeats"]}, {"required": ["folds"]}],
+    "properties": {"folds": _AGAIN, "repeats": _AGAIN, "top": _COUNT},
+    "type": "object",
+}
 _SOURCES: JsonType = {
     "additionalProperties": _any_of(_TEXT, {"additionalProperties": _any_of(_TEXT, _array(_TEXT)), "type": "object"}),
     "type": "object",
@@ -122,6 +130,14 @@ class Settings:
         _array(_enum(MODES)),
     )
     num_samples: int = _setting(10, checks.whole, "Trials in all; of a grid: how often it is walked through.", _COUNT)
+    repeats: Repeats | None = _setting(
+        None,
+        Repeats.of,
+        "How often the best 5 configurations are trained in all, with other seeds: 3, {top: 5, repeats: 3}, or on "
+        "folds: {folds: 5}.",
+        _AGAIN,
+        _REPEATS,
+    )
     max_epochs: int | None = _setting(None, checks.whole, "Epochs of a trial that is not stopped.", _COUNT)
     scheduler: Any = _setting(
         "asha",
@@ -236,9 +252,18 @@ class Settings:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The objectives as the record has them: ``metric`` and ``mode`` of the first, and the ``further`` ones."""
+        """What the record says of how trials are judged: the objectives, and how the best are repeated.
+
+        ``metric`` and ``mode`` are those of the first objective; ``further`` and ``repeats`` are there if they are set.
+        """
         further = [list(pair) for pair in self.objectives[1:]]
-        return {**self.judged_by, **({"further": further} if further else {})}
+        repeats = {} if self.repeats is None else {"repeats": self.repeats.plain()}
+        return {**self.judged_by, **({"further": further} if further else {}), **repeats}
+
+    @property
+    def folds(self) -> int | None:
+        """How many folds there are, where each training of a configuration has its own."""
+        return self.repeats.repeats if self.repeats is not None and self.repeats.folds else None
 
     @property
     def budget_s(self) -> float | None:

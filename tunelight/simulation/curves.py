@@ -10,6 +10,8 @@ from tunelight.simulation.costs import uniform
 
 KEY = "_curve"
 """The key of a simulated configuration that names its curve."""
+SEED_KEY = "_seed"
+"""The key of a simulated configuration that chooses among the seeds that were recorded, modulo their number."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from ray.tune import Callback
 
 from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY
+from tunelight.record import FAILED, Standing
 from tunelight.simulation.world import Happened, Use, World
 
 
@@ -20,7 +21,7 @@ class SimTrial:
     """One simulated trial; times in virtual seconds, None if they were never reached.
 
     ``state`` is FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past
-    the end of its curve.
+    the end of its curve. ``repeats``: the trial whose configuration it trains again, as its training ``repetition``.
     """
 
     id: str
@@ -32,6 +33,8 @@ class SimTrial:
     started_s: float | None
     ended_s: float | None
     extrapolated: bool = False
+    repeats: str | None = None
+    repetition: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Simulation:
         wall_s: real time of the simulation.
         events: the log, if ``events=True``.
         notes: what must be said beside its figures.
+        repeated: the configurations that were trained again, the best mean first, as ``SweepResults.repeated()``
+            returns them.
     """
 
     metric: str
@@ -66,11 +71,21 @@ class Simulation:
     wall_s: float
     notes: Sequence[str] = ()
     events: Sequence[Happened] = field(default=(), repr=False)
+    repeated: Sequence[Standing] = ()
 
     @property
     def best(self) -> float | None:
         """The best reported value."""
         return self.found[-1][1] if self.found else None
+
+    @property
+    def chosen(self) -> SimTrial | None:
+        """The trial of the search whose configuration a sweep would choose: by its mean, where some were repeated."""
+        if self.repeated and self.repeated[0].again and math.isfinite(self.repeated[0].mean):
+            return next(trial for trial in self.trials if trial.id == self.repeated[0].trial)
+        sign = -1.0 if self.mode == "max" else 1.0
+        judged = [trial for trial in self.trials if trial.best is not None and trial.state not in FAILED]
+        return min(judged, key=lambda trial: sign * float(trial.best or 0), default=None)
 
     @property
     def idle_share(self) -> float:
@@ -179,7 +194,14 @@ class SimulationLog(Callback):
         """Note a failure for good."""
         self._states[trial.trial_id] = "ERROR"
 
-    def simulation(self, controller: Any, wall_s: float, notes: Sequence[str]) -> Simulation:
+    def simulation(
+        self,
+        controller: Any,
+        wall_s: float,
+        notes: Sequence[str],
+        repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
+        repeated: Sequence[Standing] = (),
+    ) -> Simulation:
         """Return the result."""
         world, trials = self.world, controller.get_trials()
         end = max((trial.ended_s for trial in trials if trial.ended_s is not None), default=world.clock.now)
@@ -190,7 +212,7 @@ class SimulationLog(Callback):
             makespan_s=end,
             worker_seconds=_integral(world.usage, 0.0, end)[0],
             slots=world.cluster.size,
-            trials=[self._of(trial) for trial in ordered],
+            trials=[self._of(trial, repetition_of(trial.trial_id) or (None, 0)) for trial in ordered],
             usage=world.usage,
             found=self.found,
             oracle=self._oracle(ordered),
@@ -199,9 +221,10 @@ class SimulationLog(Callback):
             wall_s=wall_s,
             notes=notes,
             events=world.happened,
+            repeated=repeated,
         )
 
-    def _of(self, trial: Any) -> SimTrial:
+    def _of(self, trial: Any, again: tuple[str | None, int]) -> SimTrial:
         last = trial.last_result.get(self.world.metric)
         return SimTrial(
             id=trial.trial_id,
@@ -213,6 +236,8 @@ class SimulationLog(Callback):
             started_s=self._started.get(trial.trial_id),
             ended_s=trial.ended_s,
             extrapolated=trial.reported > trial.curve.epochs,
+            repeats=again[0],
+            repetition=again[1],
         )
 
     def _oracle(self, trials: Sequence[Any]) -> float | None:

@@ -20,8 +20,10 @@ from tunelight.compat.ray import check_ray_internals
 from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
-from tunelight.searchers import SweepSearch
+from tunelight.schedulers.sparing import Sparing
+from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.settings import Settings, check_setting
+from tunelight.settings.repeats import Folds
 from tunelight.simulation.actors import slots_of
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.controller import SimController, StubTrial
@@ -60,6 +62,10 @@ class SimSearch(SweepSearch):
         self._factory = factory
         self._max_failures = max_failures
 
+    def _again(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
+        again = getattr(self._curves, "again", None)
+        return config if again is None else dict(again(config, repetition))
+
     def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
         return StubTrial(
             int(trial_id),
@@ -80,6 +86,7 @@ def simulate(
     *,
     searcher: Searcher | None = None,
     num_samples: int = 100,
+    repeats: int | Mapping[str, int] | Folds | None = None,
     workers: int | tuple[int, int] = 1,
     cluster: str | tuple[int, int] = "1x8",
     metric: str | None = None,
@@ -105,6 +112,8 @@ def simulate(
         searcher: None: the configurations that there are curves of; else what it suggests is looked up among them
             (the nearest).
         num_samples: trials (100); if there are fewer curves, some are drawn again, and ``notes`` says so.
+        repeats: how often the best configurations are trained in all, as ``tunelight.run`` takes it (None). Curves that
+            were recorded with several seeds are used in turn.
         workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
         cluster: nodes x slots a node ("1x8"); a worker takes one slot.
         metric, mode: what is judged (what the curves say).
@@ -128,6 +137,7 @@ def simulate(
         metric=metric or table.metric,
         mode=_mode(mode, metric, table),
         num_samples=num_samples,
+        repeats=check_setting("repeats", repeats),
         max_epochs=max_epochs or table.epochs,
         scheduler=scheduler,
         workers=workers,
@@ -146,19 +156,22 @@ def simulate(
     if isinstance(built, PopulationBasedTraining):
         built._log_config = False  # it would write files into the trials' folders
     log = SimulationLog(world)
+    again = None if settings.repeats is None else Repetitions(settings.repeats, **settings.judged_by)
+    search = SimSearch(
+        table,
+        factory,
+        settings.failures.max_failures,
+        _searcher(searcher, table, settings),
+        settings.num_samples,
+        max_concurrent=settings.max_concurrent,
+        clock=world.clock,
+        repeats=again,
+        **({"admit": built.admits} if hasattr(built, "admits") else {}),
+    )
     controller = SimController(
         world,
-        SimSearch(
-            table,
-            factory,
-            settings.failures.max_failures,
-            _searcher(searcher, table, settings),
-            settings.num_samples,
-            max_concurrent=settings.max_concurrent,
-            clock=world.clock,
-            **({"admit": built.admits} if hasattr(built, "admits") else {}),
-        ),
-        built,
+        search,
+        built if again is None else Sparing(built, search.ends_at),
         reuse_actors=settings.reuse_gangs and not isinstance(built, ResourceChangingScheduler),
         time_budget_s=settings.budget_s,
         max_pending=check_setting("max_concurrent", max_pending),
@@ -167,7 +180,13 @@ def simulate(
     began = time.perf_counter()
     with _quick():
         controller.simulate()
-    return log.simulation(controller, time.perf_counter() - began, _notes(table, controller, settings))
+    return log.simulation(
+        controller,
+        time.perf_counter() - began,
+        _notes(table, controller, settings),
+        search.repetition_of,
+        () if again is None else again.standings(),
+    )
 
 
 def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves) -> Literal["min", "max"]:
@@ -228,6 +247,8 @@ def _notes(table: Curves, controller: SimController, settings: Settings) -> list
     trials: list[Any] = controller.get_trials()
     if settings.num_samples > table.size:
         notes.append(f"{len(trials)} trials were drawn from {table.size} curves, so some came more than once")
+    if settings.repeats is not None and not hasattr(table, "again"):
+        notes.append("the curves hold one training of each configuration, so that repetitions report the same again")
     past = sum(trial.reported > trial.curve.epochs for trial in trials)
     if past:
         notes.append(f"{past} trials trained past the end of their curve, and went on reporting its last value")

@@ -14,7 +14,7 @@ import numpy as np
 
 from tunelight.errors import SettingsError, guess
 from tunelight.simulation.costs import uniform
-from tunelight.simulation.curves import KEY, Curve, Curves, deal
+from tunelight.simulation.curves import KEY, SEED_KEY, Curve, Curves, deal
 from tunelight.simulation.sweeps import SweepCurves
 
 TABLE = "curves.npz"
@@ -74,17 +74,26 @@ class TableCurves:
         Near is what differs little by rank among the recorded values, summed over the keys that both have.
         Raises: SettingsError where no key is known.
         """
-        if KEY in config:
-            index, seed = (int(part) for part in str(config[KEY]).split(":"))
-        else:
-            index = self._nearest(config)
-            seed = int(uniform(index) * self._seeds)
+        index, seed = self._which(config)
         made = self._made.get((index, seed))
         if made is None:
             metrics = {name: values[index, seed][self._index].tolist() for name, values in self._metrics.items()}
             seconds = float(self._seconds[index]) if self._epoch_s is None else self._epoch_s
             made = self._made[index, seed] = Curve(metrics, seconds, self.epochs)
         return made
+
+    def again(self, config: Mapping[str, Any], repetition: int) -> dict[str, Any]:
+        """Return the configuration with another of its recorded seeds, as long as there are others."""
+        return {**config, SEED_KEY: self._which(config)[1] + repetition}
+
+    def _which(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """Return which configuration and which seed's curve is meant."""
+        if KEY in config:
+            index, seed = (int(part) for part in str(config[KEY]).split(":"))
+        else:
+            index = self._nearest(config)
+            seed = int(uniform(index) * self._seeds)
+        return index, int(config.get(SEED_KEY, seed)) % self._seeds
 
     def _nearest(self, config: Mapping[str, Any]) -> int:
         known = [key for key in config if key in self._columns]

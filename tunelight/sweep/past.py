@@ -66,6 +66,26 @@ class SavedSweep:
         known = [to_json_types(config) for config in self.sweep_file.get("baselines") or ()]
         return [*known, *(config for config in baselines if to_json_types(config) not in known)]
 
+    def untried(self, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
+        """Return the baselines without a trial. Raises: SettingsError if new ones exceed the number of trials."""
+        tried = [line["config"] for line in self.lines if line["kind"] == "trial" and line.get("repeats") is None]
+        made, known = len(tried), self.baselines(space)
+        found, new = [], 0
+        for config in (space.filled(config) for config in settings.baselines):
+            if (as_recorded := to_json_types(config)) in tried:
+                tried.remove(as_recorded)
+            else:
+                found.append(config)
+                new += as_recorded not in known
+        total = settings.num_samples * space.grid_size
+        if new and made + len(found) > total:
+            raise SettingsError(
+                f"baselines= holds {new} that {self.folder} has not tried, and all but {max(total - made, 0)} of its "
+                f"num_samples={settings.num_samples} trials are made. Give num_samples="
+                f"{-(-(made + len(found)) // space.grid_size)} or more, or leave the new baselines out."
+            )
+        return found
+
     def again(self, max_epochs: int | None) -> list[TrialState]:
         """Return the trials to resume, in order of creation.
 
@@ -125,6 +145,9 @@ class SavedSweep:
         ]
         if self.seed is not None and sweep_file.get("seed") != self.seed:
             found.append(f"seed was {self.seed} and is {sweep_file.get('seed')} (leave it out to keep it)")
+        folds = [(known or {}).get("folds") for known in (self.sweep_file.get("repeats"), sweep_file.get("repeats"))]
+        if folds[0] != folds[1] and any(trial.history for trial in self.state.trials.values()):
+            found.append(f"the number of folds was {folds[0] or 'none'} and is {folds[1] or 'none'}")
         before, now = self.sweep_file.get("code") or {}, sweep_file.get("code") or {}
         for name in _CODE if comparable else ():
             same_name = self.sweep_file.get(name) == sweep_file.get(name)

@@ -38,6 +38,7 @@ from tunelight.record import (
     STOPPED,
     TERMINAL,
     SweepState,
+    Training,
     apply,
     to_json_types,
 )
@@ -100,6 +101,8 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
         kind, trial_id = line["kind"], line.get("trial")
         before = known.state if (known := state.trials.get(str(trial_id))) else None
         apply(state, line)
+        if trial_id in state.repetitions:  # no scheduler learned of it
+            continue
         if kind == "state" and line["state"] != INTERRUPTED:
             trials[line["trial"]].status = _STATUS.get(line["state"], Trial.TERMINATED)
         if kind == "trial":
@@ -215,7 +218,9 @@ def replay_searcher(
             f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
         ) from error
     points = {trial: values for trial, values in teller.points.items() if trial in again}
-    return ResumeState(created=teller.created, known=frozenset(teller.told), points=points)
+    return ResumeState(
+        created=teller.created, known=frozenset(teller.told), points=points, repetitions=len(teller.repetitions)
+    )
 
 
 def _is_end(line: Mapping[str, Any]) -> bool:
@@ -235,12 +240,16 @@ class _Teller:
         self._takes_points = type(searcher).add_evaluated_point is not Searcher.add_evaluated_point
         self._last: dict[str, dict[str, Any]] = {}
         self.created = 0
+        self.repetitions: set[str] = set()
         self.told: set[str] = set()
         self.points: dict[str, dict[str, Any]] = {}
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Take a recorded trial; trials whose lines are lost were suggested, too."""
         missing_from, self.created = self.created, max(self.created, line["index"] + 1)
+        if line.get("repeats") is not None:
+            self.repetitions.add(line["trial"])
+            return
         if isinstance(self._searcher, TrackingSearcher):
             config = revived(self._space, line["config"])
             self._searcher.take(line["trial"], config, asked=not self._is_baseline(line))
@@ -282,6 +291,8 @@ class _Teller:
 
     def end(self, line: Mapping[str, Any]) -> None:
         trial = line["trial"]
+        if trial in self.repetitions:
+            return
         if isinstance(self._searcher, TrackingSearcher):
             self.told.discard(trial)
             self._searcher.end(trial, line["state"], self._last.get(trial))
@@ -326,4 +337,15 @@ def start_from(
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]
-    return replace(start, resumed=tuple(taken_up_again))
+    return replace(start, resumed=tuple(taken_up_again), past=() if settings.repeats is None else _past(past, space))
+
+
+def _past(past: SavedSweep, space: SearchSpace) -> tuple[tuple[Training, dict[str, Any]], ...]:
+    """Return the recorded trainings with their configurations."""
+    found = []
+    for trial in past.state.trials.values():
+        training = Training.of(trial)
+        if trial.state not in TERMINAL and trial.decision == "STOP":  # the driver died before the trial's end
+            training.state = STOPPED
+        found.append((training, revived(space, trial.config)))
+    return tuple(found)

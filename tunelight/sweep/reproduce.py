@@ -184,6 +184,8 @@ def _prepare(sweep: SweepResults, trial: TrialResult, sweep_file: Mapping[str, A
     record = Record.open(folder)
     record.append("sweep", sweep={"name": folder.name, "metric": sweep.metric, "mode": sweep.mode})
     about = {"config": trial.config, "seed": trial.seed, "folder": f"trial_{trial.id}"}
+    if sweep_file.get("repeats") is not None:  # as a repetition, it has its fold, and is not repeated itself
+        about |= {"repeats": trial.repeats or trial.id, "repetition": trial.repetition}
     record.append("trial", trial=trial.id, index=0, **about)
     record.append("state", trial=trial.id, state=INTERRUPTED)
     record.append("end", reason="interrupted")

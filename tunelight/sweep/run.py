@@ -19,7 +19,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import switch
 from tunelight.compat.ray import announced, check_ray_internals
 from tunelight.data.server import check_sources, served
-from tunelight.errors import SettingsError, SweepFailedError
+from tunelight.errors import SweepFailedError
 from tunelight.lightning.recipe import payload
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import DatasetHandle, OnResize
@@ -30,7 +30,6 @@ from tunelight.record import (
     create_sweep_folder,
     locked,
     mirrored,
-    to_json_types,
     write_sweep_file,
 )
 from tunelight.resources import Reservation, reserve
@@ -50,7 +49,8 @@ if TYPE_CHECKING:
 
     from tunelight.cluster.gcs_watch import GcsWatch
     from tunelight.reporting import Steps
-    from tunelight.searchers import ResumeState, SweepSearch
+    from tunelight.searchers import Repetitions, ResumeState, SweepSearch
+    from tunelight.settings.repeats import Folds
     from tunelight.sweep.steering import SteeredScheduler
 
 _INLINE_BYTES = 100_000
@@ -81,6 +81,7 @@ def run(
     metric: str | Sequence[str] | None = UNSET,
     mode: Mode | Sequence[Mode] = UNSET,
     num_samples: int = UNSET,
+    repeats: int | Mapping[str, int] | Folds | None = UNSET,
     max_epochs: int | None = UNSET,
     scheduler: str | Mapping[str, Any] | TrialScheduler | None = UNSET,
     searcher: str | Mapping[str, Any] | Searcher | BaseSampler | None = UNSET,
@@ -126,6 +127,9 @@ def run(
             ("max") it. With lists, the scheduler and ``results.best`` use the first metric, the searcher uses all, and
             ``results.pareto()`` returns the front.
         num_samples: number of trials, including baselines (10); for a grid, how often it is searched.
+        repeats: how often the 5 best configurations are trained in all, each time with another seed: 3, or {"top": 5,
+            "repeats": 3}; ``Folds(5)`` trains them on 5 folds (None). These trials come once all others have ended, and
+            ``results.best`` then is of the configuration with the best mean.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
         scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
             or a Ray Tune TrialScheduler.
@@ -241,7 +245,18 @@ class _Sweep:
     @property
     def to_do(self) -> bool:
         """Whether any trial is left to run."""
-        return bool(self.start.resumed) or self.start.created < self.total
+        left = self.start.resumed or self.start.searched < self.total
+        return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
+
+    @property
+    def repetitions(self) -> Repetitions | None:
+        """What decides on repetitions, if there are to be any."""
+        settings = self.settings
+        if settings.repeats is None:
+            return None
+        from tunelight.searchers import Repetitions
+
+        return Repetitions(settings.repeats, **settings.judged_by, past=self.start.past)
 
 
 @contextlib.contextmanager
@@ -305,33 +320,12 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
 
         start = start_from(past, space, settings, scheduler, searcher)
         folder = past.folder
-        baselines = _untried(past, space, settings)
+        baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
     else:
         folder = Path()  # created when all checks have passed
         baselines = [space.filled(config) for config in settings.baselines]
     return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, sweep_file, baselines)
-
-
-def _untried(past: SavedSweep, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
-    """Return the baselines without a trial. Raises: SettingsError if new ones exceed the number of trials."""
-    tried = [line["config"] for line in past.lines if line["kind"] == "trial"]
-    made, known = len(tried), past.baselines(space)
-    found, new = [], 0
-    for config in (space.filled(config) for config in settings.baselines):
-        if (as_recorded := to_json_types(config)) in tried:
-            tried.remove(as_recorded)
-        else:
-            found.append(config)
-            new += as_recorded not in known
-    total = settings.num_samples * space.grid_size
-    if new and made + len(found) > total:
-        raise SettingsError(
-            f"baselines= holds {new} that {past.folder} has not tried, and all but {max(total - made, 0)} of its "
-            f"num_samples={settings.num_samples} trials are made. Give num_samples="
-            f"{-(-(made + len(found)) // space.grid_size)} or more, or leave the new baselines out."
-        )
-    return found
 
 
 def _settle(past: SavedSweep, sweep: _Sweep) -> None:
@@ -355,6 +349,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
 
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import first_decision, judged_by
+    from tunelight.schedulers.sparing import Sparing
     from tunelight.searchers import SweepSearch
     from tunelight.sweep.steering import SteeredScheduler
     from tunelight.trial.settling import SettlingCallback
@@ -368,6 +363,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     spec = TrialSpec(
         train=sweep.payload if len(sweep.payload) <= _INLINE_BYTES else ray.put(sweep.payload),
         datasets=datasets,
+        folds=settings.folds,
         reservation=sweep.reservation,
         backend=settings.backend,
         **settings.judged_by,
@@ -393,9 +389,10 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         reservation=sweep.reservation.factory,
         written=space.written if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
         start=sweep.start,
+        repeats=sweep.repetitions,
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
-    steered = SteeredScheduler(scheduler)
+    steered = SteeredScheduler(scheduler if settings.repeats is None else Sparing(scheduler, search.ends_at))
     made = _callbacks(sweep, search, watch, datasets, signals, steered=steered, steps=steps)
     with tune_environment(settings.verbose), made as callbacks:
         tune.run(
@@ -437,12 +434,13 @@ def _callbacks(
     from tunelight.sweep.steering import Steering
     from tunelight.trial.trial import trial_seed
 
-    settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.created)
+    settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.searched)
     record = RecordCallback(
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
         seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
         is_baseline=search.is_baseline,
+        repetition_of=search.repetition_of,
         **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,

@@ -43,6 +43,8 @@ class TrialSpec:
     verbose: int = 0
     start: int | None = None
     """How many workers a trial has until a ``Resize`` (None: all that it can get, as they arrive)."""
+    folds: int | None = None
+    """How many folds there are, where each training of a configuration has its own."""
     datasets: DatasetHandle | None = None
     """The sweep's datasets."""
     lightning: str = "pytorch_lightning"

@@ -31,6 +31,7 @@ from tunelight.messages import (
     Resize,
     Stop,
     WorkerError,
+    repetition_in,
 )
 from tunelight.policies import classify
 from tunelight.stores.masking import masked_error
@@ -74,7 +75,7 @@ class GangTrainable(Trainable):
         return True
 
     def _new_trial(self, config: dict[str, Any]) -> Trial:
-        return Trial(self.spec, self.trial_id, self._trial_dir(), config)
+        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition_in(self.trial_name))
 
     def _trial_dir(self) -> Path:
         """Return the folder of the trial that Tune has set last: in Tune's storage, if that is a path, else its logdir.

@@ -30,13 +30,17 @@ class Trial:
         trial_id: its id in Tune.
         folder: the folder of its files.
         config: its configuration.
+        repetition: which training of that configuration it is, from 0.
     """
 
-    def __init__(self, spec: TrialSpec, trial_id: str, folder: Path, config: dict[str, Any]) -> None:
+    def __init__(
+        self, spec: TrialSpec, trial_id: str, folder: Path, config: dict[str, Any], repetition: int = 0
+    ) -> None:
         self.spec = spec
         self.id = trial_id
         self.folder = folder
         self.config = config
+        self.repetition = repetition
         self.number = 0
         """The last report that Tune has."""
         self.size = spec.start
@@ -84,6 +88,8 @@ class Trial:
             checkpoints=spec.checkpoints,
             verbose=spec.verbose,
             datasets=spec.datasets,
+            repetition=self.repetition,
+            folds=spec.folds,
         )
 
     def note(self, report: Report) -> None:

@@ -265,6 +265,16 @@ def test_check_shows_space_samples_and_gang(space):
     assert all(sample["model.hidden"] in (32, 64) for sample in found["samples"])
 
 
+def test_check_says_what_is_trained_again(space):
+    assert (
+        "Then the best 4 configurations are trained again, 3 times in all"
+        in call("check", space, "--set", "repeats={top: 4, repeats: 3}").output
+    )
+    assert "configurations are trained again, on 5 folds" in call("check", space, "--set", "repeats={folds: 5}").output
+    assert "trained again" not in call("check", space).output
+    assert "must be a whole number of 2 or more" in call("check", space, "--set", "repeats=1", code=BAD_INPUT).stderr
+
+
 def test_check_counts_the_cpus_that_ray_would(space, monkeypatch):
     monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: 1)  # as in a container with a quota
     assert "2 CPU (there are 1)" in call("check", space, "--workers", "2", code=BAD_INPUT).stderr

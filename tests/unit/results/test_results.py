@@ -48,7 +48,9 @@ class Writer:
         trial, index = f"{self.count:05d}", self.count
         self.count += 1
         given = {"lr": 10.0**-index} if config is None else config
-        self.record.append("trial", trial=trial, index=index, config=given, seed=index, folder=f"trial_{trial}")
+        again: dict[str, Any] = {name: more.pop(name) for name in ("repeats", "repetition") if name in more}
+        about: dict[str, Any] = {"config": given, "seed": index, "folder": f"trial_{trial}", **again}
+        self.record.append("trial", trial=trial, index=index, **about)
         self.record.append("state", trial=trial, state="RUNNING")
         for number, loss in enumerate(losses, start=1):
             self.record.append(

@@ -28,6 +28,7 @@ from tunelight.record import (
     driver_of,
     metric_value,
     read_sweep_file,
+    winner,
 )
 from tunelight.reporting.markup import CELL, cell
 from tunelight.reporting.words import event_line, state_of
@@ -167,7 +168,7 @@ class SweepWatch:
         """Return what is said of the sweep as a whole."""
         with self._lock:
             state = self._state
-            best = state.best
+            best = winner(state)
             total = state.sweep.get("num_samples")
             ended = state.ended is not None
             until = state.updated if ended or self._driver is None else time.time()
@@ -282,7 +283,7 @@ class SweepWatch:
     def best_config(self) -> dict[str, Any]:
         """Return the configuration of the best trial, its keys dotted; empty before there is one."""
         with self._lock:
-            best = self._state.best
+            best = winner(self._state)
             return {} if best is None else dict(flatten(self._state.trials[best.trial].config))
 
     def curves(self, sent: dict[int, int]) -> dict[str, Any]:

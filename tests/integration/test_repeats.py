@@ -1,0 +1,69 @@
+"""The best configurations of a live sweep are trained again: with other seeds, and on folds, also after a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+
+
+def train(config: dict[str, Any]) -> None:
+    """Report a loss that the seed changes a little, and where it was trained."""
+    context = tl.get_context()
+    for number in range(1, 5):
+        noise = (context.seed or 0) % 1000 / 1e6
+        place = -1 if context.fold is None else context.fold
+        loss = config["x"] + noise + 1 / number
+        tl.report({"loss": loss, "repetition": context.repetition, "fold": place, "folds": context.folds or 0})
+
+
+def run(folder: Path, **more: Any) -> tl.SweepResults:
+    settings: dict[str, Any] = {
+        "metric": "loss", "num_samples": 4, "workers": 1, "cpus_per_worker": 0.5, "seed": 3, "max_epochs": 4,
+        "storage": folder, "name": "s", "progress": False,
+        "baselines": [{"x": 0.2}, {"x": 0.1}, {"x": 0.3}, {"x": 0.4}],
+    }  # fmt: skip
+    return tl.run({"x": tl.uniform(0.0, 1.0)}, train, **{**settings, **more})
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "fifo", "elastic_asha"])
+def test_the_best_are_trained_again_on_warm_gangs_and_the_winner_has_the_best_mean(
+    ray4: Any, tmp_path: Path, scheduler: str
+) -> None:
+    results = run(tmp_path, scheduler=scheduler, repeats={"top": 2, "repeats": 2}, max_concurrent=1)
+    again = [trial for trial in results if trial.repeats is not None]
+    assert len(again) >= 2
+    assert len(results) == 4 + len(again)
+    assert {results.trial(str(trial.repeats)).config["x"] for trial in again} == {0.1, 0.2}
+    assert all(trial.state == "FINISHED" and len(trial.history) == 4 for trial in again)
+    assert all(trial.history[-1]["repetition"] == trial.repetition > 0 for trial in again)
+    assert len({trial.seed for trial in results}) == len(results)
+    gangs = [gang for trial in again for gang in results.record.trials[trial.id].gangs]
+    assert gangs
+    assert all(gang["warm"] for gang in gangs)
+
+    best, second = results.repeated()
+    assert results.trial(best.trial).config == {"x": 0.1}
+    assert results.trial(second.trial).config == {"x": 0.2}
+    assert best.n == second.n == 2
+    assert results.best_config == {"x": 0.1}
+    assert results.best.value == min(best.values)
+    assert "of 2 trainings" in results.summary()
+    assert results.dataframe()["repeats"].notna().sum() == len(again)
+
+
+def test_each_training_gets_its_fold_and_a_resumed_sweep_goes_on_with_the_next(ray4: Any, tmp_path: Path) -> None:
+    first = run(tmp_path, scheduler="fifo")
+    assert {trial.history[-1]["fold"] for trial in first} == {-1}
+    folded = run(tmp_path / "folds", scheduler="fifo", repeats=tl.Folds(2, top=2))
+    assert folded.trials[0].history[-1]["folds"] == 2
+    grown = run(tmp_path, scheduler="fifo", repeats={"top": 2, "repeats": 2}, resume=True)
+    assert [trial.repeats for trial in grown][4:] == ["00001", "00000"]
+    more = run(tmp_path, scheduler="fifo", repeats={"top": 2, "repeats": 3}, resume=True, num_samples=5)
+    assert more.trials[6].repeats is None  # the fifth trial of the search comes first
+    assert [(trial.repeats, trial.repetition) for trial in more][7:] == [("00001", 2), ("00000", 2)]
+    for standing in folded.repeated():
+        assert [folded.trial(name).history[-1]["fold"] for name in standing.trials] == [0, 1]

@@ -1,0 +1,149 @@
+"""Results of a sweep whose best configurations were trained again: the winner, the table, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.results.test_results import ERROR, Writer
+from tunelight.cli import app
+from tunelight.record import read_record
+from tunelight.reporting.page import page
+from tunelight.reporting.words import best_line, counts, end_line, summary
+from tunelight.results import SweepResults
+
+TWICE = {"repeats": 2, "top": 2}
+
+
+def written(folder: Path, *, ended: str | None = "finished", **told: Any) -> Writer:
+    """Write a sweep whose lucky first trial loses by the mean of two trainings."""
+    sweep = Writer(folder, **{"repeats": TWICE, "num_samples": 3, **told})
+    sweep.trial(0.9, 0.10)
+    sweep.trial(0.8, 0.12)
+    sweep.trial(0.9, 0.70)
+    sweep.trial(0.9, 0.50, repeats="00000", repetition=1, config={"lr": 1.0})
+    if ended is not None:
+        sweep.trial(0.9, 0.11, repeats="00001", repetition=1, config={"lr": 0.1})
+        sweep.record.append("end", reason=ended)
+    return sweep
+
+
+@pytest.fixture
+def twice(tmp_path: Path) -> SweepResults:
+    return written(tmp_path).load()
+
+
+def test_the_winner_has_the_best_mean_and_the_checkpoint_of_its_best_training(tmp_path: Path) -> None:
+    sweep = written(tmp_path)
+    sweep.checkpoint("00000", 2, 0.10)
+    sweep.checkpoint("00001", 2, 0.12)
+    there = sweep.checkpoint("00004", 2, 0.11)
+    results = sweep.load()
+    assert (results.best.id, results.best.value) == ("00004", 0.11)
+    assert results.best_config == {"lr": 0.1}
+    assert (results.best.repeats, results.best.repetition) == ("00001", 1)
+    assert results.best.checkpoint == there
+
+
+def test_the_table_has_mean_spread_count_and_chance(twice: SweepResults) -> None:
+    best, second = twice.repeated()
+    assert (best.trial, best.trials, best.values, best.n) == ("00001", ("00001", "00004"), (0.12, 0.11), 2)
+    assert best.mean == pytest.approx(0.115)
+    assert best.spread == pytest.approx(0.01 / 2**0.5)
+    assert (best.chance or 0) + (second.chance or 0) == pytest.approx(1)
+    assert (best.chance or 0) > 0.6
+
+
+def test_repetitions_are_marked_in_the_table_of_trials_and_left_out_where_there_are_none(tmp_path: Path) -> None:
+    table = written(tmp_path).load().dataframe()
+    assert list(table["repetition"]) == [0, 0, 0, 1, 1]
+    assert list(table["repeats"].dropna()) == ["00000", "00001"]
+    (tmp_path / "plain").mkdir()
+    plain = Writer(tmp_path / "plain")
+    plain.trial(0.1)
+    results = plain.load()
+    assert "repeats" not in results.dataframe()
+    assert results.repeated() == []
+
+
+def test_the_summary_says_it_in_words(twice: SweepResults) -> None:
+    said = twice.summary().splitlines()
+    assert said[0].startswith("Sweep digits: 3 trials and 2 repetitions (5 finished)")
+    assert "Trained again with other seeds: 2 configurations, by the mean of loss" in said
+    assert any(line.startswith("  trial 00001: 0.115 +- 0.0071 of 2 trainings, the best with prob") for line in said)
+
+
+def test_the_last_line_of_a_sweep_and_the_page_go_by_the_mean(twice: SweepResults) -> None:
+    state = read_record(twice.folder)
+    assert "3 trials and 2 repetitions" in summary(state, 100.0)
+    assert "Its configuration, that of trial 00001: 0.115 +- 0.0071 of 2 trainings" in summary(state, 100.0)
+    assert best_line(state).startswith("best loss=0.11 by trial 00004")
+    assert counts(state, 3).startswith("3/3 done, 2/2 repetitions")
+    assert end_line(state, state.trials["00003"], 3).startswith("trial 00003 (repeats 00000) finished")
+    assert "the configuration with the best mean" in page(twice)
+
+
+def test_a_configuration_that_was_left_out_is_named(tmp_path: Path) -> None:
+    sweep = Writer(tmp_path, repeats={"repeats": 3, "top": 3})
+    for loss in (0.100, 0.101, 0.9):
+        sweep.trial(loss)
+    for repetition in (1, 2):
+        for number, loss in enumerate((0.102, 0.103, 0.901)[: 4 - repetition]):
+            sweep.trial(loss, repeats=f"{number:05d}", repetition=repetition)
+    said = sweep.load().summary().splitlines()
+    assert [line.split(":")[0] for line in said if "not repeated further" in line] == ["  trial 00002"]
+    assert not any("not complete" in line for line in said)
+
+
+def test_no_probability_is_said_to_be_certain(tmp_path: Path) -> None:
+    sweep = Writer(tmp_path, repeats=TWICE)
+    for loss in (0.1, 0.9):
+        sweep.trial(loss)
+    for first, loss in (("00000", 0.1), ("00001", 0.9)):
+        sweep.trial(loss, repeats=first, repetition=1)
+    said = sweep.load().summary()
+    assert "0.1 +- 0 of 2 trainings, the best with probability over 0.99" in said
+    assert "0.9 +- 0 of 2 trainings, the best with probability under 0.01" in said
+
+
+def test_show_prints_it_and_gives_it_as_json(twice: SweepResults) -> None:
+    shown = CliRunner().invoke(app, ["show", str(twice.folder)])
+    assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in shown.output
+    about = json.loads(CliRunner().invoke(app, ["show", str(twice.folder), "--json"]).output)
+    assert [one["trial"] for one in about["repeated"]] == ["00001", "00000"]
+    assert about["best"]["trial"] == "00004"
+    assert about["trials"][3]["repeats"] == "00000"
+
+
+def test_repetitions_that_were_not_made_are_said_and_the_winner_is_of_those_that_were(tmp_path: Path) -> None:
+    sweep = written(tmp_path, ended=None)
+    sweep.record.append("end", reason="time budget")
+    results = sweep.load()
+    assert "The repetitions are not complete (1 repetition not begun" in results.summary()
+    assert [one.trial for one in results.repeated()] == ["00000"]
+
+
+def test_where_all_repetitions_failed_that_is_said(tmp_path: Path) -> None:
+    sweep = Writer(tmp_path, repeats={"repeats": 2, "top": 1})
+    sweep.trial(0.9, 0.10)
+    sweep.trial(0.9, repeats="00000", repetition=1, state="ERROR", error=ERROR)
+    sweep.record.append("end", reason="finished")
+    results = sweep.load()
+    assert results.best.id == "00000"
+    assert "0.1 of 1 training, a single result, for its repetitions failed" in results.summary()
+    assert "not complete" not in results.summary()
+
+
+def test_a_repetition_that_diverged_cannot_win(tmp_path: Path) -> None:
+    sweep = Writer(tmp_path, repeats=TWICE)
+    sweep.trial(0.9, 0.10)
+    sweep.trial(0.9, 0.20)
+    sweep.trial(0.05, repeats="00000", repetition=1, state="DIVERGED", error=ERROR)
+    sweep.trial(0.30, repeats="00001", repetition=1)
+    results = sweep.load()
+    assert (results.best.id, [one.mean for one in results.repeated()]) == ("00001", [0.25, float("inf")])
+    assert "inf of 2 trainings, training diverged" in results.summary()

@@ -1,0 +1,64 @@
+"""Repetitions on virtual time, by the same code as in a live sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tunelight.errors import SettingsError
+from tunelight.simulation.curves import SEED_KEY, SteadyCurves
+from tunelight.simulation.sources import recorded
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "elastic_asha", "fifo", "hyperband", "median_stopping_rule"])
+def test_the_best_are_trained_to_the_end_with_the_other_recorded_seeds(scheduler: str) -> None:
+    plain = tl.simulate("digits", scheduler, num_samples=20, seed=1)
+    found = tl.simulate("digits", scheduler, num_samples=20, seed=1, repeats={"top": 3, "repeats": 3})
+    searched = [trial for trial in found.trials if trial.repeats is None]
+    again = [trial for trial in found.trials if trial.repeats is not None]
+    assert [(one.id, one.reports, one.best) for one in searched] == [
+        (one.id, one.reports, one.best) for one in plain.trials
+    ]
+    assert len({trial.repeats for trial in again}) == len(found.repeated) == 3
+    longest = max(trial.reports for trial in searched)
+    assert {trial.reports for trial in again} == {longest}
+    assert {trial.state for trial in again} == {"FINISHED"}
+    assert found.worker_seconds > plain.worker_seconds
+    first = found.repeated[0]
+    assert len(set(first.values)) == first.n >= 2
+    assert found.chosen is not None
+    assert found.chosen.id == first.trial
+    assert plain.chosen is not None
+    assert plain.repeated == ()
+    assert plain.chosen.best == plain.best
+
+
+def test_a_recorded_seed_is_chosen_by_number_and_a_repetition_gets_the_next() -> None:
+    curves: Any = recorded("digits")
+    config = curves.config(5, 0)
+    trainings = [curves.curve({**config, SEED_KEY: seed}).metrics["loss"] for seed in range(4)]
+    assert trainings[0] != trainings[1] != trainings[2]
+    assert trainings[3] == trainings[0]
+    others = [curves.curve(curves.again(config, number)).metrics["loss"] for number in (1, 2)]
+    assert curves.curve(config).metrics["loss"] not in others
+    assert others[0] != others[1]
+
+
+def test_curves_with_a_single_training_of_each_configuration_say_so() -> None:
+    found = tl.simulate(SteadyCurves(4, 1.0), "fifo", num_samples=3, repeats=2)
+    assert any("repetitions report the same again" in note for note in found.notes)
+    assert [one.chance for one in found.repeated] == [1.0, 0.0, 0.0]
+
+
+def test_the_time_budget_ends_repetitions_too() -> None:
+    whole = tl.simulate("digits", "fifo", num_samples=8, repeats=3)
+    cut = tl.simulate("digits", "fifo", num_samples=8, repeats=3, time_budget=whole.makespan_s * 0.4)
+    assert len(cut.trials) < len(whole.trials)
+
+
+@pytest.mark.parametrize("value", [1, 0, "3", True, 2.5, {"top": 0, "repeats": 2}, {"to": 1, "repeats": 2}, {}])
+def test_what_is_no_number_of_repeats_is_refused(value: Any) -> None:
+    with pytest.raises(SettingsError, match="repeats"):
+        tl.simulate("digits", repeats=value)
