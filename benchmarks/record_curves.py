@@ -20,12 +20,15 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from curve_tasks import TASKS, Task, rows_of
 from figures import table
-from peers.curve_tasks import TASKS, Task, rows_of
 
 import tunelight as tl
 from tunelight.simulation.tables import FOLDER, Table, names, read_table, write_table
@@ -78,7 +81,7 @@ def pack(task: Task, parts: Sequence[Path], configs: Sequence[dict[str, Any]], f
     loaded = [dict(np.load(path)) for path in parts]
     arrays = {name: np.concatenate([part[name] for part in loaded]) for name in loaded[0]}
     seconds = arrays.pop("seconds")
-    modes = {name: "max" if name == "accuracy" else "min" for name in arrays}
+    modes: dict[str, Literal["min", "max"]] = {name: "max" if name == "accuracy" else "min" for name in arrays}
     made = Table(task.about, modes, dict(task.space), task.without_effect, list(configs), seconds, arrays)
     return write_table(folder / f"{task.name}.npz", made)
 
@@ -107,7 +110,8 @@ def listed() -> str:
         keys = len(read.space) - len(read.without_effect)
         ms, size = np.median(read.seconds) * 1e3, (FOLDER / f"{name}.npz").stat().st_size / 1e3
         lines.append((name, half, *(str(n) for n in (keys, count, seeds, epochs)), f"{ms:.1f}", f"{size:.0f}"))
-    return table(("task", "half", "hyperparameters", "configurations", "seeds", "epochs", "ms an epoch", "kB"), lines)
+    head = ("task", "half", "hyperparameters", "configurations", "seeds", "epochs", "ms an epoch", "kB")
+    return table(head, lines, markdown=True)
 
 
 def check(task: Task) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import curve_data
 import torch
-from peers import curve_data
-from peers.curve_data import Rows
+from curve_data import Rows
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 

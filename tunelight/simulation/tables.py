@@ -62,7 +62,7 @@ def write_table(path: Path, table: Table) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     with draft.open("wb") as file:
-        np.savez_compressed(file, head=np.array(json.dumps(head)), seconds=seconds, **arrays)  # type: ignore[arg-type]  # none is called allow_pickle
+        np.savez_compressed(file, head=np.array(json.dumps(head)), seconds=seconds, **arrays)
     draft.replace(path)
     return path
 

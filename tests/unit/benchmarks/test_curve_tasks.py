@@ -13,10 +13,10 @@ import pytest
 
 import tunelight as tl
 
-BENCHMARKS = str(Path(__file__).parents[3] / "benchmarks")
+PEERS = str(Path(__file__).parents[3] / "benchmarks" / "peers")
 with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(BENCHMARKS)
-    curve_tasks: Any = importlib.import_module("peers.curve_tasks")
+    patch.syspath_prepend(PEERS)
+    curve_tasks: Any = importlib.import_module("curve_tasks")
 TASKS = curve_tasks.TASKS
 HERE = [name for name in TASKS if name != "mnist1d-cnn" or importlib.util.find_spec("mnist1d")]
 
