@@ -124,7 +124,8 @@ class Block(nn.Module):
         seen = (query @ key.transpose(2, 3) / math.sqrt(width // self.heads)).softmax(3) @ value
         x = x + self.dropout(self.out(seen.transpose(1, 2).reshape(rows, length, width)))
         hidden = functional.relu(self.wide(functional.layer_norm(x, (width,))))
-        return x + self.dropout(self.narrow(hidden))
+        out: Tensor = x + self.dropout(self.narrow(hidden))
+        return out
 
 
 class Transformer(nn.Module):
@@ -226,7 +227,7 @@ class Training:
             if noise:
                 x = x + noise * torch.randn(x.shape, generator=self.generator)
             self.optimizer.zero_grad()
-            self._loss(self.model(x), y, self.config.get("label_smoothing", 0.0)).backward()  # type: ignore[no-untyped-call]
+            self._loss(self.model(x), y, self.config.get("label_smoothing", 0.0)).backward()
             if clip:
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             self.optimizer.step()
