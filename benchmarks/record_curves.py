@@ -9,7 +9,8 @@
 Each task has a sample of its search space, drawn with a fixed seed, and each configuration is trained from two seeds
 on one thread. It can be stopped and started again: what is in ``--parts`` stays. With all parts of a task there, its
 table is written. The tables that come along hold the first 250 configurations (``--configs 250``). The task
-mnist1d-cnn needs the package mnist1d, which generates its data. The digits tasks are recorded by record_digits_curves.py.
+mnist1d-cnn needs the package mnist1d, which generates its data. The digits tasks are recorded by
+record_digits_curves.py.
 """
 
 from __future__ import annotations
