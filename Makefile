@@ -99,7 +99,7 @@ bench: setup
 
 # Three at a time: in a short run nothing is measured, and most of it waits for processes to start.
 bench-short: setup
-	printf '%s\n' $(filter-out $(LONG),$(BENCHMARKS)) record_curves | xargs -P 3 -I NAME $(BIN)/python benchmarks/NAME.py --short
+	printf '%s\n' $(filter-out $(LONG),$(BENCHMARKS)) record_curves record_digits_curves | xargs -P 3 -I NAME $(BIN)/python benchmarks/NAME.py --short
 
 # Environments of their own, made once each: scripts/matrix.py says how, and docs/versions.md what came of it.
 matrix: setup

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import math
 import sys
 import time
@@ -30,7 +29,7 @@ import numpy as np
 
 from tunelight.results.figures.data import Column
 from tunelight.results.figures.importance import EVALUATORS, evaluate
-from tunelight.simulation.sources import read_table, table_path
+from tunelight.simulation.tables import read_table
 
 RUNGS = (1, 3, 9, 27, 81)
 FACTOR = 3
@@ -89,10 +88,8 @@ def synthetic(count: int, rng: np.random.Generator) -> Sample:
 @functools.cache
 def task_of(name: str) -> tuple[list[dict[str, Any]], Values]:
     """Return a recorded task's configurations, and their accuracy by configuration, seed and epoch."""
-    table = read_table(str(table_path()))
-    return [json.loads(str(one)) for one in table[f"{name}/configs"]], np.nan_to_num(
-        table[f"{name}/accuracy"].astype(float)
-    )
+    table = read_table(name)
+    return [dict(config) for config in table.configs], np.nan_to_num(table.metrics["accuracy"].astype(float))
 
 
 def of_task(name: str, count: int, rng: np.random.Generator) -> Sample:

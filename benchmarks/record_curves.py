@@ -1,237 +1,163 @@
-"""Record learning curves of real training for the simulator: tunelight/simulation/curves.npz.
+"""Record learning curves of real training for the simulator: tunelight/simulation/tables/NAME.npz.
 
-    python benchmarks/record_curves.py                # all of it, about half an hour on one core
-    python benchmarks/record_curves.py --short        # three configurations a task, packed beside the parts, for CI
+    python benchmarks/record_curves.py                            # all eight tasks of peers/curve_tasks.py
+    python benchmarks/record_curves.py --tasks wine-mlp           # one of them; others can be recorded beside it
+    python benchmarks/record_curves.py --list                     # what is recorded
+    python benchmarks/record_curves.py --check wine-mlp           # record five configurations anew and compare
+    python benchmarks/record_curves.py --short                    # three configurations, two epochs, for CI
 
-Four tasks on scikit-learn's digits, of different hardness, and for each of them a sample of one search space of 260
-configurations (the first 10 are chosen by hand: good ones and bad ones). Each is trained for 81 epochs from 3 seeds. It
-can be stopped and started again: what is in ``--parts`` stays. The three seeds of a configuration are three slices of
-one tensor, so that a step costs little more than a single model's; each slice has its own weights, order and
-dropout. Seconds an epoch are measured apart, with a single slice.
+Each task has a sample of its search space, drawn with a fixed seed, and each configuration is trained from two seeds
+on one thread. It can be stopped and started again: what is in ``--parts`` stays. With all parts of a task there, its
+table is written. The tables that come along hold the first 250 configurations (``--configs 250``). The task
+mnist1d-cnn needs the package mnist1d, which generates its data. The digits tasks are recorded by
+record_digits_curves.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
-import math
-import random
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from tunelight.digits import load_digits
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-SEEDS = 3
-EPOCHS = 81
-CONFIGS = 260
+from curve_tasks import TASKS, Task, rows_of
+from figures import table
+
+import tunelight as tl
+from tunelight.simulation.tables import FOLDER, Table, names, read_table, write_table
+
+SEEDS = 2
+CONFIGS = 400
 PART = 10
 """Configurations in one part, the unit that is trained or not."""
-TIMED = 5
-LARGEST = 6e4
-"""Losses beyond it are written as this number: float16 ends at 65,504."""
-OUT = Path(__file__).resolve().parent.parent / "tunelight" / "simulation" / "curves.npz"
+CHECKED = 5
 
 
-@dataclass(frozen=True)
-class Split:
-    """A task's data: features [N, D] float32 and labels [N] int64, for training and validation."""
-
-    x: Tensor
-    y: Tensor
-    val_x: Tensor
-    val_y: Tensor
-    classes: int
+def configurations(task: Task, count: int) -> list[dict[str, Any]]:
+    """Return the first ``count`` configurations of a task, the same ones each time."""
+    space, rng = tl.SearchSpace(task.space), np.random.RandomState(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [space.sample(rng) for _ in range(count)]
 
 
-def _digits(train: slice = slice(None), wrong: float = 0.0) -> Split:
-    """Return the digits; ``wrong`` is the share of training labels that are drawn anew."""
-    images, held, _ = load_digits()
-    x, y = (tensor[train] for tensor in images.tensors)
-    generator = torch.Generator().manual_seed(1)
-    drawn = torch.randint(10, y.shape, generator=generator)
-    y = torch.where(torch.rand(y.shape, generator=generator) < wrong, drawn, y)
-    return Split(x.flatten(1), y, held.tensors[0].flatten(1), held.tensors[1], 10)
-
-
-def _sums() -> Split:
-    """Return pairs of digits side by side; the label is their sum, which no picture shows."""
-    images, held, _ = load_digits()
-    generator = torch.Generator().manual_seed(2)
-
-    def pairs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        left, right = (torch.randperm(len(y), generator=generator) for _ in range(2))
-        return torch.cat((x[left].flatten(1), x[right].flatten(1)), 1), y[left] + y[right]
-
-    return Split(*pairs(*images.tensors), *pairs(*held.tensors), 19)
-
-
-TASKS: dict[str, Callable[[], Split]] = {
-    "digits": _digits,
-    "digits-few": lambda: _digits(slice(0, 200)),
-    "digits-noisy": lambda: _digits(wrong=0.5),
-    "digits-sum": _sums,
-}
-
-
-def configurations(count: int) -> list[dict[str, Any]]:
-    """Return the first ``count`` configurations, the same ones for every task."""
-    rng = random.Random(0)
-    by_hand = [
-        {"lr": lr, "hidden": 64, "layers": 2, "dropout": 0.1, "batch_size": 64, "weight_decay": 1e-4, "optimizer": name}
-        for name in ("adam", "sgd")
-        for lr in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-    ]
-    drawn = [
-        {
-            "lr": 10 ** rng.uniform(-4.5, 0.5),
-            "hidden": round(2 ** rng.uniform(2, 8)),
-            "layers": rng.randint(1, 4),
-            "dropout": rng.uniform(0, 0.7),
-            "batch_size": rng.choice([32, 64, 128, 256]),
-            "weight_decay": 10 ** rng.uniform(-6, -1),
-            "optimizer": rng.choice(["adam", "sgd"]),
-        }
-        for _ in range(max(0, count - len(by_hand)))
-    ]
-    return (by_hand + drawn)[:count]
-
-
-class Net:
-    """As many equal multilayer perceptrons as there are generators, as slices of the same tensors."""
-
-    def __init__(self, config: dict[str, Any], split: Split, generators: list[torch.Generator]) -> None:
-        widths = [split.x.shape[1], *[config["hidden"]] * config["layers"], split.classes]
-        self.generators, self.dropout = generators, config["dropout"]
-        self.layers = []
-        for fan_in, fan_out in itertools.pairwise(widths):
-            weights = [torch.randn(fan_in, fan_out, generator=one) * math.sqrt(2 / fan_in) for one in generators]
-            self.layers.append(
-                (torch.stack(weights).requires_grad_(), torch.zeros(len(generators), 1, fan_out, requires_grad=True))
-            )
-        parameters = [tensor for layer in self.layers for tensor in layer]
-        decay, lr = config["weight_decay"], config["lr"]
-        self.optimizer: torch.optim.Optimizer
-        if config["optimizer"] == "adam":
-            self.optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=decay)
-        else:
-            self.optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=decay)
-
-    def __call__(self, x: Tensor, *, train: bool = False) -> Tensor:
-        """Map features [S, N, D] to logits [S, N, classes]."""
-        for number, (weight, bias) in enumerate(self.layers):
-            x = torch.baddbmm(bias, x, weight)
-            if number < len(self.layers) - 1:
-                x = torch.relu(x)
-                if train and self.dropout:
-                    kept = torch.stack([torch.rand(x.shape[1:], generator=one) for one in self.generators])
-                    x = x * (kept >= self.dropout) / (1 - self.dropout)
-        return x
-
-
-def losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of each slice, [S]."""
-    each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
-    return each.mean(1)
-
-
-def train_epoch(net: Net, split: Split, batch_size: int) -> None:
-    """Train every slice on all of the data once, each in an order of its own."""
-    order = torch.stack([torch.randperm(len(split.y), generator=one) for one in net.generators])
-    for batch in order.split(batch_size, dim=1):
-        net.optimizer.zero_grad()
-        losses(net(split.x[batch], train=True), split.y[batch]).sum().backward()
-        net.optimizer.step()
-
-
-def record(config: dict[str, Any], split: Split, epochs: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return validation loss and accuracy, [seeds, epochs] each, and the seconds of one epoch of one model."""
-    net = Net(config, split, [torch.Generator().manual_seed(1000 + seed) for seed in range(SEEDS)])
-    loss, accuracy = np.full((SEEDS, epochs), np.nan), np.full((SEEDS, epochs), np.nan)
-    x, y = split.val_x.expand(SEEDS, -1, -1), split.val_y.expand(SEEDS, -1)
-    for epoch in range(epochs):
-        train_epoch(net, split, config["batch_size"])
-        with torch.no_grad():
-            logits = net(x)
-            loss[:, epoch] = losses(logits, y).numpy()
-            accuracy[:, epoch] = (logits.argmax(2) == y).float().mean(1).numpy()
-        if not np.isfinite(loss[:, epoch]).any():
-            break  # nothing finite comes back
-    gone = np.maximum.accumulate(~np.isfinite(loss), axis=1)
-    loss[gone] = accuracy[gone] = np.nan
-    return np.clip(loss, None, LARGEST), accuracy, _seconds(config, split)
-
-
-def _seconds(config: dict[str, Any], split: Split) -> float:
-    net = Net(config, split, [torch.Generator().manual_seed(0)])
+def record(task: Task, config: Mapping[str, Any], epochs: int) -> tuple[dict[str, list[list[float]]], float]:
+    """Return the curves by metric, [seeds, epochs] each, and the processor's seconds in the median epoch."""
+    rows_of(task.data)  # its making is no part of an epoch
+    curves: dict[str, list[list[float]]] = {}
     took = []
-    for _ in range(TIMED):
-        begin = time.perf_counter()
-        train_epoch(net, split, config["batch_size"])
-        took.append(time.perf_counter() - begin)
-    return min(took)  # what else runs here only adds
+    for seed in range(SEEDS):
+        training = task.start(config, seed)
+        reports = []
+        for _ in range(epochs):
+            begin, trained = time.process_time(), not training.diverged
+            reports.append(training.epoch())
+            if trained:
+                took.append(time.process_time() - begin)
+        for name in reports[0]:
+            curves.setdefault(name, []).append([report[name] for report in reports])
+    return curves, float(np.median(took))
 
 
-def record_part(path: Path, task: str, configs: list[dict[str, Any]], epochs: int) -> None:
-    """Train the configurations of one part and write it whole."""
-    split = TASKS[task]()
-    loss, accuracy, seconds = zip(*(record(config, split, epochs) for config in configs), strict=True)
+def record_part(path: Path, task: Task, configs: Sequence[Mapping[str, Any]], epochs: int) -> None:
+    """Train the configurations of one part and write it at once."""
+    curves, seconds = zip(*(record(task, config, epochs) for config in configs), strict=True)
+    arrays = {name: np.array([one[name] for one in curves]) for name in curves[0]}
     draft = path.with_suffix(".draft")
     with draft.open("wb") as file:
-        np.savez(file, loss=np.stack(loss), accuracy=np.stack(accuracy), seconds=np.array(seconds))
+        np.savez(file, seconds=np.array(seconds), **arrays)  # type: ignore[arg-type]  # none is called allow_pickle
     draft.replace(path)
 
 
-def pack(parts: dict[str, list[Path]], configs: list[dict[str, Any]], out: Path) -> int:
-    """Write the table of all parts that are there; return how many configurations it holds."""
-    table: dict[str, np.ndarray] = {}
-    for task, paths in parts.items():
-        loaded = [dict(np.load(path)) for path in paths]
-        for name, kind in (("loss", np.float16), ("accuracy", np.float16), ("seconds", np.float32)):
-            table[f"{task}/{name}"] = np.concatenate([part[name] for part in loaded]).astype(kind)
-        count = len(table[f"{task}/seconds"])
-        table[f"{task}/configs"] = np.array([json.dumps(config) for config in configs[:count]])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out, **table)  # type: ignore[arg-type]  # none of them is called allow_pickle
-    return sum(len(table[f"{task}/seconds"]) for task in parts)
+def pack(task: Task, parts: Sequence[Path], configs: Sequence[dict[str, Any]], folder: Path) -> Path:
+    """Write the table of a task's parts."""
+    loaded = [dict(np.load(path)) for path in parts]
+    arrays = {name: np.concatenate([part[name] for part in loaded]) for name in loaded[0]}
+    seconds = arrays.pop("seconds")
+    modes: dict[str, Literal["min", "max"]] = {name: "max" if name == "accuracy" else "min" for name in arrays}
+    made = Table(task.about, modes, dict(task.space), task.without_effect, list(configs), seconds, arrays)
+    return write_table(folder / f"{task.name}.npz", made)
+
+
+def record_task(task: Task, parts: Path, folder: Path, count: int, epochs: int) -> None:
+    """Record what is missing of a task, then write its table."""
+    parts.mkdir(parents=True, exist_ok=True)
+    configs = configurations(task, count)
+    done = []
+    for first in range(0, count, PART):
+        path = parts / f"{task.name}-{first:04d}.npz"
+        if not path.exists():
+            record_part(path, task, configs[first : first + PART], epochs)
+        done.append(path)
+    out = pack(task, done, configs, folder)
+    print(f"{task.name}: {count} configurations: {out} ({out.stat().st_size / 1e3:.0f} kB)", flush=True)
+
+
+def listed() -> str:
+    """Return a table of what is recorded."""
+    lines = []
+    for name in names():
+        read = read_table(name)
+        count, seeds, epochs = next(iter(read.metrics.values())).shape
+        half = TASKS[name].half if name in TASKS else ""
+        keys = len(read.space) - len(read.without_effect)
+        ms, size = np.median(read.seconds) * 1e3, (FOLDER / f"{name}.npz").stat().st_size / 1e3
+        lines.append((name, half, *(str(n) for n in (keys, count, seeds, epochs)), f"{ms:.1f}", f"{size:.0f}"))
+    head = ("task", "half", "hyperparameters", "configurations", "seeds", "epochs", "ms an epoch", "kB")
+    return table(head, lines, markdown=True)
+
+
+def check(task: Task) -> bool:
+    """Record some configurations anew, and say whether the table has the same curves, bit for bit."""
+    read = read_table(task.name)
+    count, _, epochs = read.metrics["loss"].shape
+    chosen = np.linspace(0, count - 1, CHECKED).astype(int)
+    again = [record(task, read.configs[number], epochs)[0] for number in chosen]
+    differ = [
+        (int(number), name)
+        for number, curves in zip(chosen, again, strict=True)
+        for name, values in curves.items()
+        if not np.array_equal(read.rounded(np.array(values)), read.metrics[name][number], equal_nan=True)
+    ]
+    print(f"{task.name}: {CHECKED} configurations recorded anew, different: {differ or 'none'}")
+    return not differ
 
 
 def main() -> int:
-    """Record what is missing, then pack."""
+    """Record, list or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="which (default: all)")
+    parser.add_argument("--configs", type=int, default=CONFIGS, help="so many configurations of each task")
     parser.add_argument("--parts", type=Path, default=Path("runs", "curves"), help="where finished parts are kept")
-    parser.add_argument("--out", type=Path, default=OUT, help="the table")
-    parser.add_argument("--short", action="store_true", help="three configurations a task for two epochs")
-    parser.add_argument("--pack", action="store_true", help="pack the leading parts that are there, train nothing")
-    told = parser.parse_args()
+    parser.add_argument("--short", action="store_true", help="three configurations a task for two epochs, not kept")
+    parser.add_argument("--list", action="store_true", help="say what is recorded, train nothing")
+    parser.add_argument("--check", choices=list(TASKS), metavar="TASK", help="record some of its curves anew")
+    asked = parser.parse_args()
     torch.set_num_threads(1)
-    count, epochs, size = (3, 2, 3) if told.short else (CONFIGS, EPOCHS, PART)
-    folder = told.parts / "short" if told.short else told.parts
-    out = folder / "curves.npz" if told.short else told.out
-    folder.mkdir(parents=True, exist_ok=True)
-    configs = configurations(count)
-    done: dict[str, list[Path]] = {task: [] for task in TASKS}
-    for first in range(0, count, size):
-        for task in TASKS:
-            path = folder / f"{task}-{first:04d}.npz"
-            if not path.exists() and not told.pack:
-                record_part(path, task, configs[first : first + size], epochs)
-                print(f"{task}: configurations {first} to {first + size - 1}", flush=True)
-            if path.exists() and len(done[task]) * size == first:
-                done[task].append(path)
-    if not all(done.values()):
-        print("There is nothing to pack yet.", file=sys.stderr)
-        return 1
-    total = pack(done, configs, out)
-    print(f"{total} configurations, {SEEDS} seeds, {epochs} epochs: {out} ({out.stat().st_size / 1e6:.2f} MB)")
+    if asked.list:
+        print(listed())
+        return 0
+    if asked.check:
+        return 0 if check(TASKS[asked.check]) else 1
+    if not asked.short:
+        for name in asked.tasks:
+            record_task(TASKS[name], asked.parts, FOLDER, asked.configs, TASKS[name].epochs)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in asked.tasks:
+            try:
+                record_task(TASKS[name], Path(folder, "parts"), Path(folder), 3, 2)
+            except ModuleNotFoundError as error:
+                print(f"{name} is left out: {error}")
     return 0
 
 

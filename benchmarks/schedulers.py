@@ -37,7 +37,8 @@ from scheduling_targets import judge
 
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.simulation import Costs, Simulation, simulate
-from tunelight.simulation.sources import TableCurves, read_table, table_path
+from tunelight.simulation.sources import TableCurves
+from tunelight.simulation.tables import read_table
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 MAX_T = 81
@@ -138,13 +139,13 @@ SHORT: list[tuple[Workload, Sequence[str]]] = [
 @functools.cache
 def curves(task: str) -> TableCurves:
     """Return a task's recorded curves, with a median epoch of EPOCH_S on one worker."""
-    table = read_table(str(table_path()))
-    seconds = table[f"{task}/seconds"].astype(float)
+    table = read_table(task)
+    seconds = table.seconds.astype(float)
     return TableCurves(
         task,
-        {"accuracy": table[f"{task}/accuracy"]},
+        {"accuracy": table.metrics["accuracy"]},
         seconds * EPOCH_S / np.median(seconds),
-        table[f"{task}/configs"],
+        table.configs,
         **peers.JUDGED,
     )
 

@@ -9,127 +9,22 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
+import curve_data
 import torch
+from curve_data import Rows
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-MNIST1D = "The task mnist1d-cnn needs the package mnist1d, which generates its data: pip install mnist1d"
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "tanh": torch.tanh,
     "gelu": functional.gelu,
     "sigmoid": torch.sigmoid,
 }
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A task's data: the first dimension of each tensor counts rows."""
-
-    x: Tensor
-    y: Tensor
-    val_x: Tensor
-    val_y: Tensor
-
-
-# --- data -------------------------------------------------------------------------------------------------
-
-
-def _split(x: Any, y: Any, train: int, validation: int) -> Rows:
-    """Shuffle, and take so many rows for training and so many others for validation."""
-    order = torch.randperm(len(x), generator=Generator().manual_seed(0))
-    x, y = torch.as_tensor(x)[order], torch.as_tensor(y)[order]
-    end = train + validation
-    return Rows(x[:train], y[:train], x[train:end], y[train:end])
-
-
-def _standard(x: Any) -> Tensor:
-    values = torch.as_tensor(np.asarray(x), dtype=torch.float32)
-    return (values - values.mean(0)) / values.std(0)
-
-
-def _diabetes() -> Rows:
-    from sklearn.datasets import load_diabetes
-
-    x, y = load_diabetes(return_X_y=True)
-    return _split(_standard(x), _standard(y)[:, None], 242, 200)
-
-
-def _wine() -> Rows:
-    """Return each of 178 wines three times with noise, all copies on the same side of the split."""
-    from sklearn.datasets import load_wine
-
-    x, y = load_wine(return_X_y=True)
-    rows, generator = _split(_standard(x), y, 90, 88), Generator().manual_seed(1)
-
-    def noisy(values: Tensor) -> Tensor:
-        values = values.repeat(3, 1)
-        return values + torch.randn(values.shape, generator=generator)
-
-    return Rows(noisy(rows.x), rows.y.repeat(3), noisy(rows.val_x), rows.val_y.repeat(3))
-
-
-def _cancer() -> Rows:
-    """Return tumours, of which a tenth of the training labels is wrong."""
-    from sklearn.datasets import load_breast_cancer
-
-    x, y = load_breast_cancer(return_X_y=True)
-    rows = _split(_standard(x), y, 284, 285)
-    wrong = torch.rand(len(rows.y), generator=Generator().manual_seed(1)) < 0.1
-    return Rows(rows.x, torch.where(wrong, 1 - rows.y, rows.y), rows.val_x, rows.val_y)
-
-
-def _digits(train: int, validation: int) -> Rows:
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    return _split(torch.as_tensor(data.data, dtype=torch.float32) / 16, data.target, train, validation)
-
-
-def _digit_images() -> Rows:
-    rows = _digits(240, 300)
-    return Rows(rows.x.view(-1, 1, 8, 8), rows.y, rows.val_x.view(-1, 1, 8, 8), rows.val_y)
-
-
-def _digits_to_themselves() -> Rows:
-    rows = _digits(300, 300)
-    return Rows(rows.x, rows.x, rows.val_x, rows.val_x)
-
-
-def _adding() -> Rows:
-    """Return sequences of ten numbers of which two are marked; wanted is the sum of those, of variance one."""
-    generator, count, length = Generator().manual_seed(0), 440, 10
-    numbers = torch.rand(count, length, generator=generator)
-    marked = torch.rand(count, length, generator=generator).argsort(1) < 2
-    wanted = ((numbers * marked).sum(1, keepdim=True) - 1) * math.sqrt(6)
-    return _split(torch.stack((numbers, marked.float()), 2), wanted, 240, 200)
-
-
-def _sorting() -> Rows:
-    """Return sequences of five digits below six, and the same sorted."""
-    drawn = torch.randint(6, (600, 5), generator=Generator().manual_seed(0))
-    return _split(functional.one_hot(drawn, 6).float(), drawn.sort(1).values, 300, 300)
-
-
-def _mnist1d() -> Rows:
-    try:
-        from mnist1d.data import get_dataset_args, make_dataset
-    except ImportError as error:
-        raise ModuleNotFoundError(f"{MNIST1D} ({error})") from error
-    settings = get_dataset_args()
-    settings.num_samples = 1000
-    before = random.getstate(), np.random.get_state()  # the package seeds both
-    made = make_dataset(settings)
-    random.setstate(before[0])
-    np.random.set_state(before[1])
-    x = torch.as_tensor(np.concatenate((made["x"], made["x_test"])), dtype=torch.float32)[:, None]
-    return _split(x, np.concatenate((made["y"], made["y_test"])), 400, 400)
 
 
 # --- models -----------------------------------------------------------------------------------------------
@@ -229,7 +124,8 @@ class Block(nn.Module):
         seen = (query @ key.transpose(2, 3) / math.sqrt(width // self.heads)).softmax(3) @ value
         x = x + self.dropout(self.out(seen.transpose(1, 2).reshape(rows, length, width)))
         hidden = functional.relu(self.wide(functional.layer_norm(x, (width,))))
-        return x + self.dropout(self.narrow(hidden))
+        out: Tensor = x + self.dropout(self.narrow(hidden))
+        return out
 
 
 class Transformer(nn.Module):
@@ -331,7 +227,7 @@ class Training:
             if noise:
                 x = x + noise * torch.randn(x.shape, generator=self.generator)
             self.optimizer.zero_grad()
-            self._loss(self.model(x), y, self.config.get("label_smoothing", 0.0)).backward()  # type: ignore[no-untyped-call]
+            self._loss(self.model(x), y, self.config.get("label_smoothing", 0.0)).backward()
             if clip:
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             self.optimizer.step()
@@ -376,7 +272,7 @@ _LIST = (
             **_LOG,
         },
         "design",
-        _diabetes,
+        curve_data.diabetes,
         functools.partial(_mlp, inputs=10, outputs=1),
         "squares",
     ),
@@ -396,7 +292,7 @@ _LIST = (
             **_LOG,
         },
         "design",
-        _wine,
+        curve_data.wine,
         functools.partial(_mlp, inputs=13, outputs=3),
     ),
     Task(
@@ -415,7 +311,7 @@ _LIST = (
             **_LOG,
         },
         "design",
-        _digit_images,
+        curve_data.digit_images,
         _image_cnn,
     ),
     Task(
@@ -434,7 +330,7 @@ _LIST = (
             **_LOG,
         },
         "design",
-        _adding,
+        curve_data.adding,
         Gru,
         "squares",
     ),
@@ -456,7 +352,7 @@ _LIST = (
             **_LOG,
         },
         "final",
-        _cancer,
+        curve_data.cancer,
         functools.partial(_mlp, inputs=30, outputs=2),
     ),
     Task(
@@ -475,7 +371,7 @@ _LIST = (
             **_LOG,
         },
         "final",
-        _sorting,
+        curve_data.sorting,
         Transformer,
     ),
     Task(
@@ -496,7 +392,7 @@ _LIST = (
             **_LOG,
         },
         "final",
-        _digits_to_themselves,
+        curve_data.digits_to_themselves,
         _autoencoder,
         "squares",
     ),
@@ -517,7 +413,7 @@ _LIST = (
             **_LOG,
         },
         "final",
-        _mnist1d,
+        curve_data.mnist1d,
         _signal_cnn,
     ),
 )

@@ -11,7 +11,7 @@ from tunelight.simulation.costs import uniform
 KEY = "_curve"
 """The key of a simulated configuration that names its curve."""
 SEED_KEY = "_seed"
-"""The key of a simulated configuration that chooses among the seeds that were recorded, modulo their number."""
+"""The key of a configuration that chooses one of its recorded seeds: a whole number, modulo how many there are."""
 
 
 @dataclass(frozen=True)

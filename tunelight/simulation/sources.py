@@ -1,12 +1,11 @@
-"""Sources of curves: the recorded table, or a sweep's record."""
+"""Sources of curves: the recorded tables, or a sweep's record."""
 
 from __future__ import annotations
 
 import functools
-import json
+import math
 import os
-from collections.abc import Mapping
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +15,8 @@ from tunelight.errors import SettingsError, guess
 from tunelight.simulation.costs import uniform
 from tunelight.simulation.curves import KEY, SEED_KEY, Curve, Curves, deal
 from tunelight.simulation.sweeps import SweepCurves
-
-TABLE = "curves.npz"
+from tunelight.simulation.tables import names, read_table
+from tunelight.space.space import SearchSpace
 
 
 class TableCurves:
@@ -33,6 +32,8 @@ class TableCurves:
         epochs: stretch or cut them to so many epochs (None: as recorded). Fewer: the first ones. More: each epoch
             shows what the recorded one at the same share of training did.
         epoch_s: let every configuration take so many seconds an epoch on one worker (None: as recorded).
+        space: the search space that the configurations are a sample of, as ``SearchSpace`` reads it.
+        without_effect: keys that change nothing; looking up the nearest configuration ignores them.
     """
 
     def __init__(
@@ -40,17 +41,21 @@ class TableCurves:
         task: str,
         metrics: Mapping[str, Any],
         seconds: Any,
-        configs: Any,
+        configs: Sequence[Mapping[str, Any]],
         *,
         metric: str = "loss",
         mode: Literal["min", "max"] = "min",
         note: str | None = None,
         epochs: int | None = None,
         epoch_s: float | None = None,
+        space: Mapping[str, Any] | None = None,
+        without_effect: Sequence[str] = (),
     ) -> None:
         self.task = task
         self.metric = metric
         self.mode = mode
+        self.without_effect = tuple(without_effect)
+        self._space = space
         self._metrics = {name: np.asarray(values, dtype=np.float32) for name, values in metrics.items()}
         self._seconds = np.asarray(seconds, dtype=float)
         self._configs = list(configs)
@@ -62,11 +67,18 @@ class TableCurves:
         self.note = note or f"curves of task {task!r}: {self.size} configurations, {self._seeds} seeds each"
         self._made: dict[tuple[int, int], Curve] = {}
 
+    @functools.cached_property
+    def space(self) -> SearchSpace:
+        """The search space that the configurations are a sample of. Raises: SettingsError where none is known."""
+        if self._space is None:
+            raise SettingsError(f"The curves of {self.task!r} name no search space. Give TableCurves a space=.")
+        return SearchSpace(self._space)
+
     def config(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration of trial ``number``, with one of its recorded seeds."""
         index = deal(number, self.size, seed)
         chosen = int(uniform(seed, number, self.size) * self._seeds)
-        return {**_loaded(self._configs[index]), KEY: f"{index}:{chosen}"}
+        return {**self._configs[index], KEY: f"{index}:{chosen}"}
 
     def curve(self, config: Mapping[str, Any]) -> Curve:
         """Return the curve that a configuration names, else that of the nearest one.
@@ -74,7 +86,7 @@ class TableCurves:
         Near is what differs little by rank among the recorded values, summed over the keys that both have.
         Raises: SettingsError where no key is known.
         """
-        index, seed = self._which(config)
+        index, seed = self._place(config)
         made = self._made.get((index, seed))
         if made is None:
             metrics = {name: values[index, seed][self._index].tolist() for name, values in self._metrics.items()}
@@ -84,10 +96,25 @@ class TableCurves:
 
     def again(self, config: Mapping[str, Any], repetition: int) -> dict[str, Any]:
         """Return the configuration with another of its recorded seeds, as long as there are others."""
-        return {**config, SEED_KEY: self._which(config)[1] + repetition}
+        return {**config, SEED_KEY: self._place(config)[1] + repetition}
 
-    def _which(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        """Return which configuration and which seed's curve is meant."""
+    def truth(self, config: Mapping[str, Any]) -> float:
+        """Return how good a configuration is: the best value over epochs, averaged over the recorded seeds.
+
+        A seed that never had a finite value makes it infinitely bad.
+        """
+        return float(self._truths[self._place(config)[0]])
+
+    @functools.cached_property
+    def _truths(self) -> Any:
+        """The truth of each configuration."""
+        values = self._metrics[self.metric][:, :, self._index].astype(float)
+        worst = math.inf if self.mode == "min" else -math.inf
+        values = np.where(np.isfinite(values), values, worst)
+        return (values.min(2) if self.mode == "min" else values.max(2)).mean(1)
+
+    def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """Return which configuration and which of its seeds is meant."""
         if KEY in config:
             index, seed = (int(part) for part in str(config[KEY]).split(":"))
         else:
@@ -104,76 +131,61 @@ class TableCurves:
             )
         distance = np.zeros(self.size)
         for key in known:
-            column, value = self._columns[key], config[key]
-            if column.dtype == object:
-                distance += column != str(value)
+            (ordered, ranks), value = self._columns[key], config[key]
+            if ordered is None:
+                distance += ranks != str(value)
             else:
-                ordered = np.sort(column)
-                distance += np.abs(np.searchsorted(ordered, column) - np.searchsorted(ordered, value)) / self.size
+                distance += np.abs(ranks - np.searchsorted(ordered, value)) / self.size
         return int(np.argmin(distance))
 
     @functools.cached_property
-    def _columns(self) -> dict[str, Any]:
-        """All values of each key, as numbers or text."""
-        configs = [_loaded(config) for config in self._configs]
-        columns = {}
-        for key in configs[0]:
-            values = [config.get(key) for config in configs]
-            plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-            columns[key] = np.array(values if plain else [str(value) for value in values], float if plain else object)
+    def _columns(self) -> dict[str, tuple[Any, Any]]:
+        """Of each key with an effect: its numbers in order and all configurations' ranks; or None and their texts."""
+        columns: dict[str, tuple[Any, Any]] = {}
+        for key in self._configs[0]:
+            if key in self.without_effect:
+                continue
+            values = [config.get(key) for config in self._configs]
+            if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+                numbers = np.array(values, float)
+                ordered = np.sort(numbers)
+                columns[key] = (ordered, np.searchsorted(ordered, numbers))
+            else:
+                columns[key] = (None, np.array([str(value) for value in values], object))
         return columns
 
 
-def _loaded(config: Any) -> dict[str, Any]:
-    return dict(config) if isinstance(config, Mapping) else dict(json.loads(str(config)))
-
-
-def table_path() -> Path:
-    """Return the path of the recorded table, which may be missing."""
-    return Path(str(files("tunelight.simulation").joinpath(TABLE)))
-
-
-@functools.cache
-def read_table(path: str) -> dict[str, Any]:
-    """Return a table's arrays by name, read once."""
-    with np.load(path, allow_pickle=False) as table:
-        return {name: table[name] for name in table.files}
-
-
-def tasks(path: Path | None = None) -> list[str]:
-    """Return the names of the recorded tasks."""
-    path = path or table_path()
-    if not path.is_file():
-        return []
-    return sorted({name.rpartition("/")[0] for name in read_table(str(path))})
+def tasks(folder: Path | None = None) -> list[str]:
+    """Return the names of the recorded tasks; ``folder`` is where their tables are (None: those that come along)."""
+    return names(folder)
 
 
 def recorded(
     task: str,
     *,
-    path: Path | None = None,
+    folder: Path | None = None,
     epochs: int | None = None,
     epoch_s: float | None = None,
     metric: str = "loss",
 ) -> TableCurves:
     """Return a task's recorded curves. Raises: SettingsError for an unknown one."""
-    path = path or table_path()
-    known = tasks(path)
-    if task not in known:
-        there = f"There are: {', '.join(known)}." if known else f"There is no table of recorded curves ({path.name})."
-        raise SettingsError(f"There are no recorded curves of a task {task!r}.{guess(task, known)} {there}")
-    table = read_table(str(path))
-    names = [name.rpartition("/")[2] for name in table if name.rpartition("/")[0] == task]
-    metrics = {name: table[f"{task}/{name}"] for name in names if name not in ("seconds", "configs")}
+    table = read_table(task, folder)
+    if metric not in table.metrics:
+        raise SettingsError(
+            f"The curves of {task!r} have no metric {metric!r}.{guess(metric, table.metrics)} "
+            f"There are: {', '.join(table.metrics)}."
+        )
     return TableCurves(
         task,
-        metrics,
-        table[f"{task}/seconds"],
-        table[f"{task}/configs"],
+        table.metrics,
+        table.seconds,
+        table.configs,
         metric=metric,
-        mode="max" if metric == "accuracy" else "min",
+        mode=table.modes[metric],
         epochs=epochs,
         epoch_s=epoch_s,
+        space=table.space,
+        without_effect=table.without_effect,
     )
 
 

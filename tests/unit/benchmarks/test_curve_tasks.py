@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,10 @@ import pytest
 
 import tunelight as tl
 
-PATH = Path(__file__).parents[3] / "benchmarks" / "peers" / "curve_tasks.py"
-
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("curve_tasks", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-curve_tasks = _load()
+PEERS = str(Path(__file__).parents[3] / "benchmarks" / "peers")
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(PEERS)
+    curve_tasks: Any = importlib.import_module("curve_tasks")
 TASKS = curve_tasks.TASKS
 HERE = [name for name in TASKS if name != "mnist1d-cnn" or importlib.util.find_spec("mnist1d")]
 
