@@ -147,7 +147,8 @@ def main() -> int:
     there = rows_there()
     rows = [BASE, *(row for row in args.rows or there if row in there and row != BASE)]
     if args.short:
-        tasks, args.seeds, args.hours, args.random, args.slots = ["wine-mlp"], 2, 3.0, 4, 4
+        tasks, rows = ["wine-mlp"], [BASE, "ASHA, auto", "one_epoch, tpe", "Optuna TPE, its ASHA"]
+        args.seeds, args.hours, args.random, args.slots = 1, 2.0, 2, 4
     play(tasks, rows, args)
     return 0
 
