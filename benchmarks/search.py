@@ -28,9 +28,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from peers.curve_tasks import TASKS
-from peers.live_curves import space_of, truth
-from peers.search_rows import BASE, OURS, PEERS, Played, Row
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from curve_tasks import TASKS
+from live_curves import space_of, truth
+from search_rows import BASE, OURS, PEERS, Played, Row
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 """Of the worker-hours, where the choice is judged."""

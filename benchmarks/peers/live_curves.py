@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from peers.curve_tasks import TASKS, Task
+from curve_tasks import TASKS, Task
 
 EPOCH_S = 60.0
 """What an epoch takes on virtual time, on one worker, whatever the configuration."""
@@ -67,7 +67,8 @@ class LiveCurves:
 
     def config(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration that random search begins with."""
-        return space_of(self.task.name).sample(np.random.RandomState(number))
+        found: dict[str, Any] = space_of(self.task.name).sample(np.random.RandomState(number))
+        return found
 
     def curve(self, config: Mapping[str, Any]) -> Any:
         """Return the training of a configuration."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from peers.curve_tasks import Task
-from peers.live_curves import EPOCH_S, LiveCurves, space_of
+from curve_tasks import Task
+from live_curves import EPOCH_S, LiveCurves, space_of
 
 import tunelight as tl
 from tunelight.searchers import OptunaSearcher, RandomSearcher

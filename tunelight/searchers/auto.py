@@ -213,12 +213,13 @@ class AutoSearcher(TrackingSearcher):
     ) -> list[tuple[np.ndarray, dict[str, Any]]]:
         """Return points with their configurations: half drawn from the space, half near the best trials."""
         found = []
+        start: np.ndarray
         for index in range(_CANDIDATES):
             for _ in range(_ATTEMPTS):
                 if index % 2:
                     start = self._near(best[rng.randint(len(best))], rng)
                 elif self._has_priors and index % 4:
-                    start = rng.random_sample(best.shape[1])
+                    start = rng.random_sample((best.shape[1],))
                 else:
                     start = np.full(best.shape[1], np.nan)  # drawn by the space, from its priors where it has any
                 values = self.encoder.values(start, rng, grid_index)

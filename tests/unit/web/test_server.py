@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -111,11 +112,11 @@ class TestActions:
                 Content_Type="application/json",
             )
             assert found.status == 403, origin
-        sent = {"Cookie": self.cookie(served), "Content_Type": "application/json"}
+        sent: dict[str, Any] = {"Cookie": self.cookie(served), "Content_Type": "application/json"}
         assert served.ask("/api/act", method="POST", body=self.BODY, token=None, **sent).status == 403  # no Origin
 
     def test_a_form_or_a_link_cannot_act(self, served: Served) -> None:
-        own = {"Cookie": self.cookie(served), "Origin": f"http://127.0.0.1:{served.port}"}
+        own: dict[str, Any] = {"Cookie": self.cookie(served), "Origin": f"http://127.0.0.1:{served.port}"}
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
             found = served.ask("/api/act", method="POST", body=self.BODY, token=None, Content_Type=kind, **own)
             assert found.status == 415
@@ -123,7 +124,7 @@ class TestActions:
         assert served.ask("/api/act", method="DELETE").status == 405
 
     def test_a_page_of_the_server_is_told_why_a_command_is_refused(self, served: Served) -> None:
-        own = {"Cookie": self.cookie(served), "Origin": f"http://127.0.0.1:{served.port}"}
+        own: dict[str, Any] = {"Cookie": self.cookie(served), "Origin": f"http://127.0.0.1:{served.port}"}
         found = served.ask(
             "/api/act", method="POST", body=self.BODY, token=None, Content_Type="application/json", **own
         )
