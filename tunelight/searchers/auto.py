@@ -11,15 +11,14 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import ndtri
 
-from tunelight.errors import SettingsError
 from tunelight.record import INFEASIBLE, metric_value
 from tunelight.searchers.encoding import Encoder
+from tunelight.searchers.learning import LearningSearcher
+from tunelight.searchers.priors import has_priors
 from tunelight.searchers.random import generator
 from tunelight.searchers.surrogate import GaussianProcess
-from tunelight.searchers.sweep import TrackingSearcher
-from tunelight.settings import Mode, paired
+from tunelight.settings import Mode
 from tunelight.space import SearchSpace
-from tunelight.space.more_domains import prior
 
 _STARTUP: Final = 10
 """Trials that have reported before the model is asked."""
@@ -44,7 +43,7 @@ class _Known:
     infeasible: bool = False
 
 
-class AutoSearcher(TrackingSearcher):
+class AutoSearcher(LearningSearcher):
     """Suggest configurations by a Gaussian process over what trials have reported so far.
 
     The model sees one value for each trial, the best that it has reported, by its rank among all: under a scheduler
@@ -77,38 +76,21 @@ class AutoSearcher(TrackingSearcher):
         mode: Mode | Sequence[Mode] | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__()
-        self._space = None if space is None else SearchSpace.of(space)
-        self._objectives = paired(metric, mode)
-        self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
-        self._seed = seed
-        self._encoder: Encoder | None = None
+        super().__init__(space, metric, mode, seed)
         self._known: dict[str, _Known] = {}
-        self._seen = 0
-
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
-        """Take metric, mode and space from Tune where they are missing; return False once there are trials."""
-        if self._known:
-            return False
-        if metric is not None and not self._objectives:
-            self._objectives = paired(metric, "max" if mode == "max" else "min")
-            self._metric, self._mode = self._objectives[0]
-        if config and self._space is None:
-            self._space = SearchSpace.of(config)
-        return True
 
     @property
+    def _began(self) -> bool:
+        return bool(self._known)
+
+    @functools.cached_property
     def encoder(self) -> Encoder:
         """The space as points. Raises: SettingsError if there is no space yet."""
-        if self._encoder is None:
-            if self._space is None:
-                raise SettingsError("AutoSearcher has nothing to search. Give it space=.")
-            self._encoder = Encoder(self._space)
-        return self._encoder
+        return Encoder(self.space)
 
     @functools.cached_property
     def _has_priors(self) -> bool:
-        return any(prior(domain) is not None for domain in self.encoder.space.domains.values())
+        return has_priors(self.space)
 
     # -- trials
 
@@ -116,7 +98,7 @@ class AutoSearcher(TrackingSearcher):
         """Return the next configuration."""
         number = self._number(trial_id)
         rng = generator(self._seed or 0, number)
-        space = self.encoder.space
+        space = self.space
         grid_index = number % space.grid_size
         drawn = space.dotted(space.sample(rng, grid_index))  # as random search would
         if self._has_priors and number % 2:  # the other half of what is drawn pays no heed to them
@@ -130,7 +112,7 @@ class AutoSearcher(TrackingSearcher):
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
         """Add a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
         self._number(trial_id)
-        self._know(trial_id, self.encoder.space.dotted(config))
+        self._know(trial_id, self.space.dotted(config))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Learn from a report."""
@@ -161,11 +143,6 @@ class AutoSearcher(TrackingSearcher):
 
     def _know(self, trial_id: str, values: Mapping[str, Any]) -> None:
         self._known[trial_id] = _Known(values, self.encoder.point(values))
-
-    def _number(self, trial_id: str) -> int:
-        """Return the trial's number: its id in a sweep, else counted here."""
-        self._seen += 1
-        return int(trial_id) if trial_id.isdecimal() else self._seen - 1
 
     # -- the model
 
@@ -223,7 +200,7 @@ class AutoSearcher(TrackingSearcher):
                 else:
                     start = np.full(best.shape[1], np.nan)  # drawn by the space, from its priors where it has any
                 values = self.encoder.values(start, rng, grid_index)
-                if self.encoder.space.broken(values) is None:
+                if self.space.broken(values) is None:
                     found.append((self.encoder.point(values), values))
                     break
         return found
@@ -232,7 +209,7 @@ class AutoSearcher(TrackingSearcher):
         """Return a configuration without regard to priors; None if constraints allow none of several."""
         for _ in range(_ATTEMPTS):
             values = self.encoder.values(rng.random_sample(len(self.encoder.axes)), rng, grid_index)
-            if self.encoder.space.broken(values) is None:
+            if self.space.broken(values) is None:
                 return values
         return None
 

@@ -22,12 +22,12 @@ from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, 
 from tunelight.record.names import STUDY_FILE
 from tunelight.searchers.distributions import Parameter, parameter_of
 from tunelight.searchers.earlier import Earlier
+from tunelight.searchers.learning import LearningSearcher
 from tunelight.searchers.priors import PriorDraws
 from tunelight.searchers.random import generator
 from tunelight.searchers.samplers import keeps_nothing, make_sampler, quiet, reseed
 from tunelight.searchers.study_copy import StudyCopy, storage_opener
-from tunelight.searchers.sweep import TrackingSearcher
-from tunelight.settings import Mode, paired
+from tunelight.settings import Mode
 from tunelight.space import SearchSpace
 from tunelight.space.plain import to_plain_config
 
@@ -52,7 +52,7 @@ class _Live:
     steps: set[Any] = field(default_factory=set)
 
 
-class OptunaSearcher(TrackingSearcher):
+class OptunaSearcher(LearningSearcher):
     """Suggest configurations by an Optuna sampler.
 
     The study is in memory. A thread copies it to ``study.journal`` in the sweep's folder, or to ``study_storage``, for
@@ -88,19 +88,14 @@ class OptunaSearcher(TrackingSearcher):
         study_storage: str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(space, metric, mode, seed)
         self.kind = sampler
         self._options = options
         self.address = study_storage
         self.notes: list[str] = []
-        self._seed = seed
-        self._space = None if space is None else SearchSpace.of(space)
-        self._objectives = paired(metric, mode)
-        self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
         self._storage = InMemoryStorage()
         self._study: optuna.Study | None = None
         self._live: dict[str, _Live] = {}
-        self._seen = 0
         self._study_copy: StudyCopy | None = None
         self._warned: set[str] = set()
         if sampler is not None or self._objectives:  # a wrong one is refused here, as soon as it is known
@@ -125,16 +120,9 @@ class OptunaSearcher(TrackingSearcher):
             **self._options,
         )
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
-        """Take metric, mode and space from Tune where they are missing; return False once the study has begun."""
-        if self._study is not None:
-            return False
-        if metric is not None and not self._objectives:
-            self._objectives = paired(metric, "max" if mode == "max" else "min")
-            self._metric, self._mode = self._objectives[0]
-        if config and self._space is None:
-            self._space = SearchSpace.of(config)
-        return True
+    @property
+    def _began(self) -> bool:
+        return self._study is not None
 
     # -- the study
 
@@ -162,13 +150,6 @@ class OptunaSearcher(TrackingSearcher):
     @functools.cached_property
     def _parameters(self) -> dict[str, Parameter | None]:
         return {key: parameter_of(key, domain) for key, domain in self.space.domains.items()}
-
-    @property
-    def space(self) -> SearchSpace:
-        """The search space. Raises: SettingsError if there is none yet."""
-        if self._space is None:
-            raise SettingsError("OptunaSearcher has nothing to search. Give it space=.")
-        return self._space
 
     def copy_to(self, folder: Path) -> None:
         """Write a copy of the study from now on: to ``study_storage``, or to the journal in a sweep's folder."""
@@ -300,11 +281,6 @@ class OptunaSearcher(TrackingSearcher):
     @property
     def _study_id(self) -> int:
         return self._storage.get_study_id_from_name(self.study.study_name)
-
-    def _number(self, trial_id: str) -> int:
-        """Return the trial's number: its id in a sweep, else counted here."""
-        self._seen += 1
-        return int(trial_id) if trial_id.isdecimal() else self._seen - 1
 
     # -- what becomes of them
 
