@@ -1,4 +1,4 @@
-"""Two plain charts as PNG, drawn with Pillow, which TensorBoard brings."""
+"""Three plain charts as PNG, drawn with Pillow, which TensorBoard brings."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ class Chart:
             line += [self._place(x, y), self._place(then, y)]
         self._draw.line(line, colour, 2)
 
+    def line(self, name: str, points: Sequence[tuple[float, float]]) -> None:
+        """Draw a line from point to point."""
+        self._draw.line([self._place(*point) for point in points], self._colour(name), 2)
+
     def save(self, path: Path) -> None:
         """Write the PNG."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,4 +106,13 @@ def slots_over_time(path: Path, title: str, lines: Mapping[str, Sequence[tuple[f
     chart = Chart(title, "minutes", "slots at work", (0.0, end), (0.0, slots * 1.05))
     for name, points in lines.items():
         chart.steps(name, points)
+    chart.save(path)
+
+
+def over_hours(path: Path, title: str, hours: Sequence[float], regrets: Mapping[str, Sequence[float]]) -> None:
+    """Draw regret over worker-hours, by name."""
+    top = sorted(value for line in regrets.values() for value in line if not math.isnan(value))
+    chart = Chart(title, "worker-hours", "regret", (hours[0], hours[-1]), (0.0, top[int(0.97 * (len(top) - 1))] * 1.05))
+    for name, line in regrets.items():
+        chart.line(name, [point for point in zip(hours, line, strict=True) if not math.isnan(point[1])])
     chart.save(path)

@@ -2,7 +2,7 @@
 
     python benchmarks/search.py                       # the design half of the tasks: 10 seeds, about an hour
     python benchmarks/search.py --half final          # the other half, which no choice was made by
-    python benchmarks/search.py --rows "ASHA, auto" --tasks wine-mlp --seeds 30 --slots 8
+    python benchmarks/search.py --rows "ASHA, auto" --tasks wine-mlp --seeds 30 --slots 64
     python benchmarks/search.py --short               # one task, two seeds, few epochs: does it all still run?
 
 Each row plays a task for so many worker-hours of virtual time, an epoch taking a minute on one worker; tunelight's rows
@@ -13,16 +13,21 @@ truth that any row found for the task, as a share of the median random configura
 
 The task's training is cheap (half a second for one configuration), so nothing is looked up in a table: of the nearest
 one of a few hundred recorded configurations, too little follows for another.
+
+Answers are kept in ``--answers`` and not computed again: rows and seeds can be added, and the benchmark can be stopped.
+Remove the file when a searcher or a scheduler has changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import multiprocessing
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,11 +37,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from curve_tasks import TASKS
+from drawing import over_hours
 from live_curves import space_of, truth
 from search_rows import BASE, OURS, PEERS, Played, Row
 
-SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""
+HALF, END = SHARES.index(0.5), -1
 RESAMPLES = 2000
 ALL: dict[str, Row] = {**OURS, **{name: row for name, (_, row) in PEERS.items()}}
 
@@ -56,15 +63,25 @@ class Answer(NamedTuple):
     """What a row came to with one seed: the truth of its choice at each share of the worker-hours."""
 
     row: str
+    task: str
     seed: int
-    truths: list[float]
+    slots: int
     hours: float
+    truths: list[float]
+    spent: float
+    """Worker-hours in fact."""
+    wall: float
+    """Hours from the start to the end, on virtual time."""
     took_s: float
 
 
-def one(given: tuple[str, str, int, int, float, Path]) -> Answer:
+Job = tuple[str, str, int, int, float]
+"""Row, task, seed, slots, worker-hours."""
+
+
+def one(given: tuple[Job, Path]) -> Answer:
     """Play a row once, and train what it chose by other seeds."""
-    name, task_name, seed, slots, hours, cache = given
+    (name, task_name, seed, slots, hours), cache = given
     torch.set_num_threads(1)
     began = time.perf_counter()
     task = TASKS[task_name]
@@ -73,7 +90,8 @@ def one(given: tuple[str, str, int, int, float, Path]) -> Answer:
     for share in SHARES:
         before = [choice for choice in played.choices if choice.hours <= share * hours]
         truths.append(truth(task, before[-1].config, cache) if before else float("nan"))
-    return Answer(name, seed, truths, played.hours, time.perf_counter() - began)
+    took = time.perf_counter() - began
+    return Answer(name, task_name, seed, slots, hours, truths, played.hours, played.wall_hours, took)
 
 
 def median_random(task_name: str, cache: Path, count: int) -> float:
@@ -82,53 +100,93 @@ def median_random(task_name: str, cache: Path, count: int) -> float:
     return float(np.median([truth(TASKS[task_name], space.sample(rng), cache) for _ in range(count)]))
 
 
-def reached(found: np.ndarray, base: np.ndarray) -> str:
-    """Return the first share at which a row's mean regret is at most what the base ends with."""
-    good = np.nonzero(np.nanmean(found, 0) <= np.nanmean(base[:, -1]))[0]
-    return f"{SHARES[good[0]]:g}" if len(good) else "-"
-
-
-def paired(found: np.ndarray, base: np.ndarray) -> tuple[float, float, float]:
-    """Return the mean difference from the base at the end, by seed, with its 95 % bootstrap interval."""
-    gaps = found[:, -1] - base[:, -1]
+def gap(found: np.ndarray, base: np.ndarray) -> str:
+    """Return the mean difference from the base, by seed, with its 95 % bootstrap interval."""
+    gaps = found - base
     drawn = np.random.default_rng(0).integers(0, len(gaps), (RESAMPLES, len(gaps)))
-    low, high = np.percentile(gaps[drawn].mean(1), [2.5, 97.5])
-    return float(gaps.mean()), float(low), float(high)
+    low, high = np.nanpercentile(np.nanmean(gaps[drawn], 1), [2.5, 97.5])
+    return f"{np.nanmean(gaps):+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def show(task_name: str, results: dict[str, np.ndarray], hours: dict[str, float], scale: tuple[float, float]) -> None:
+Regrets = Mapping[str, np.ndarray]
+"""Row -> regrets, [seeds, shares]."""
+
+
+def show(regrets: Regrets, answers: Mapping[str, Sequence[Answer]]) -> None:
     """Print a task's table."""
-    best, median = scale
-    regrets = {name: (truths - best) / (median - best) for name, truths in results.items()}
-    print(f"\n{task_name} ({TASKS[task_name].half}): {TASKS[task_name].about}")
-    print(f"best truth {best:.4g}, median random {median:.4g}; mean regret at each share of the worker-hours")
-    head = "".join(f"{share:>8g}" for share in SHARES)
-    print(f"  {'':28}{head}  reaches  against {BASE!r} at the end, paired [95 %]  rank  hours")
-    order = sorted(regrets, key=lambda name: float(np.nanmean(regrets[name][:, -1])))
+    print(f"  {'mean regret at':22}" + "".join(f"{share:>7g}" for share in SHARES), end="")
+    print(f"  half, less {BASE}'s end   end, less {BASE}'s end    median  hours   wall  seconds")
+    base = regrets[BASE][:, END]
     for name, found in regrets.items():
-        gap, low, high = paired(found, regrets[BASE])
+        spent, wall, took = (
+            float(np.mean([getattr(answer, what) for answer in answers[name]])) for what in ("spent", "wall", "took_s")
+        )
         print(
-            f"  {name:28}"
-            + "".join(f"{value:8.3f}" for value in np.nanmean(found, 0))
-            + f"{reached(found, regrets[BASE]):>9}  {gap:+.3f} [{low:+.3f}, {high:+.3f}]"
-            + f"{order.index(name) + 1:>10}{hours[name]:8.1f}",
+            f"  {name:22}"
+            + "".join(f"{value:7.3f}" for value in np.nanmean(found, 0))
+            + f"  {gap(found[:, HALF], base):27}{gap(found[:, END], base):27}"
+            + f"{np.nanmedian(found[:, END]):7.3f}{spent:7.1f}{wall:7.2f}{took:9.0f}",
             flush=True,
         )
 
 
-def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
-    """Play all rows on all tasks, and print each task's table when it is done."""
+def show_ranks(found: Mapping[str, Regrets]) -> None:
+    """Print the rows' mean ranks over tasks and seeds, after half of the worker-hours and at the end."""
+    rows = list(next(iter(found.values())))
+    table = np.concatenate([np.stack([regrets[row] for row in rows]) for regrets in found.values()], axis=1)
+    table = np.where(np.isnan(table), np.inf, table)
+    ranks = table.argsort(0, kind="stable").argsort(0, kind="stable") + 1.0
+    for share in (HALF, END):  # ties have the mean of their ranks
+        for column in range(table.shape[1]):
+            values = table[:, column, share]
+            for value in set(values.tolist()):
+                ranks[values == value, column, share] = ranks[values == value, column, share].mean()
+    print(f"\nMean rank of {len(rows)} rows over {', '.join(found)}: after half of the worker-hours, and at the end")
+    for row, half, end in sorted(zip(rows, *ranks.mean(1)[:, [HALF, END]].T, strict=True), key=lambda line: line[2]):
+        print(f"  {row:28}{half:6.2f}{end:6.2f}")
+
+
+def kept(path: Path) -> dict[Job, Answer]:
+    """Return the answers of earlier runs."""
+    if not path.exists():
+        return {}
+    answers = [Answer(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {answer[:5]: answer for answer in answers}
+
+
+def answered(jobs: Sequence[Job], args: Any) -> dict[Job, Answer]:
+    """Return the answers to all jobs, those that are not there yet computed and added to the file."""
+    found = kept(args.answers)
+    args.answers.parent.mkdir(parents=True, exist_ok=True)
+    missing = [(job, args.cache) for job in jobs if job not in found]
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
-        for task in tasks:
-            jobs = [(row, task, seed, args.slots, args.hours, args.cache) for seed in range(args.seeds) for row in rows]
-            answers = sorted(pool.imap_unordered(one, jobs), key=lambda answer: answer.seed)
-            by_row = {row: [answer for answer in answers if answer.row == row] for row in rows}
-            results = {row: np.array([answer.truths for answer in given]) for row, given in by_row.items()}
-            hours = {row: float(np.mean([answer.hours for answer in given])) for row, given in by_row.items()}
-            best = min(float(np.nanmin(truths)) for truths in results.values())
-            show(task, results, hours, (best, median_random(task, args.cache, args.random)))
-            took = (f"{row} {np.mean([answer.took_s for answer in given]):.0f}" for row, given in by_row.items())
-            print(f"  seconds of real time: {', '.join(took)}")
+        for answer in pool.imap_unordered(one, missing):
+            with args.answers.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(answer._asdict()) + "\n")
+            found[answer[:5]] = answer
+    return found
+
+
+def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
+    """Play all rows on all tasks, print each task's table when it is done, and draw its figure."""
+    found: dict[str, Regrets] = {}
+    for task in tasks:
+        jobs = [(row, task, seed, args.slots, args.hours) for seed in range(args.seeds) for row in rows]
+        every = answered(jobs, args)
+        answers = {row: [every[job] for job in jobs if job[0] == row] for row in rows}
+        truths = {row: np.array([answer.truths for answer in given]) for row, given in answers.items()}
+        best = min(np.nanmin(answer.truths) for job, answer in every.items() if job[1] == task)
+        median = median_random(task, args.cache, args.random)
+        found[task] = {row: (values - best) / (median - best) for row, values in truths.items()}
+        print(f"\n{task} ({TASKS[task].half}): {TASKS[task].about}")
+        print(f"  {args.seeds} seeds, {args.slots} slots; best truth {best:.4g}, median random {median:.4g}")
+        show(found[task], answers)
+        if args.plots is not None:
+            lines = {row: np.nanmean(values, 0).tolist() for row, values in found[task].items()}
+            title = f"{task}, {args.slots} slots, {args.seeds} seeds"
+            hours = [share * args.hours for share in SHARES]
+            over_hours(args.plots / f"search-{task}-{args.slots}.png", title, hours, lines)
+    show_ranks(found)
 
 
 def main() -> int:
@@ -142,6 +200,8 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=16.0, help="worker-hours of a sweep; an epoch takes a minute")
     parser.add_argument("--random", type=int, default=40, help="random configurations that the median is of")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--answers", type=Path, default=Path("runs", "search", "answers.jsonl"), help="kept there")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw a figure of each task there")
     parser.add_argument("--cache", type=Path, default=Path("runs", "search"), help="where truths are kept")
     parser.add_argument("--short", action="store_true", help="one task, two seeds, few epochs; measures nothing")
     args = parser.parse_args()
@@ -152,6 +212,10 @@ def main() -> int:
     if args.short:
         tasks, rows = ["wine-mlp"], [BASE, "ASHA, auto", "one_epoch, tpe", "Optuna TPE, its ASHA"]
         args.seeds, args.hours, args.random, args.slots = 1, 2.0, 2, 4
+        with tempfile.TemporaryDirectory() as folder:
+            args.answers, args.plots = Path(folder, "answers.jsonl"), Path(folder)
+            play(tasks, rows, args)
+        return 0
     play(tasks, rows, args)
     return 0
 

@@ -38,6 +38,7 @@ class Played:
 
     choices: list[Choice]
     hours: float
+    wall_hours: float
     trials: int
 
 
@@ -70,7 +71,7 @@ def simulated(searcher: Callable[[Any, int], Any], scheduler: Any) -> Row:
             if event.what == "report" and event.detail[1] is not None and event.detail[1] < best:
                 best = event.detail[1]
                 choices.append(Choice(held.until(event.time), configs[event.trial]))
-        return Played(choices, held.until(sweep.makespan_s), len(sweep.trials))
+        return Played(choices, held.until(sweep.makespan_s), sweep.makespan_s / 3600, len(sweep.trials))
 
     return play
 
@@ -123,7 +124,7 @@ def played_by(make: Callable[[Any, int, Task], Advisor]) -> Row:
                 choices.append(Choice(trained * EPOCH_S / 3600, config))
             if advisor.tell(trial, epoch, loss if math.isfinite(loss) else 6e4) and epoch < until:
                 heapq.heappush(running, (now + 1, number, trial, config, epoch + 1, until))
-        return Played(choices, trained * EPOCH_S / 3600, trials)
+        return Played(choices, trained * EPOCH_S / 3600, now * EPOCH_S / 3600, trials)
 
     return play
 
