@@ -1,6 +1,6 @@
 """Record learning curves of real training for the simulator: tunelight/simulation/tables/NAME.npz.
 
-    python benchmarks/record_curves.py                            # all eight tasks of peers/curve_tasks.py
+    python benchmarks/record_curves.py                            # all eight tasks of peers/curve_tasks.py: 20 minutes
     python benchmarks/record_curves.py --tasks wine-mlp           # one of them; others can be recorded beside it
     python benchmarks/record_curves.py --list                     # what is recorded
     python benchmarks/record_curves.py --check wine-mlp           # record five configurations anew and compare
@@ -8,9 +8,8 @@
 
 Each task has a sample of its search space, drawn with a fixed seed, and each configuration is trained from two seeds
 on one thread. It can be stopped and started again: what is in ``--parts`` stays. With all parts of a task there, its
-table is written. The tables that come along hold the first 250 configurations (``--configs 250``). The task
-mnist1d-cnn needs the package mnist1d, which generates its data. The digits tasks are recorded by
-record_digits_curves.py.
+table is written. The task mnist1d-cnn needs the package mnist1d, which generates its data. The digits tasks are
+recorded by record_digits_curves.py.
 """
 
 from __future__ import annotations

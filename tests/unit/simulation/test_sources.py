@@ -113,13 +113,13 @@ def test_the_truth_is_the_best_value_averaged_over_seeds(folder: Path):
 @pytest.mark.parametrize("task", tasks())
 def test_a_table_that_comes_along_is_complete(task: str):
     table = read_table(task)
-    assert len(table.configs) >= 250
     assert len(table.seconds) == len(table.configs)
     assert (table.seconds > 0).all()
     shapes = {values.shape for values in table.metrics.values()}
     assert len(shapes) == 1
     count, seeds, epochs = shapes.pop()
     assert (count, seeds >= 2, epochs in (27, 54, 81)) == (len(table.configs), True, True)
+    assert count >= (260 if epochs == 81 else 400)
     assert len(set(table.space) - set(table.without_effect)) >= 5
     assert set(table.without_effect) <= set(table.space)
     assert all(set(config) == set(table.space) for config in table.configs)
