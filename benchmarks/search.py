@@ -3,6 +3,7 @@
     python benchmarks/search.py                       # the design half of the tasks: 10 seeds, about an hour
     python benchmarks/search.py --half final          # the other half, which no choice was made by
     python benchmarks/search.py --rows "ASHA, auto" --tasks wine-mlp --seeds 30 --slots 64
+    python benchmarks/search.py --rows "ASHA, auto" "auto, same task" "auto, misleading"     # with earlier sweeps
     python benchmarks/search.py --short               # one task, two seeds, few epochs: does it all still run?
 
 Each row plays a task for so many worker-hours of virtual time, an epoch taking a minute on one worker; tunelight's rows
@@ -40,12 +41,13 @@ from curve_tasks import TASKS
 from drawing import over_hours
 from live_curves import space_of, truth
 from search_rows import BASE, OURS, PEERS, Played, Row
+from warm_rows import WARM
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""
 HALF, END = SHARES.index(0.5), -1
 RESAMPLES = 2000
-ALL: dict[str, Row] = {**OURS, **{name: row for name, (_, row) in PEERS.items()}}
+ALL: dict[str, Row] = {**OURS, **{name: row for name, (_, row) in PEERS.items()}, **WARM}
 
 
 def rows_there() -> dict[str, Row]:
@@ -194,7 +196,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=["design", "final"], default="design")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="these instead of a half")
-    parser.add_argument("--rows", nargs="+", choices=[*OURS, *PEERS], help=f"these, and {BASE!r}")
+    parser.add_argument("--rows", nargs="+", choices=list(ALL), help=f"these, and {BASE!r}")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--hours", type=float, default=16.0, help="worker-hours of a sweep; an epoch takes a minute")
@@ -208,7 +210,7 @@ def main() -> int:
     torch.set_num_threads(1)
     tasks = args.tasks or [name for name, task in TASKS.items() if task.half == args.half]
     there = rows_there()
-    rows = [BASE, *(row for row in args.rows or there if row in there and row != BASE)]
+    rows = [BASE, *(row for row in args.rows or there if (row in there or row in WARM) and row != BASE)]
     if args.short:
         tasks, rows = ["wine-mlp"], [BASE, "ASHA, auto", "one_epoch, tpe", "Optuna TPE, its ASHA"]
         args.seeds, args.hours, args.random, args.slots = 1, 2.0, 2, 4

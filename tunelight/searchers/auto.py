@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from scipy.special import ndtri
 
 from tunelight.record import INFEASIBLE, metric_value
+from tunelight.searchers.earlier import Earlier
 from tunelight.searchers.encoding import Encoder
 from tunelight.searchers.learning import LearningSearcher
 from tunelight.searchers.priors import has_priors
 from tunelight.searchers.random import generator
-from tunelight.searchers.surrogate import GaussianProcess
+from tunelight.searchers.surrogate import GaussianProcess, one_thread, scores_of, spread
+from tunelight.searchers.transfer import EarlierSweeps
 from tunelight.settings import Mode
 from tunelight.space import SearchSpace
 
@@ -24,8 +26,6 @@ _STARTUP: Final = 10
 """Trials that have reported before the model is asked."""
 _RANDOM: Final = 0.1
 """Share of later configurations that are drawn at random all the same."""
-_MODELLED: Final = 120
-"""The largest number of trials that the model is fitted to."""
 _CANDIDATES: Final = 200
 """Points that are compared for a suggestion: half of them drawn, half near the best trials."""
 _ATTEMPTS: Final = 10
@@ -56,6 +56,10 @@ class AutoSearcher(LearningSearcher):
     Where the space names values by ``around``, every other of these draws is near them, and so are a quarter of the
     configurations among which the model chooses: a misleading value is left as soon as results speak against it.
 
+    Earlier sweeps (``warm_start=``) are modelled alike. What they expect of a configuration is where this sweep's model
+    starts from, each weighted by how well it predicts this sweep's trials, and half of the first ten trials are chosen
+    by them already.
+
     Of several metrics each suggestion takes another combination (ParEGO: Knowles, 2006). Keys that are functions, or of
     a user's own domain, are drawn at random.
 
@@ -78,6 +82,8 @@ class AutoSearcher(LearningSearcher):
     ) -> None:
         super().__init__(space, metric, mode, seed)
         self._known: dict[str, _Known] = {}
+        self._past: list[tuple[np.ndarray, np.ndarray]] = []
+        """Points and losses of each earlier sweep."""
 
     @property
     def _began(self) -> bool:
@@ -92,6 +98,37 @@ class AutoSearcher(LearningSearcher):
     def _has_priors(self) -> bool:
         return has_priors(self.space)
 
+    def learn(self, earlier: Sequence[Earlier]) -> int:
+        """Learn from trials of earlier sweeps, by the keys that both spaces have; return how many had any.
+
+        Of several metrics the mean of a trial's ranks counts.
+        """
+        count = 0
+        for _, trials in itertools.groupby(earlier, key=lambda trial: trial.sweep):
+            points, losses = list[np.ndarray](), list[Sequence[float]]()
+            for trial in trials:
+                point = self.encoder.point(self.space.dotted(trial.config))
+                if not np.isnan(point).all():
+                    points.append(point)
+                    losses.append(self._as_losses(trial.best) if trial.best else self._infeasible)
+            if points:
+                table = np.array(losses, float)
+                ranks = table if table.shape[1] == 1 else table.argsort(0, kind="stable").argsort(0, kind="stable")
+                self._past.append((np.array(points), np.where(np.isinf(table[:, 0]), math.inf, ranks.mean(1))))
+                count += len(points)
+        return count
+
+    @functools.cached_property
+    def _earlier(self) -> EarlierSweeps:
+        return EarlierSweeps(self.encoder, self._past)
+
+    def _as_losses(self, values: Sequence[float]) -> list[float]:
+        return [-value if mode == "max" else value for value, (_, mode) in zip(values, self._objectives, strict=True)]
+
+    @property
+    def _infeasible(self) -> list[float]:
+        return [math.inf] * len(self._objectives)
+
     # -- trials
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
@@ -103,7 +140,8 @@ class AutoSearcher(LearningSearcher):
         drawn = space.dotted(space.sample(rng, grid_index))  # as random search would
         if self._has_priors and number % 2:  # the other half of what is drawn pays no heed to them
             drawn = self._uniform(rng, grid_index) or drawn
-        values = self._modelled(rng, grid_index) if self._learned(rng) else None
+        with one_thread():
+            values = self._modelled(rng, grid_index) if self._learned(rng, number) else None
         if values is None:
             values = drawn
         self._know(trial_id, values)
@@ -119,12 +157,10 @@ class AutoSearcher(LearningSearcher):
         known = self._known.get(trial_id)
         if known is None:
             return
-        losses = []
-        for metric, mode in self._objectives:
-            value = metric_value(result, metric)
-            if value is None:
-                return
-            losses.append(-value if mode == "max" else value)
+        values = [value for metric, _ in self._objectives if (value := metric_value(result, metric)) is not None]
+        if len(values) < len(self._objectives):
+            return
+        losses = self._as_losses(values)
         if known.best is None or losses[0] < known.best[0]:
             known.best = losses
 
@@ -150,33 +186,41 @@ class AutoSearcher(LearningSearcher):
         """Return the trials that say something of their configuration, by id."""
         return [one for _, one in sorted(self._known.items()) if one.best is not None or one.infeasible]
 
-    def _learned(self, rng: np.random.RandomState) -> bool:
+    def _learned(self, rng: np.random.RandomState, number: int) -> bool:
         drawn = rng.random_sample() < _RANDOM
-        return not drawn and bool(self.encoder.axes) and len(self._told()) >= _STARTUP
+        if drawn or not self.encoder.axes:
+            return False
+        return len(self._told()) >= _STARTUP or (len(self._earlier) > 0 and number % 2 == 0)
 
     def _modelled(self, rng: np.random.RandomState, grid_index: int) -> dict[str, Any] | None:
         """Return the best of many candidates by the model; None if constraints left none."""
         told = self._told()
-        losses = self._losses(told, rng)
-        order = np.argsort(losses, kind="stable")
-        used = _spread(order, _MODELLED)
-        scores = np.empty(len(told))
-        scores[order] = ndtri((np.arange(len(told)) + 0.5) / len(told))
-        points = np.array([one.point for one in told])
-        model = GaussianProcess(self.encoder.columns(points[used]), scores[used], self.encoder.groups)
+        order, scores = scores_of(self._losses(told, rng))
+        points = np.array([one.point for one in told]).reshape(len(told), len(self.encoder.axes))
+        near = np.concatenate((points[order[: max(3, len(told) // 10)]], self._earlier.best))
+        candidates = self._candidates(near, rng, grid_index)
+        if not candidates:
+            return None
+        used = spread(order)
+        model = self._model(self.encoder.columns(points[used]), scores[used])
         waiting = [one.point for one in self._known.values() if one.best is None and not one.ended]
         if waiting:
             model.add(self.encoder.columns(np.array(waiting)))
-        candidates = self._candidates(points[order[: max(3, len(told) // 10)]], rng, grid_index)
-        if not candidates:
-            return None
         mean, deviation = model.posterior(self.encoder.columns(np.array([point for point, _ in candidates])))
         return candidates[int(np.argmin(mean - rng.exponential() * deviation))][1]
+
+    def _model(self, x: np.ndarray, scores: np.ndarray) -> GaussianProcess:
+        """Return the model of what was reported, which starts from what earlier sweeps expect."""
+        if not len(self._earlier):
+            return GaussianProcess(x, scores, self.encoder.groups)
+        weights = self._earlier.weights(x, scores)
+        return GaussianProcess(x, scores, self.encoder.groups, lambda at: weights @ self._earlier.expected(at))
 
     def _losses(self, told: Sequence[_Known], rng: np.random.RandomState) -> np.ndarray:
         """Return one loss for each trial: of several metrics a random combination (ParEGO); infeasible ones last."""
         count = len(self._objectives)
-        table = np.array([[math.inf] * count if one.infeasible else one.best for one in told], float)
+        losses = [self._infeasible if one.infeasible else one.best for one in told]
+        table = np.array(losses, float).reshape(len(told), count)
         if count == 1:
             return table[:, 0]
         ranks = table.argsort(0, kind="stable").argsort(0, kind="stable") / len(told)
@@ -186,19 +230,19 @@ class AutoSearcher(LearningSearcher):
         return combined
 
     def _candidates(
-        self, best: np.ndarray, rng: np.random.RandomState, grid_index: int
+        self, near: np.ndarray, rng: np.random.RandomState, grid_index: int
     ) -> list[tuple[np.ndarray, dict[str, Any]]]:
-        """Return points with their configurations: half drawn from the space, half near the best trials."""
+        """Return points with their configurations: half drawn from the space, half near the given points."""
         found = []
         start: np.ndarray
         for index in range(_CANDIDATES):
             for _ in range(_ATTEMPTS):
                 if index % 2:
-                    start = self._near(best[rng.randint(len(best))], rng)
+                    start = self._near(near[rng.randint(len(near))], rng)
                 elif self._has_priors and index % 4:
-                    start = rng.random_sample((best.shape[1],))
+                    start = rng.random_sample((near.shape[1],))
                 else:
-                    start = np.full(best.shape[1], np.nan)  # drawn by the space, from its priors where it has any
+                    start = np.full(near.shape[1], np.nan)  # drawn by the space, from its priors where it has any
                 values = self.encoder.values(start, rng, grid_index)
                 if self.space.broken(values) is None:
                     found.append((self.encoder.point(values), values))
@@ -227,12 +271,3 @@ class AutoSearcher(LearningSearcher):
                 free = axis.columns > 1 and rng.random_sample() < 0.4  # a choice has no neighbours
                 steps[place] = choices[place] if free else point[place] if axis.columns > 1 else steps[place]
         return np.where(moved, steps, point)
-
-
-def _spread(order: np.ndarray, count: int) -> np.ndarray:
-    """Return ``count`` of the trials, best first: the better half of the count, and the others evenly from the rest."""
-    if len(order) <= count:
-        return order
-    rest = order[count // 2 :]
-    chosen = np.linspace(0, len(rest) - 1, count - count // 2).astype(int)
-    return np.concatenate((order[: count // 2], rest[chosen]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import SettingsError, unknown
@@ -10,6 +11,7 @@ from tunelight.errors import SettingsError, unknown
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
+    from tunelight.searchers.learning import LearningSearcher
     from tunelight.searchers.optuna import OptunaSearcher
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
@@ -31,8 +33,11 @@ _ELSEWHERE = {
 """Other libraries' names of searchers -> ours."""
 
 
-def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
-    """Return the searcher that the settings name. Raises: SettingsError for an unknown one."""
+def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None = None) -> Searcher:
+    """Return the searcher that the settings name; ``folder``: of a sweep that is resumed.
+
+    Raises: SettingsError for an unknown one, and with StorageError where earlier sweeps cannot be learned from.
+    """
     from ray.tune.search import Searcher
 
     from tunelight.searchers.sweep import TrackingSearcher
@@ -65,9 +70,10 @@ def build_searcher(space: SearchSpace, settings: Settings) -> Searcher:
 
         if options:
             raise SettingsError(f"searcher='auto' takes no {', '.join(options)}.")
-        _refuse_warm_start(settings, "searcher='auto'")
-        return AutoSearcher(space=space, metric=settings.metric, mode=settings.mode, seed=settings.seed or 0)
-    return _optuna(name, options, space, settings)
+        auto = AutoSearcher(space=space, metric=settings.metric, mode=settings.mode, seed=settings.seed or 0)
+        _warm_up(auto, settings, folder)
+        return auto
+    return _optuna(name, options, space, settings, folder)
 
 
 def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
@@ -80,9 +86,10 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
     return RandomSearcher(space, settings.seed or 0, metric, mode)
 
 
-def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings) -> OptunaSearcher:
+def _optuna(
+    given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings, resumed: Path | None
+) -> OptunaSearcher:
     from tunelight.record import sweep_folder
-    from tunelight.searchers.earlier import read_earlier
     from tunelight.searchers.optuna import OptunaSearcher  # imports Optuna
     from tunelight.searchers.samplers import KINDS, is_sampler, learns
     from tunelight.searchers.study_copy import check_address
@@ -97,21 +104,30 @@ def _optuna(given: Any, options: dict[str, Any], space: SearchSpace, settings: S
     if searcher.address is not None:
         folder = None if settings.name is None else sweep_folder(settings.storage, settings.name)
         check_address(searcher.address, folder)
-    if settings.warm_start:
-        if not learns(searcher.kind):
-            _refuse_warm_start(settings, f"searcher={given!r}")
-        earlier = read_earlier(settings.warm_start, settings.objectives)
-        count = searcher.learn(earlier)
-        if not count:
-            raise SettingsError(
-                f"warm_start: of the {len(earlier)} trials of earlier sweeps, none has a value for a key of this "
-                "search space that lies inside of its domain (for samplers other than TPE: for every key). Leave "
-                "warm_start= out, or search a space that overlaps with theirs."
-            )
-        searcher.notes.append(
-            f"warm start: {count} of {len(earlier)} trials of earlier sweeps are known to the searcher"
-        )
+    if settings.warm_start and not learns(searcher.kind):
+        _refuse_warm_start(settings, f"searcher={given!r}")
+    _warm_up(searcher, settings, resumed)
     return searcher
+
+
+def _warm_up(searcher: LearningSearcher, settings: Settings, resumed: Path | None) -> None:
+    """Let a searcher learn from the earlier sweeps that the settings name."""
+    if not settings.warm_start:
+        return
+    from tunelight.searchers.earlier import read_earlier
+
+    earlier, searcher.sweeps = read_earlier(settings.warm_start, settings.objectives, resumed)
+    count = searcher.learn(earlier)
+    if not count:
+        raise SettingsError(
+            f"warm_start: of the {len(earlier)} trials of earlier sweeps, none has a value for a key of this "
+            "search space that lies inside of its domain (for samplers other than TPE: for every key). Leave "
+            "warm_start= out, or search a space that overlaps with theirs."
+        )
+    where = f" ({len(searcher.sweeps)} sweeps)" if len(searcher.sweeps) > 1 else ""
+    searcher.notes.append(
+        f"warm start: {count} of {len(earlier)} trials of earlier sweeps{where} are known to the searcher"
+    )
 
 
 def _no_searcher(given: Any, valid: list[str]) -> str:
@@ -141,6 +157,6 @@ def _no_searcher(given: Any, valid: list[str]) -> str:
 def _refuse_warm_start(settings: Settings, who: str) -> None:
     if settings.warm_start:
         raise SettingsError(
-            f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='tpe' (or 'gp', "
-            "'cmaes', 'nsgaii'), or leave warm_start= out."
+            f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='auto' or 'tpe' (or "
+            "'gp', 'cmaes', 'nsgaii'), or leave warm_start= out."
         )

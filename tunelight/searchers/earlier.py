@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from tunelight.errors import SettingsError, unknown
+from tunelight import stores
+from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.record import (
     ERROR,
     FINISHED,
@@ -17,17 +19,24 @@ from tunelight.record import (
     SweepState,
     TrialState,
     is_better,
+    list_sweeps,
     metric_value,
     read_record,
 )
+from tunelight.record.names import RECORD_FILE
 from tunelight.settings import Mode
+
+MOST: Final = 20
+"""How many of its last sweeps a folder of sweeps stands for."""
 
 
 @dataclass(frozen=True)
 class Earlier:
     """A trial of an earlier sweep: FINISHED, STOPPED (also if it was cut off) or infeasible, as DIVERGED."""
 
-    name: str
+    sweep: str
+    """The folder of its sweep."""
+    id: str
     state: str
     config: Mapping[str, Any]
     """The configuration that its best report was trained under."""
@@ -36,28 +45,70 @@ class Earlier:
     curve: Mapping[int, float] = field(default_factory=dict)
     """The first metric by report."""
 
+    @property
+    def name(self) -> str:
+        """The folder of its sweep, and its id."""
+        return f"{self.sweep}/{self.id}"
 
-def read_earlier(folders: Iterable[str | os.PathLike[str]], objectives: Sequence[tuple[str, Mode]]) -> list[Earlier]:
-    """Return the trials of earlier sweeps that say something of their configuration, by this sweep's metrics.
 
-    Trials that failed for other reasons are left out, as are those without a report.
+def read_earlier(
+    folders: Iterable[str | os.PathLike[str]], objectives: Sequence[tuple[str, Mode]], but: Path | None = None
+) -> tuple[list[Earlier], list[Path]]:
+    """Return the trials of earlier sweeps that say something of their configuration, and these sweeps' folders.
+
+    Trials are judged by this sweep's metrics; those that failed for other reasons than their configuration are left
+    out, as are those without a report. A folder that holds sweeps stands for the last 20 of them that reported the
+    metrics, except ``but``, the sweep that asks.
+
     Raises: StorageError if there is no sweep; SettingsError if none of its trials reported the metrics.
     """
-    found: list[Earlier] = []
+    trials: list[Earlier] = []
+    sweeps: list[Path] = []
     for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):
-        state = read_record(folder)
-        _check_metrics(folder, state, [metric for metric, _ in objectives])
-        trials = sorted(state.trials.values(), key=lambda trial: trial.index)
-        found += [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
-    return found
+        inside = [] if _is_sweep(folder) else [one.folder for one in list_sweeps(folder) if one.folder != but]
+        found = [_read(folder, objectives)] if not inside else _read_last(folder, inside, objectives)
+        for sweep, known in found:
+            if sweep not in sweeps:
+                sweeps.append(sweep)
+                trials += known
+    return trials, sweeps
+
+
+def _is_sweep(folder: Path) -> bool:
+    return stores.exists(folder / RECORD_FILE)
+
+
+_Sweep = tuple[Path, list[Earlier]]
+
+
+def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> _Sweep:
+    state = read_record(folder)
+    _check_metrics(folder, state, [metric for metric, _ in objectives])
+    trials = sorted(state.trials.values(), key=lambda trial: trial.index)
+    return folder, [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
+
+
+def _read_last(folder: Path, sweeps: Iterable[Path], objectives: Sequence[tuple[str, Mode]]) -> list[_Sweep]:
+    """Return the last sweeps of a folder, given the last written first, with their trials; the last one comes last."""
+    found: list[_Sweep] = []
+    for sweep in sweeps:
+        with contextlib.suppress(SettingsError, StorageError):  # has other metrics, or a record that cannot be read
+            found.append(_read(sweep, objectives))
+        if len(found) == MOST:
+            break
+    if not found:
+        metrics = " and ".join(metric for metric, _ in objectives)
+        raise SettingsError(
+            f"warm_start: no sweep in {folder} has a trial that reported this sweep's metric {metrics}."
+        )
+    return found[::-1]
 
 
 def _earlier(folder: Path, trial: TrialState, objectives: Sequence[tuple[str, Mode]]) -> Earlier | None:
     if trial.state == ERROR:
         return None
-    name = f"{folder}/{trial.id}"
     if trial.state in INFEASIBLE:
-        return Earlier(name, trial.state, trial.config)
+        return Earlier(str(folder), trial.id, trial.state, trial.config)
     mode = objectives[0][1]
     best: list[float] = []
     number, curve = 0, dict[int, float]()
@@ -71,7 +122,7 @@ def _earlier(folder: Path, trial: TrialState, objectives: Sequence[tuple[str, Mo
     if not best:
         return None
     state = FINISHED if trial.state == FINISHED else STOPPED
-    return Earlier(name, state, trial.config_at(number), best, curve)
+    return Earlier(str(folder), trial.id, state, trial.config_at(number), best, curve)
 
 
 def _check_metrics(folder: Path, state: SweepState, metrics: Sequence[str]) -> None:

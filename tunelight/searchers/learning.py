@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tunelight.errors import SettingsError
+from tunelight.searchers.earlier import Earlier
 from tunelight.searchers.sweep import TrackingSearcher
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
@@ -32,10 +34,16 @@ class LearningSearcher(TrackingSearcher):
         self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
         self._seed = seed
         self._seen = 0
+        self.notes: list[str] = []
+        self.sweeps: Sequence[Path] = ()
 
     @property
     def _began(self) -> bool:
         """Whether metric, mode and space are in use, and must not change any more."""
+        raise NotImplementedError
+
+    def learn(self, earlier: Sequence[Earlier]) -> int:
+        """Learn from trials of earlier sweeps, by the keys that both spaces have; return how many said something."""
         raise NotImplementedError
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:

@@ -92,7 +92,6 @@ class OptunaSearcher(LearningSearcher):
         self.kind = sampler
         self._options = options
         self.address = study_storage
-        self.notes: list[str] = []
         self._storage = InMemoryStorage()
         self._study: optuna.Study | None = None
         self._live: dict[str, _Live] = {}

@@ -29,10 +29,11 @@ _ERROR_KEY = f"{RESULT_KEY}/error"
 class TrackingSearcher(Searcher):
     """A Searcher that tracks every trial, including those that it did not suggest, and how each one ended.
 
-    ``notes``: remarks for the person who runs the sweep.
+    ``notes``: remarks for the person who runs the sweep; ``sweeps``: the earlier sweeps that it has learned from.
     """
 
     notes: Sequence[str] = ()
+    sweeps: Sequence[Path] = ()
 
     def copy_to(self, folder: Path) -> None:
         """Keep a copy of the study in the sweep's folder from now on, if there is a study."""

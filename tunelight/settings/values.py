@@ -199,7 +199,10 @@ class Settings:
         (), checks.baselines, "Configurations to try first.", _array(_OBJECT)
     )
     warm_start: Sequence[str | os.PathLike[str]] = _setting(
-        (), checks.folders, "Folders of earlier sweeps for the searcher to learn from.", _array(_TEXT)
+        (),
+        checks.folders,
+        "Folders of earlier sweeps, or a folder that holds sweeps, for the searcher to learn from.",
+        _array(_TEXT),
     )
     callbacks: Sequence[Any] = _setting(
         (), checks.callbacks, "Ray Tune callbacks, package.module:Class.", _array(_PATH)

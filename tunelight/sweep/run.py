@@ -157,8 +157,8 @@ def run(
         seed: of the sweep; configurations and the trials' seeds follow from it (None: drawn and recorded; a resumed
             sweep keeps its own).
         baselines: configurations to try first.
-        warm_start: folders of earlier sweeps for an Optuna searcher to learn from, also with other search spaces as
-            far as they overlap (none).
+        warm_start: folders of earlier sweeps for the searcher to learn from, also with other search spaces as far as
+            they overlap; a folder that holds sweeps stands for the last 20 that reported the metric (none).
         callbacks: Ray Tune Callbacks, on the driver.
         failures: FailurePolicy(max_failures=3, ...), or only a number: how many failures (lost workers and nodes,
             hangs) a trial survives, each time continuing from its last checkpoint.
@@ -298,7 +298,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     with space.placing(settings, "train" if settings.model is None else "model"):
         packed = payload(settings)
     from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # imports Ray Tune
-    from tunelight.searchers import ResumeState
+    from tunelight.searchers import ResumeState, TrackingSearcher
     from tunelight.searchers.choose import build_searcher
 
     check_ray_internals("core", "tune")
@@ -307,7 +307,9 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
         scheduler = build_scheduler(settings, space.domains)
         check_company(scheduler, settings)
     with space.placing(settings, "searcher"):
-        searcher = build_searcher(space, settings)
+        searcher = build_searcher(space, settings, None if past is None else past.folder)
+        if isinstance(searcher, TrackingSearcher) and searcher.sweeps:
+            settings = replace(settings, warm_start=searcher.sweeps)
     at_first = reservation
     if getattr(scheduler, "resizes", False) and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more

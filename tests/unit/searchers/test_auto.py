@@ -322,14 +322,12 @@ def test_a_thousand_trials_are_modelled_by_a_few(monkeypatch):
 # --- a sweep ----------------------------------------------------------------------------------------------
 
 
-def test_it_is_found_by_its_name_and_takes_no_options(tmp_path):
+def test_it_is_found_by_its_name_and_takes_no_options():
     more: dict[str, Any] = {"metric": "loss", "seed": 1}
     assert isinstance(build_searcher(SPACE, Settings(searcher="auto", **more)), AutoSearcher)
     assert isinstance(build_searcher(SPACE, Settings(searcher={"name": "auto"}, **more)), AutoSearcher)
     with pytest.raises(SettingsError, match="searcher='auto' takes no trials"):
         build_searcher(SPACE, Settings(searcher={"name": "auto", "trials": 3}, **more))
-    with pytest.raises(SettingsError, match="warm_start= is given, but searcher='auto'"):
-        build_searcher(SPACE, Settings(searcher="auto", warm_start=[tmp_path], **more))
 
 
 def test_a_resumed_sweep_goes_on_as_if_nothing_had_happened(tmp_path: Path):
