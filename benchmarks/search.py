@@ -87,7 +87,13 @@ def one(given: tuple[Job, Path]) -> Answer:
     torch.set_num_threads(1)
     began = time.perf_counter()
     task = TASKS[task_name]
-    played: Played = ALL[name](task, seed, slots, hours)
+    try:
+        played: Played = ALL[name](task, seed, slots, hours)
+    except Exception as error:
+        if name not in PEERS:
+            raise
+        print(f"  {name} failed on {task_name} with seed {seed}: {type(error).__name__}: {error}", flush=True)
+        played = Played([], float("nan"), float("nan"), 0)
     truths = []
     for share in SHARES:
         before = [choice for choice in played.choices if choice.hours <= share * hours]

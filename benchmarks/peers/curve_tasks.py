@@ -363,7 +363,7 @@ _LIST = (
             "lr": {"loguniform": [1e-5, 1.0]},
             "width": {"choice": [8, 16, 32]},
             "heads": {"choice": [1, 2, 4]},
-            "depth": {"randint": [1, 2]},
+            "depth": {"randint": [1, 3]},
             "dropout": {"uniform": [0.0, 0.4]},
             "weight_decay": {"loguniform": [1e-5, 1.0]},
             "batch_size": {"choice": [50, 100, 150]},

@@ -24,7 +24,14 @@ def earlier_sweep(task: Task, seed: int, sign: int = 1) -> list[Earlier]:
     searcher = RandomSearcher(space_of(task.name), seed, "loss", "min")
     sweep = tl.simulate(LiveCurves(task, seed), "asha", searcher=searcher, num_samples=TRIALS, cluster="1x8", seed=seed)
     return [
-        Earlier(f"{task.name}-{seed}-{sign}", trial.id, "STOPPED", trial.config, [sign * trial.best])
+        Earlier(
+            f"{task.name}-{seed}-{sign}",
+            trial.id,
+            "FINISHED" if trial.reports == task.epochs else "STOPPED",
+            trial.config,
+            [sign * trial.best],
+            {trial.reports: sign * trial.best},
+        )
         for trial in sweep.trials
         if trial.best is not None
     ]

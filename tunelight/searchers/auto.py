@@ -27,7 +27,8 @@ _STARTUP: Final = 10
 _RANDOM: Final = 0.1
 """Share of later configurations that are drawn at random all the same."""
 _CANDIDATES: Final = 200
-"""Points that are compared for a suggestion: half of them drawn, half near the best trials."""
+"""Points that are compared for a suggestion: half of them drawn, half near the best trials. Fewer where constraints
+refuse more than half of what is drawn."""
 _ATTEMPTS: Final = 10
 """How often a candidate is drawn again that breaks a constraint of the space."""
 
@@ -197,7 +198,9 @@ class AutoSearcher(LearningSearcher):
         told = self._told()
         order, scores = scores_of(self._losses(told, rng))
         points = np.array([one.point for one in told]).reshape(len(told), len(self.encoder.axes))
-        near = np.concatenate((points[order[: max(3, len(told) // 10)]], self._earlier.best))
+        near = points[order[: max(3, len(told) // 10)]]
+        if len(told) < _STARTUP:
+            near = np.concatenate((near, self._earlier.best))
         candidates = self._candidates(near, rng, grid_index)
         if not candidates:
             return None
@@ -233,20 +236,20 @@ class AutoSearcher(LearningSearcher):
         self, near: np.ndarray, rng: np.random.RandomState, grid_index: int
     ) -> list[tuple[np.ndarray, dict[str, Any]]]:
         """Return points with their configurations: half drawn from the space, half near the given points."""
-        found = []
-        start: np.ndarray
-        for index in range(_CANDIDATES):
-            for _ in range(_ATTEMPTS):
-                if index % 2:
-                    start = self._near(near[rng.randint(len(near))], rng)
-                elif self._has_priors and index % 4:
-                    start = rng.random_sample((near.shape[1],))
-                else:
-                    start = np.full(near.shape[1], np.nan)  # drawn by the space, from its priors where it has any
-                values = self.encoder.values(start, rng, grid_index)
-                if self.space.broken(values) is None:
-                    found.append((self.encoder.point(values), values))
-                    break
+        found: list[tuple[np.ndarray, dict[str, Any]]] = []
+        for index in range(_ATTEMPTS * _CANDIDATES):
+            if len(found) == _CANDIDATES or (found and index >= 2 * _CANDIDATES):
+                break
+            start: np.ndarray
+            if index % 2:
+                start = self._near(near[rng.randint(len(near))], rng)
+            elif self._has_priors and not index % 4:
+                start = np.full(near.shape[1], np.nan)  # drawn by the space, from its priors
+            else:
+                start = rng.random_sample((near.shape[1],))
+            values = self.encoder.values(start, rng, grid_index)
+            if self.space.broken(values) is None:
+                found.append((self.encoder.point(values), values))
         return found
 
     def _uniform(self, rng: np.random.RandomState, grid_index: int) -> dict[str, Any] | None:
