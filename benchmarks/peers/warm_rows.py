@@ -78,4 +78,5 @@ WARM: dict[str, Row] = {
     f"{kind}, {what}": warm(kind, known)
     for kind in ("auto", "tpe")
     for what, known in (("same task", same), ("other tasks", others), ("misleading", misleading), ("mixed", mixed))
+    if kind == "auto" or what == "same task"
 }

@@ -24,6 +24,10 @@ from tunelight.space import SearchSpace
 
 _STARTUP: Final = 10
 """Trials that have reported before the model is asked."""
+_TRIED: Final = 4
+"""Trials that have reported before earlier sweeps choose more than one configuration in so many."""
+_TRUSTED: Final = 0.5
+"""Weight of earlier sweeps in all, of about 1, from which on they are followed before ten trials have reported."""
 _RANDOM: Final = 0.1
 """Share of later configurations that are drawn at random all the same."""
 _CANDIDATES: Final = 200
@@ -58,8 +62,8 @@ class AutoSearcher(LearningSearcher):
     configurations among which the model chooses: a misleading value is left as soon as results speak against it.
 
     Earlier sweeps (``warm_start=``) are modelled alike. What they expect of a configuration is where this sweep's model
-    starts from, each weighted by how well it predicts this sweep's trials, and half of the first ten trials are chosen
-    by them already.
+    starts from, each weighted by how well it predicts this sweep's trials. They choose every fourth trial at first, and
+    all, but for the random ones, as soon as four trials have confirmed them.
 
     Of several metrics each suggestion takes another combination (ParEGO: Knowles, 2006). Keys that are functions, or of
     a user's own domain, are drawn at random.
@@ -188,16 +192,23 @@ class AutoSearcher(LearningSearcher):
         return [one for _, one in sorted(self._known.items()) if one.best is not None or one.infeasible]
 
     def _learned(self, rng: np.random.RandomState, number: int) -> bool:
+        """Tell whether the model is asked: once enough trials have reported, or where earlier sweeps say enough."""
         drawn = rng.random_sample() < _RANDOM
         if drawn or not self.encoder.axes:
             return False
-        return len(self._told()) >= _STARTUP or (len(self._earlier) > 0 and number % 2 == 0)
+        told = self._told()
+        if len(told) >= _STARTUP or not len(self._earlier):
+            return len(told) >= _STARTUP
+        if len(told) < _TRIED:
+            return number % _TRIED == 0
+        _, scores = scores_of(self._losses(told, rng))
+        return self._earlier.weights(self.encoder.columns(self._points(told)), scores).sum() >= _TRUSTED
 
     def _modelled(self, rng: np.random.RandomState, grid_index: int) -> dict[str, Any] | None:
         """Return the best of many candidates by the model; None if constraints left none."""
         told = self._told()
         order, scores = scores_of(self._losses(told, rng))
-        points = np.array([one.point for one in told]).reshape(len(told), len(self.encoder.axes))
+        points = self._points(told)
         near = points[order[: max(3, len(told) // 10)]]
         if len(told) < _STARTUP:
             near = np.concatenate((near, self._earlier.best))
@@ -211,6 +222,9 @@ class AutoSearcher(LearningSearcher):
             model.add(self.encoder.columns(np.array(waiting)))
         mean, deviation = model.posterior(self.encoder.columns(np.array([point for point, _ in candidates])))
         return candidates[int(np.argmin(mean - rng.exponential() * deviation))][1]
+
+    def _points(self, trials: Sequence[_Known]) -> np.ndarray:
+        return np.array([one.point for one in trials]).reshape(len(trials), len(self.encoder.axes))
 
     def _model(self, x: np.ndarray, scores: np.ndarray) -> GaussianProcess:
         """Return the model of what was reported, which starts from what earlier sweeps expect."""
