@@ -3,7 +3,7 @@
     python benchmarks/stopping.py                     # the design half of the tasks: 5 seeds, about half an hour
     python benchmarks/stopping.py --half final        # the other half, which no choice was made by
     python benchmarks/stopping.py --tasks wine-mlp --seeds 10
-    python benchmarks/stopping.py --short             # one task, two seeds, few trials: does it all still run?
+    python benchmarks/stopping.py --short             # one task, one seed, few trials: does it all still run?
 
 Sweeps under ASHA, with random search and with searcher="auto", on trainings that are really made, run to their end on
 virtual time. Afterwards the rule is asked what it would have said after so many trials, by the reports until then, and
@@ -211,11 +211,11 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--cache", type=Path, default=Path("runs", "stopping"), help="where sweeps are kept")
-    parser.add_argument("--short", action="store_true", help="one task, two seeds, few trials; measures nothing")
+    parser.add_argument("--short", action="store_true", help="one task, one seed, few trials; measures nothing")
     args = parser.parse_args()
     tasks = args.tasks or [name for name, task in TASKS.items() if task.half == args.half]
     if args.short:
-        tasks, args.seeds, args.trials = ["wine-mlp"], 2, 60
+        tasks, args.seeds, args.trials = ["wine-mlp"], 1, 60
     with tempfile.TemporaryDirectory() as empty:
         cache = Path(empty) if args.short else args.cache
         jobs = [

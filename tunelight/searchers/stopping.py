@@ -22,43 +22,66 @@ IMPROBABLE: Final = 0.1
 """The chance below which no further trial is begun."""
 _GROWTH: Final = 1.05
 """How many times as many trials there must be from one estimate to the next."""
-_SHARE: Final = 0.25
+_SHARE: Final = 0.1
 """The share of the trials, the best ones, that the distribution is fitted to."""
-_FEWEST, _MOST = 5, 100
+_CLEARLY: Final = 2.0
+"""Standard deviations."""
+_FEWEST, _MOST = 5, 50
 """Of the trials that it is fitted to."""
-_SHAPES: Final = np.linspace(-1.0, 0.5, 31)
-_SCALES: Final = np.exp(np.linspace(-3.0, 3.0, 61))
+_SHAPES: Final = np.linspace(-1.0, 0.5, 16)
+_SCALES: Final = np.exp(np.linspace(-2.0, 2.0, 81))
 """The distributions that are weighed by their likelihood; scales are multiples of the mean exceedance."""
 
 
 def chance(losses: Iterable[float], margin: float, further: int) -> float:
     """Return the probability that the best of ``further`` trials is better than the best of ``losses`` by a margin.
 
-    It is the mean over generalized Pareto distributions, each weighed by the likelihood of the exceedances of the best
-    quarter. Further trials are taken for draws from the distribution of the earlier ones.
+    Further trials are taken for draws from the distribution of the earlier ones. Where the later half of these is
+    clearly better than the first, as a searcher that learns may have it, that half is also taken alone, and the higher
+    probability counts.
 
     Args:
-        losses: the best value of each trial so far, less being better; infinite where a trial found nothing.
+        losses: the best value of each trial so far, in order, less being better; infinite where it found nothing.
         margin: how much better, in the same unit; 0 or more.
         further: how many trials.
     """
-    ordered = np.sort(np.fromiter(losses, float))
+    values = np.fromiter(losses, float)
+    wanted = values.min() - margin
+    found = _chance(values, wanted, further)
+    return max(found, _chance(values[len(values) // 2 :], wanted, further)) if _improves(values) else found
+
+
+def _improves(values: np.ndarray) -> bool:
+    """Tell whether the later half is clearly better than the first, by Wilcoxon's rank sum."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    n, first = len(values), len(values) // 2
+    expected, deviation = (n - first) * (n + 1) / 2, math.sqrt(first * (n - first) * (n + 1) / 12)
+    return bool(ranks[first:].sum() < expected - _CLEARLY * deviation)
+
+
+def _chance(values: np.ndarray, wanted: float, further: int) -> float:
+    """Return the probability that the best of ``further`` draws from the distribution of values is below ``wanted``.
+
+    That it is better than the best value at all follows from their numbers alone, whatever the distribution; how much
+    better it then is, from the best tenth.
+    """
+    any_better = further / (len(values) + further)
+    ordered = np.sort(values)
     finite = ordered[np.isfinite(ordered)]
     count = min(max(_FEWEST, math.ceil(_SHARE * len(ordered))), _MOST, len(finite) - 1)
     if count < 1:
-        return 1.0
+        return any_better
     exceedances = finite[count] - finite[:count]
     exceedances = exceedances[exceedances > 0]
     if not len(exceedances):
         return 0.0  # the best are all equal, so that nothing better is expected
     unit = exceedances.mean()
-    wanted = (finite[count] - finite[0] + margin) / unit
     shapes, scales = (grid.ravel() for grid in np.meshgrid(_SHAPES, _SCALES))
     likelihood = _log_survival(exceedances / unit, shapes, scales, density=True).sum(0)
     weights = np.exp(likelihood - likelihood.max())
-    beyond = np.exp(_log_survival(np.array([wanted]), shapes, scales))[0]
-    one = np.minimum(len(exceedances) / len(ordered) * beyond, 1.0)
-    return float(weights @ (1 - (1 - one) ** further) / weights.sum())
+    beyond = np.exp(_log_survival((finite[count] - np.array([finite[0], wanted])) / unit, shapes, scales)) @ weights
+    return float(any_better * beyond[1] / beyond[0])
 
 
 def _log_survival(at: np.ndarray, shapes: np.ndarray, scales: np.ndarray, *, density: bool = False) -> np.ndarray:
