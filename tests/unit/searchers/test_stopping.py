@@ -15,6 +15,7 @@ from tunelight.errors import SettingsError
 from tunelight.record import Training
 from tunelight.searchers import Repetitions, ResumeState, SweepSearch
 from tunelight.searchers.stopping import Stopping, chance
+from tunelight.settings import Settings
 from tunelight.settings.repeats import Repeats
 
 
@@ -129,7 +130,7 @@ def test_it_ends_a_search_whose_values_have_saturated() -> None:
     assert found.reason is not None
     assert said == [found.reason]
     assert found.reason == (
-        "stop_when: after 20 trials, the chance that 20 more find a loss better than 1 by 0.05 is less than 1 %; no "
+        "stop_when: after 20 trials, the chance that 20 more find a value of loss better than 1 by 0.05 is less than 1 %; no "
         "further trials are begun"
     )
 
@@ -188,6 +189,19 @@ def test_trials_that_failed_say_nothing_and_those_that_diverged_are_bad() -> Non
 def test_as_many_further_trials_count_as_may_still_be_made() -> None:
     assert "that 1 more finds" in str(fed(draws(20), 0.0, left=20).reason)
     assert fed(draws(20), 0.0, left=1000).reason is None
+
+
+def test_of_several_metrics_the_first_counts() -> None:
+    settings = Settings(metric=["accuracy", "seconds"], mode=["max", "min"], stop_when="no_better:0.05")
+    found = Stopping.of(settings)
+    assert found is not None
+    for number in range(20):
+        found.begin(f"{number:05d}")
+        found.report(f"{number:05d}", {"accuracy": 0.9, "seconds": -float(number)})
+        found.end(f"{number:05d}", "FINISHED")
+    found.consider(set, 100)
+    assert "find a value of accuracy better than 0.9 by 0.05" in str(found.reason)
+    assert Stopping.of(Settings(metric="loss")) is None
 
 
 def test_a_rule_that_goes_on_is_as_one_that_was_not_interrupted() -> None:
