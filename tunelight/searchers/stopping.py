@@ -186,8 +186,8 @@ class Stopping:
         more = "1 more finds" if further == 1 else f"{further} more find"
         share = "less than 1 %" if found < 0.01 else f"{100 * found:.0f} %"
         return (
-            f"stop_when: after {made} trials, the chance that {more} a value of {self._metric} better than {best}{by} is "
-            f"{share}; no further trials are begun"
+            f"stop_when: after {made} trials, the chance that {more} a value of {self._metric} better than {best}{by} "
+            f"is {share}; no further trials are begun"
         )
 
 

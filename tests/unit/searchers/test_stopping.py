@@ -130,8 +130,8 @@ def test_it_ends_a_search_whose_values_have_saturated() -> None:
     assert found.reason is not None
     assert said == [found.reason]
     assert found.reason == (
-        "stop_when: after 20 trials, the chance that 20 more find a value of loss better than 1 by 0.05 is less than 1 %; no "
-        "further trials are begun"
+        "stop_when: after 20 trials, the chance that 20 more find a value of loss better than 1 by 0.05 is less than "
+        "1 %; no further trials are begun"
     )
 
 
