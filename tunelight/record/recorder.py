@@ -112,6 +112,10 @@ class RecordCallback(Callback):
         """Put a remark for the person who runs the sweep into the record."""
         self._write("note", trial=trial, text=masked(text))
 
+    def over(self, text: str) -> None:
+        """Record why the search ends before its number of trials, as a remark."""
+        self._write("note", trial=None, text=masked(text), over=True)
+
     def answer(self, command: Command, said: str, *, ok: bool, num_samples: int | None = None) -> None:
         """Record what became of a command; ``num_samples`` is the number of trials in all, where it has changed."""
         known = {"id": command.id, "do": command.do, "trial": command.trial, "arguments": dict(command.arguments)}

@@ -140,6 +140,8 @@ class SweepState:
     updated: float | None = None
     ended: str | None = None
     """Why the sweep ended; None while it runs, or if its driver died."""
+    over: str | None = None
+    """Why the search has ended before its number of trials; None if it has not."""
 
     @property
     def ahead(self) -> Best | None:
@@ -183,6 +185,8 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
     state.trials[trial.id] = trial
     if trial.repeats is not None:
         state.repetitions[trial.id] = trial
+    elif not line.get("baseline"):
+        state.over = None  # the search goes on
     state.counts[trial.state] += 1
 
 
@@ -297,6 +301,8 @@ def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
     trial_id, text = line.get("trial"), masked(line["text"])
     state.notes.append((trial_id, text))
     state.events.append((line["time"], trial_id, "note", text))
+    if line.get("over"):
+        state.over = text
     if trial_id in state.trials:
         state.trials[trial_id].notes.append((line["time"], text))
 

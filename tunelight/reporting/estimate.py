@@ -40,7 +40,8 @@ def _by_trials(state: SweepState, now: float, total: int | None) -> float | None
         return None
     sums = [0.0, *accumulate(took)]
     mean = sums[-1] / len(took)
-    waiting = max(0, total - len(trials) + len(state.repetitions)) + state.counts[PENDING]
+    to_come = 0 if state.over else max(0, total - len(trials) + len(state.repetitions))
+    waiting = to_come + state.counts[PENDING]
     left, longest = mean * waiting, 0.0
     for trial in list(state.live.values()):
         more = _residual(took, sums, trial.elapsed(now))

@@ -345,6 +345,8 @@ class SweepResults:
             lines.append(f"  {config}")
             lines.extend(self._front())
             lines.extend(repeats.lines_of(self._state))
+        if self._state.over is not None:
+            lines.append(self._state.over)
         if (failed := self.ahead) is not None:
             lines.append(
                 f"Trial {failed.id}, which {failed.outcome}, had reported {self.metric}={_short(failed.value)}."

@@ -178,6 +178,12 @@ class Settings:
     time_budget: float | str | timedelta | None = _setting(
         None, checks.time_budget, "After which the sweep ends: seconds, or 2h, 1h 30m.", _POSITIVE, _TEXT
     )
+    stop_when: str | None = _setting(
+        None,
+        checks.stop_when,
+        "Ends the search once a result better by a margin is improbable: no_better:0.01.",
+        {"pattern": r"^no_better:", "type": "string"},
+    )
     storage: str | os.PathLike[str] = _setting(
         "tunelight_runs", checks.storage, "The folder of sweeps, or its URL.", _TEXT
     )
@@ -272,6 +278,11 @@ class Settings:
     def budget_s(self) -> float | None:
         """The time budget in seconds."""
         return None if self.time_budget is None else checks.seconds(self.time_budget)
+
+    @property
+    def margin(self) -> float | None:
+        """By how much a result must be better for the search to go on; None where it always does."""
+        return None if self.stop_when is None else checks.margin(self.stop_when)
 
     @property
     def room_for_data(self) -> float:

@@ -21,7 +21,7 @@ from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
 from tunelight.schedulers.sparing import Sparing
-from tunelight.searchers import Repetitions, SweepSearch
+from tunelight.searchers import Repetitions, Stopping, SweepSearch
 from tunelight.settings import Settings, check_setting
 from tunelight.settings.repeats import Folds
 from tunelight.simulation.actors import slots_of
@@ -33,6 +33,7 @@ from tunelight.simulation.fidelity import fidelity_note
 from tunelight.simulation.result import Simulation, SimulationLog
 from tunelight.simulation.sources import curves_of
 from tunelight.simulation.world import World
+from tunelight.space.check import check_no_grid
 
 
 class CurveSearcher(Searcher):
@@ -95,6 +96,7 @@ def simulate(
     seed: int = 0,
     costs: Costs | None = None,
     time_budget: float | str | None = None,
+    stop_when: str | None = None,
     strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK",
     reuse_gangs: bool = True,
     max_concurrent: int | None = None,
@@ -121,6 +123,7 @@ def simulate(
         seed: of the order of configurations, of noise and of failures (0).
         costs: what things take (``Costs()``).
         time_budget: virtual seconds, or text as "2h", after which the sweep ends (None).
+        stop_when: the rule that may end the search before ``num_samples``, as ``tunelight.run`` takes it (None).
         strategy: how a gang is placed ("PACK").
         reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
@@ -143,11 +146,14 @@ def simulate(
         workers=workers,
         seed=seed,
         time_budget=time_budget,
+        stop_when=check_setting("stop_when", stop_when),
         reuse_gangs=reuse_gangs,
         max_concurrent=max_concurrent,
         failures=check_setting("failures", max_failures),
     )
     _check_metric(settings.judged_by["metric"], table)
+    if settings.stop_when is not None:
+        check_no_grid(searcher)
     built = build_scheduler(settings)
     world, factory = _world(settings, built, cluster, costs or Costs(), strategy=strategy, keep_log=events)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
@@ -166,6 +172,7 @@ def simulate(
         max_concurrent=settings.max_concurrent,
         clock=world.clock,
         repeats=again,
+        stopping=Stopping.of(settings),
         **({"admit": built.admits} if hasattr(built, "admits") else {}),
     )
     controller = SimController(
@@ -183,7 +190,7 @@ def simulate(
     return log.simulation(
         controller,
         time.perf_counter() - began,
-        _notes(table, controller, settings),
+        [*_notes(table, controller, settings), *([search.over] if search.over is not None else [])],
         search.repetition_of,
         () if again is None else again.standings(),
     )

@@ -42,7 +42,7 @@ from tunelight.record import (
     apply,
     to_json_types,
 )
-from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, teach
+from tunelight.searchers import ResumedTrial, ResumeState, Stopping, TrackingSearcher, teach
 from tunelight.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -337,7 +337,25 @@ def start_from(
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]
-    return replace(start, resumed=tuple(taken_up_again), past=() if settings.repeats is None else _past(past, space))
+    start = replace(start, resumed=tuple(taken_up_again))
+    if settings.repeats is None and settings.stop_when is None:
+        return start
+    trainings = _past(past, space)
+    return replace(start, past=trainings, over=_over(past, settings, [training for training, _ in trainings]))
+
+
+def _over(past: SavedSweep, settings: Settings, trainings: Sequence[Training]) -> str | None:
+    """Return why no further trial of the search is begun: as recorded, or by a rule that was given since."""
+    before = past.sweep_file.get("stop_when"), past.sweep_file.get("num_samples") or 0
+    if settings.stop_when == before[0] and settings.num_samples <= before[1]:
+        return past.state.over
+    stopping = Stopping.of(settings, trainings)
+    if stopping is None:
+        return None
+    paused = [trial.id for trial in past.state.trials.values() if trial.state == PAUSED]
+    searched = len(past.state.trials) - len(past.state.repetitions)
+    stopping.consider(lambda: paused, settings.num_samples - searched, now=True)
+    return stopping.reason
 
 
 def _past(past: SavedSweep, space: SearchSpace) -> tuple[tuple[Training, dict[str, Any]], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import sys
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from tunelight.settings.repeats import Folds
     from tunelight.sweep.steering import SteeredScheduler
 
+_log = logging.getLogger("tunelight")
 _INLINE_BYTES = 100_000
 """A pickled train function up to this size is sent with each trial; a larger one is in the object store."""
 
@@ -94,6 +96,7 @@ def run(
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
     time_budget: float | str | timedelta | None = UNSET,
+    stop_when: str | None = UNSET,
     storage: str | os.PathLike[str] = UNSET,
     name: str | None = UNSET,
     resume: bool | Literal["force"] = UNSET,
@@ -148,6 +151,8 @@ def run(
             the last two, and when to write one. None: a ``model=`` sweep writes none.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
         time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
+        stop_when: "no_better:0.01" begins no further trial once a result that is better than the best one so far by
+            more than 0.01, in the (first) metric's own unit, is improbable (None: ``num_samples`` are made).
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
             may be a URL, "s3://bucket/x".
         resume: resume the sweep of that ``name``, or start it if there is none (False). Finished trials stay, cut-off
@@ -200,6 +205,8 @@ def run(
         sweep = replace(sweep, upload=stack.enter_context(mirrored(sweep.folder)))
         if past is not None and not sweep.to_do:
             _settle(past, sweep)
+            if sweep.start.over is not None:
+                _log.warning("%s. To go on all the same: stop_when=None.", sweep.start.over)
             return SweepResults.load(sweep.folder)
         signals = StopSignals()
         page = LivePage(sweep.folder) if settings.web else None
@@ -245,7 +252,8 @@ class _Sweep:
     @property
     def to_do(self) -> bool:
         """Whether any trial is left to run."""
-        left = self.start.resumed or self.start.searched < self.total
+        searching = self.start.over is None or self.baselines
+        left = self.start.resumed or (searching and self.start.searched < self.total)
         return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
 
     @property
@@ -352,7 +360,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import first_decision, judged_by
     from tunelight.schedulers.sparing import Sparing
-    from tunelight.searchers import SweepSearch
+    from tunelight.searchers import Stopping, SweepSearch
     from tunelight.sweep.steering import SteeredScheduler
     from tunelight.trial.settling import SettlingCallback
     from tunelight.trial.spec import TrialSpec
@@ -392,6 +400,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         written=space.written if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
         start=sweep.start,
         repeats=sweep.repetitions,
+        stopping=Stopping.of(settings, sweep.start.trainings, sweep.start.over),
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
     steered = SteeredScheduler(scheduler if settings.repeats is None else Sparing(scheduler, search.ends_at))
@@ -472,6 +481,10 @@ def _callbacks(
     first = FailFast(settings.failures.give_up_after, metrics, total, record)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
+    if search.stopping is not None:
+        search.stopping.say = record.over
+        if search.over is not None and search.over != record.state.over:
+            record.over(search.over)
     if isinstance(sweep.searcher, TrackingSearcher):
         sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:
