@@ -189,7 +189,7 @@ def without_effect(task: Any, searcher: str, seed: int) -> tuple[float, int]:
         chosen = tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)
     sweep = tl.simulate(curves, "asha", searcher=chosen, num_samples=100, cluster="1x8", seed=seed)
     trials = [SimpleNamespace(config=trial.config, history=_history(curves, trial)) for trial in sweep.trials]
-    epoch, values = same_epoch(SimpleNamespace(trials=trials), "loss", "min")  # type: ignore[arg-type]
+    epoch, values = same_epoch(SimpleNamespace(trials=trials), "loss", "min")
     there = np.isfinite(values)
     known: Any = [trial for trial, one in zip(trials, there, strict=True) if one]
     found, _ = importances_of(columns(known), values[there], "min", "fanova")
