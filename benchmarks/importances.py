@@ -2,6 +2,7 @@
 
     python benchmarks/importances.py              # about ten minutes on one core
     python benchmarks/importances.py --short      # few repetitions of few trials
+    python benchmarks/importances.py --trained design --seeds 20   # sweeps that are trained: half an hour on one core
 
 A sweep under ASHA (rungs at 1, 3, 9, 27 and 81 epochs, a third goes on) is played on curves whose importances are
 known: synthetic ones, of which each key's share of the variance follows from how they are made, and those that come
@@ -12,23 +13,33 @@ epoch at which trials are compared. Every configuration also has two keys withou
 `first`: how often the key that comes out first is the right one, or nearly as important. `no effect`: what the two keys
 are given together, on average and at worst. Trials are compared at the same epoch, as the figure does, or ("any") by
 each trial's best report of all.
+
+`--trained` prints another table: in how many sweeps of 100 trials under ASHA, each really trained, a key without effect
+is given an importance below 0.05, for each task of a half of `peers/curve_tasks.py`, by random search and by "auto".
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from tunelight.results.figures.data import Column
-from tunelight.results.figures.importance import EVALUATORS, evaluate
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+import tunelight as tl
+from tunelight.results.figures.data import Column, columns, same_epoch
+from tunelight.results.figures.importance import EVALUATORS, evaluate, importances_of
+from tunelight.searchers import RandomSearcher
 from tunelight.simulation.tables import read_table
 
 RUNGS = (1, 3, 9, 27, 81)
@@ -164,11 +175,68 @@ def row(task: str, count: int, repetitions: int, evaluator: str, *, any_epoch: b
     )
 
 
+SMALL = 0.05
+"""What a key without effect is to stay below."""
+
+
+def without_effect(task: Any, searcher: str, seed: int) -> tuple[float, int]:
+    """Train a sweep; return the importance of the task's key without effect, as the figure has it, and its epoch."""
+    from live_curves import LiveCurves, space_of  # needs torch, as no other part here does
+
+    space, curves = space_of(task.name), LiveCurves(task, seed)
+    chosen: Any = RandomSearcher(space, seed, "loss", "min")
+    if searcher == "auto":
+        chosen = tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)
+    sweep = tl.simulate(curves, "asha", searcher=chosen, num_samples=100, cluster="1x8", seed=seed)
+    trials = [SimpleNamespace(config=trial.config, history=_history(curves, trial)) for trial in sweep.trials]
+    epoch, values = same_epoch(SimpleNamespace(trials=trials), "loss", "min")
+    there = np.isfinite(values)
+    known: Any = [trial for trial, one in zip(trials, there, strict=True) if one]
+    found, _ = importances_of(columns(known), values[there], "min", "fanova")
+    return sum(one.value for one in found if one.key in task.without_effect), epoch
+
+
+def _history(curves: Any, trial: Any) -> list[dict[str, float]]:
+    curve = curves.curve(trial.config)
+    return [{"epoch": epoch, **curve.at(epoch + 1)} for epoch in range(trial.reports)]
+
+
+def print_trained(half: str, seeds: int) -> None:
+    """Print how often a key without effect is found as such, for the tasks of a half."""
+    import torch
+    from curve_tasks import TASKS
+
+    torch.set_num_threads(1)
+    print(f"{'task':<22}{'searcher':<10}{'sweeps':>6}{f'below {SMALL}':>12}{'mean':>7}{'worst':>7}{'epochs':>8}")
+    for task in TASKS.values():
+        if task.half != half:
+            continue
+        if task.name == "mnist1d-cnn" and importlib.util.find_spec("mnist1d") is None:
+            print(f"{task.name}: left out, for mnist1d is not installed.")
+            continue
+        for searcher in ("random", "auto"):
+            given, epochs = zip(*(without_effect(task, searcher, seed) for seed in range(seeds)), strict=True)
+            share = np.mean([one < SMALL for one in given])
+            at = ", ".join(map(str, sorted(set(epochs))))
+            print(
+                f"{task.name:<22}{searcher:<10}{seeds:>6}{share:>12.0%}{np.mean(given):>7.3f}{max(given):>7.2f}{at:>8}",
+                flush=True,
+            )
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="few repetitions of few trials, for CI")
-    short = parser.parse_args().short
+    parser.add_argument(
+        "--trained", choices=["design", "final"], help="sweeps that are trained, of a half of the tasks"
+    )
+    parser.add_argument("--seeds", type=int, default=20, help="sweeps of each task and searcher that is trained")
+    args = parser.parse_args()
+    short = args.short
+    if args.trained:
+        print_trained(args.trained, args.seeds)
+        return 0
     plan = {20: 2, 70: 2} if short else {20: 20, 70: 20, 200: 12, 1000: 4}
     print(f"{'task':<13}{'trials':>6} {'epoch':>9}{'of':>6}  {'':<9}{'off':>5}{'first':>7}{'no effect':>13}{'time':>8}")
     for task in ("synthetic", "digits", "digits-noisy"):

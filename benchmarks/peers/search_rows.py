@@ -9,7 +9,10 @@ from __future__ import annotations
 import datetime as dt
 import heapq
 import math
+import shutil
+import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -235,6 +238,65 @@ def syne_tune(name: str) -> Callable[[Any, int, Task], Advisor]:
     return make
 
 
+class DehbAdvisor:
+    """DEHB, asked for jobs and told their losses at the end.
+
+    Each job trains from the beginning to its fidelity in epochs, also that of a configuration which DEHB promotes: it
+    keeps no checkpoints for its users. The loss that it is told is that of the last epoch.
+    """
+
+    def __init__(self, dehb: Any) -> None:
+        self._dehb = dehb
+
+    def ask(self) -> tuple[Any, Mapping[str, Any], int]:
+        """Ask for a job."""
+        job = self._dehb.ask()
+        config = {key: value.item() if hasattr(value, "item") else value for key, value in dict(job["config"]).items()}
+        return job, config, round(float(job["fidelity"]))
+
+    def tell(self, trial: Any, epoch: int, loss: float) -> bool:
+        """Tell the loss at the job's last epoch."""
+        if epoch < round(float(trial["fidelity"])):
+            return True
+        self._dehb.tell(trial, {"fitness": loss, "cost": float(epoch)})
+        return False
+
+
+def dehb(space: Any, seed: int, task: Task) -> Advisor:
+    """Return DEHB, whose files go to a folder that is removed with it."""
+    import ConfigSpace
+    from dehb import DEHB
+
+    parameters: list[Any] = []
+    for key, described in space.describe().items():
+        match next(iter(described.items())):
+            case "choice", values:
+                parameters.append(ConfigSpace.CategoricalHyperparameter(key, list(values)))
+            case ("randint" | "lograndint") as kind, [low, high]:
+                log = kind == "lograndint"
+                parameters.append(ConfigSpace.UniformIntegerHyperparameter(key, low, high - 1, log=log))
+            case kind, [low, high]:
+                log = kind == "loguniform"
+                parameters.append(ConfigSpace.UniformFloatHyperparameter(key, low, high, log=log))
+    domains = ConfigSpace.ConfigurationSpace(seed=seed)
+    domains.add(parameters)
+    folder = tempfile.mkdtemp(prefix="dehb-")
+    made = DEHB(
+        cs=domains,
+        min_fidelity=1,
+        max_fidelity=task.epochs,
+        eta=3,
+        n_workers=1,
+        seed=seed,
+        save_freq="end",
+        output_path=folder,
+        log_level="ERROR",
+    )
+    advisor = DehbAdvisor(made)
+    weakref.finalize(advisor, shutil.rmtree, folder, ignore_errors=True)
+    return advisor
+
+
 def _random(space: Any, seed: int) -> Any:
     return RandomSearcher(space, seed, "loss", "min")
 
@@ -265,5 +327,6 @@ PEERS: dict[str, tuple[str, Row]] = {
     "Syne Tune ASHA": ("syne_tune", played_by(syne_tune("ASHA"))),
     "Syne Tune BOHB": ("syne_tune", played_by(syne_tune("BOHB"))),
     "Syne Tune CQR, ASHA": ("syne_tune", played_by(syne_tune("ASHACQR"))),
+    "DEHB": ("dehb", played_by(dehb)),
 }
 """Row -> the package that it needs, and what plays it."""

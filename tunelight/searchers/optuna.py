@@ -286,12 +286,10 @@ class OptunaSearcher(LearningSearcher):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Add a report to the study."""
         if (live := self._live.get(trial_id)) is not None:
-            self._add_report(live, result)
-            if live.best is not None:
-                self._priors.reported(trial_id, -live.best[0] if self._mode == "max" else live.best[0])
+            self._add_report(trial_id, live, result)
             self._changed()
 
-    def _add_report(self, live: _Live, result: Mapping[str, Any]) -> None:
+    def _add_report(self, trial_id: str, live: _Live, result: Mapping[str, Any]) -> None:
         live.last = step = result.get("training_iteration")
         values = [_number(result, metric) for metric, _ in self._objectives]
         if values[0] is None:
@@ -305,6 +303,7 @@ class OptunaSearcher(LearningSearcher):
             self._say("missing", f"A trial reported no {', '.join(missing)}: such reports are left out of the study.")
         elif live.best is None or is_better(known[0], live.best[0], self._objectives[0][1]):
             live.best = known
+            self._priors.reported(trial_id, -known[0] if self._mode == "max" else known[0])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """End a trial, for callers that know less than ``end`` takes."""
@@ -318,7 +317,7 @@ class OptunaSearcher(LearningSearcher):
         if live is None:
             return
         if result is not None and result.get("training_iteration") != live.last:
-            self._add_report(live, result)
+            self._add_report(trial_id, live, result)
         live.trial.set_user_attr("state", state)
         if state in INFEASIBLE:
             self._priors.reported(trial_id, math.inf)

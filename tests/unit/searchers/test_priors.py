@@ -117,3 +117,12 @@ def test_what_cannot_be_trained_speaks_against_a_prior():
 def test_tl_space_with_around_is_one_of_python_too():
     searched = SearchSpace({"lr": {"loguniform": [1e-6, 1.0], "around": 1e-4}, "x": tl.uniform(0, 1)})
     assert PriorDraws(searched, 0).active
+
+
+def test_a_trial_that_is_stopped_at_its_first_report_counts():
+    searcher = made("tpe", MISLEADING, 0)
+    for number in range(30):
+        trial = f"{number:05d}"
+        config = searcher.suggest(trial)
+        searcher.end(trial, "STOPPED", {"loss": loss_of(config), "training_iteration": 1})
+    assert searcher._priors.share() < 0.5
