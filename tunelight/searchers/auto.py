@@ -202,7 +202,8 @@ class AutoSearcher(LearningSearcher):
         if len(told) < _TRIED:
             return number % _TRIED == 0
         _, scores = scores_of(self._losses(told, rng))
-        return self._earlier.weights(self.encoder.columns(self._points(told)), scores).sum() >= _TRUSTED
+        weights = self._earlier.weights(self.encoder.columns(self._points(told)), scores)
+        return float(weights.sum()) >= _TRUSTED
 
     def _modelled(self, rng: np.random.RandomState, grid_index: int) -> dict[str, Any] | None:
         """Return the best of many candidates by the model; None if constraints left none."""
