@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search stopping suggestions importances reporting data nodes ready compile web
+BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search stopping suggestions importances reporting data nodes ready compile web resumed
 # Of these CI runs no short mode: each starts its peers' own processes, or clusters, one by one, which takes minutes.
 LONG := recovery pbt data nodes
 # Those with Ray, one after another: their waits have limits, which two at a time on two cores come close to.
