@@ -161,6 +161,10 @@ class SweepState:
         """The direction of the metric, "min" or "max"."""
         return str(self.sweep.get("mode") or "min")
 
+    def expected(self, total: int | None) -> int | None:
+        """Return how many trials the search makes, of ``total``: as many as it has made, once it has ended."""
+        return total if self.over is None else len(self.trials) - len(self.repetitions)
+
 
 def apply(state: SweepState, line: Mapping[str, Any]) -> None:
     """Apply one line of the record to ``state``; lines of an unknown kind change nothing."""

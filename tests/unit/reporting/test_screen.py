@@ -302,8 +302,10 @@ def test_a_search_that_has_ended_has_no_trial_to_come() -> None:
         made.trial(0.5, state="FINISHED", seconds=10)
     made.trial(0.5, seconds=1)
     assert seconds_left(made.state, NOW, total=9) == pytest.approx(9 + 5 * 10)
+    assert "3/9 done" in made.show(total=9)
     made.state.over = "stop_when: enough"
     assert seconds_left(made.state, NOW, total=9) == pytest.approx(9)
+    assert "3/4 done" in made.show(total=9)
 
 
 @pytest.mark.parametrize(("ended", "running", "total"), [(2, 1, 9), (3, 0, 9), (3, 1, None)])

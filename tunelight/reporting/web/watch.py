@@ -169,7 +169,7 @@ class SweepWatch:
         with self._lock:
             state = self._state
             best = winner(state)
-            total = state.sweep.get("num_samples")
+            total = state.expected(state.sweep.get("num_samples"))
             ended = state.ended is not None
             until = state.updated if ended or self._driver is None else time.time()
             return {
