@@ -18,7 +18,7 @@ The exit status is 1 if there is a fault.
     python benchmarks/leak.py                              # 200 trials, 2,000, and 30 runs
     python benchmarks/leak.py --only driver --trials 10000
     python benchmarks/leak.py --only runs --runs 100
-    python benchmarks/leak.py --short                      # 8 trials, 60, and 3 runs: does it still run?
+    python benchmarks/leak.py --short                      # 4 trials, 24, and 2 runs: does it still run?
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ def main() -> int:
     parser.add_argument("--only", choices=("workers", "driver", "runs"), help="one of the three (default: all)")
     parser.add_argument("--trials", type=int, default=2000, help="trials of the driver's sweep (default 2000)")
     parser.add_argument("--runs", type=int, default=30, help="sweeps of one process (default 30)")
-    parser.add_argument("--short", action="store_true", help="8 trials, 60, and 3 runs")
+    parser.add_argument("--short", action="store_true", help="4 trials, 24, and 2 runs")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.pop("RAY_ADDRESS", None)
     faults: list[str] = []
     if args.only in (None, "workers"):
-        faults += look_at_workers(8 if args.short else 200)
+        faults += look_at_workers(4 if args.short else 200)
     if args.only in (None, "driver"):
-        faults += look_at_driver(60 if args.short else args.trials)
+        faults += look_at_driver(24 if args.short else args.trials)
     if args.only in (None, "runs"):
-        faults += look_at_runs(3 if args.short else args.runs)
+        faults += look_at_runs(2 if args.short else args.runs)
     print("\n".join(f"FAULT: {fault}" for fault in faults) or "no fault was found")
     return 1 if faults else 0
 

@@ -132,7 +132,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="one kind, few trials")
     args = parser.parse_args()
     if args.short:
-        args.kinds, args.trials = ["repeats"], 9
+        args.kinds, args.trials = ["repeats"], 6
     head = (
         "sweep",
         "trials",
