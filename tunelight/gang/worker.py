@@ -26,6 +26,7 @@ from tunelight.compat.ray import nvml, session_folder
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.compiled import Compiled
+from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.gpus import VISIBLE, fixed_gpus
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
@@ -135,7 +136,8 @@ class GangWorker:
         switch(asked() or flavour())  # a fork may have the modules of the other one
         warm_imports()
         self._rendezvous = Rendezvous()
-        self._clean = CleanState()
+        self._gpu_memory = GpuMemory(ray.get_runtime_context().get_assigned_resources().get("GPU", 0))
+        self._clean = CleanState(self._gpu_memory)
         self._compiled = Compiled()
         self._sampler = Sampler(_own_gpus(), nvml)
         self._trial = TrialBox(0)
@@ -162,7 +164,7 @@ class GangWorker:
         if hook is not None:
             with collector_resting():
                 _load(hook)()
-            self._clean = CleanState()  # every trial starts with what the hook has set
+            self._clean = CleanState(self._gpu_memory)  # every trial starts with what the hook has set
         location = self.locate()
         return replace(location, seen=fixed_gpus(location.gpus))
 
@@ -251,8 +253,9 @@ class GangWorker:
                 ended = self._train(task, box)
                 if ended.error is not None:
                     post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
-                self._left = self._clean.restore()
-                if (said := self._compiled.end()) and self._rank == 0 and not task.job:
+                said = self._compiled.end()
+                self._left = self._clean.restore(self._compiled.drop)
+                if said and self._rank == 0 and not task.job:
                     sys.stdout.write(f"{said}\n")
                 parted = not self._rendezvous.tidy()
             if task.terminal is None:
@@ -281,7 +284,7 @@ class GangWorker:
         )
         self._writing = session.writing
         try:
-            self._clean.begin(task.seed, task.cwd, _trial_environment(task))
+            self._clean.begin(task.seed, task.cwd, _trial_environment(task), self._place.gpu)
             self._compiled.begin()
             _add_paths(task.sys_path)
             sessions.set_current(session)
