@@ -27,7 +27,7 @@ from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.compiled import Compiled
 from tunelight.gang.gpu_memory import GpuMemory
-from tunelight.gang.gpus import VISIBLE, fixed_gpus
+from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order, visible_variable
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
@@ -136,7 +136,7 @@ class GangWorker:
         switch(asked() or flavour())  # a fork may have the modules of the other one
         warm_imports()
         self._rendezvous = Rendezvous()
-        self._gpu_memory = GpuMemory(ray.get_runtime_context().get_assigned_resources().get("GPU", 0))
+        self._gpu_memory = GpuMemory(_share())
         self._clean = CleanState(self._gpu_memory)
         self._compiled = Compiled()
         self._sampler = Sampler(_own_gpus(), nvml)
@@ -165,8 +165,14 @@ class GangWorker:
             with collector_resting():
                 _load(hook)()
             self._clean = CleanState(self._gpu_memory)  # every trial starts with what the hook has set
+        import torch
+
         location = self.locate()
-        return replace(location, seen=fixed_gpus(location.gpus))
+        check_usable(location.gpus, _share(), torch.version)
+        used = cuda_devices()
+        if torch.version.hip is not None:
+            used = torch.cuda.device_count() if torch.cuda.is_initialized() else None
+        return replace(location, seen=fixed_gpus(location.gpus, used, visible_variable(torch.version)))
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
         """Open the gang's store, and the backend's rendezvous, on ``address``; return their ports. Runs on: rank 0."""
@@ -176,8 +182,10 @@ class GangWorker:
         """Meet the other ranks, as ``place``."""
         self._place = place
         if place.gpus:
+            import torch
+
             # All GPUs of the node's ranks at the first meeting, so that they can reach one another; the same later.
-            os.environ[VISIBLE] = ",".join(place.gpus)
+            os.environ[visible_variable(torch.version)] = ",".join(place.gpus)
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         self._rendezvous.join(meeting, place)
         self._clean.remember_environment()
@@ -347,7 +355,12 @@ class GangWorker:
 
 def _own_gpus() -> tuple[str, ...]:
     """Return the GPUs that Ray gave this worker: numbers in PCI order, or UUIDs."""
-    return tuple(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
+    return in_order(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
+
+
+def _share() -> float:
+    """Return how many GPUs, or what part of one, Ray has assigned to this worker."""
+    return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 0))
 
 
 def _trial_environment(task: Task) -> dict[str, str]:
