@@ -343,7 +343,7 @@ class GangWorker:
         text = "".join(traceback.format_exception(error))
         name = type(error).__name__
         message = str(error)
-        traceback.clear_frames(error.__traceback__)  # they refer to the Trainer, the model and its data
+        _clear_frames(error)
         exception = carried(error) if carry else None
         node = os.uname().nodename
         return WorkerError(self._rank, node, name, message, text, secondary=secondary, exception=exception)
@@ -351,6 +351,18 @@ class GangWorker:
     @property
     def _rank(self) -> int:
         return -1 if self._place is None else self._place.rank
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Clear the frames of an error and of those that led to it: they refer to the Trainer, the model and its data."""
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        each = errors.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            errors += [each.__cause__, each.__context__]
 
 
 def _own_gpus() -> tuple[str, ...]:
