@@ -63,16 +63,17 @@ class GpuMemory:
             self._before = self._cuda.memory_allocated(device) if used else 0
             self._known = frozenset(self._storages()) if self._before else frozenset()
 
-    def left(self, drop: Callable[[], object] = lambda: None) -> tuple[str, ...]:
+    def left(self, drop: Callable[[], object] | None) -> tuple[str, ...]:
         """Free what is cached; return what is still allocated, where that is more than the limit.
 
-        Where it seems to be, ``drop`` is called, which frees what is kept on purpose, and garbage of any age is
-        collected: a new process would have nothing of that either.
+        Where it seems to be, ``drop`` is called, which frees what is kept from trial to trial, and garbage of any age
+        is collected: a new process would have nothing of that either. With None, nothing is looked for: a driver's job
+        leaves the states of its optimizers where they are, for the driver to ask for.
         """
         if not self._cuda.is_initialized():
             return ()
         self._cuda.empty_cache()
-        if self._device is None or self._before is None:
+        if drop is None or self._device is None or self._before is None:
             return ()
         limit = max(PART * self._share * self._cuda.get_device_properties(self._device).total_memory, LEAST)
         if self._growth() <= limit:

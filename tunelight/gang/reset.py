@@ -114,10 +114,10 @@ class CleanState:
         if seed is not None:
             _seed(seed)
 
-    def restore(self, drop: Callable[[], object]) -> tuple[str, ...]:
+    def restore(self, drop: Callable[[], object] | None) -> tuple[str, ...]:
         """Reset the process after a trial; return what could not be reset, which makes the worker unfit.
 
-        ``drop`` frees GPU memory that is kept on purpose; it is called where too much is left.
+        ``drop``: see :meth:`GpuMemory.left`.
         """
         import torch
 

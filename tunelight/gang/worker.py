@@ -262,7 +262,7 @@ class GangWorker:
                 if ended.error is not None:
                     post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
                 said = self._compiled.end()
-                self._left = self._clean.restore(self._compiled.drop)
+                self._left = self._clean.restore(None if task.job else self._compiled.drop)
                 if said and self._rank == 0 and not task.job:
                     sys.stdout.write(f"{said}\n")
                 parted = not self._rendezvous.tidy()

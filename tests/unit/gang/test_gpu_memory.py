@@ -15,6 +15,7 @@ from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.holders import holder
 
 GB = 10**9
+DROP = SimpleNamespace  # a call without effect
 
 
 class Cuda:
@@ -71,7 +72,7 @@ def test_what_is_left_above_the_limit_is_named_with_its_shape_and_what_holds_it(
     module.CACHE = {"train": [torch.zeros(1801, 1709)]}
     module.MODEL = Net()
     cuda.allocated = 2 * GB
-    (text,) = watched.left()
+    (text,) = watched.left(DROP)
     assert text.startswith("2.0 GB allocated on its GPU, more than the limit of 800.0 MB (the largest tensors: ")
     assert "float32 of shape (1801, 1709), 12.3 MB, held by models_of_mine.CACHE;" in text
     assert "shape (1021, 1237), 5.1 MB, held by models_of_mine.MODEL (Net.head.weight)" in text
@@ -85,7 +86,7 @@ def test_the_limit_is_a_twentieth_of_the_gpu_or_512_mb(total: int, left: float, 
     watched = memory(cuda)
     watched.begin(0)
     cuda.allocated = int(left * GB)
-    assert bool(watched.left()) is unfit
+    assert bool(watched.left(DROP)) is unfit
 
 
 def test_on_half_a_gpu_a_twentieth_of_that_half_may_be_left() -> None:
@@ -93,7 +94,7 @@ def test_on_half_a_gpu_a_twentieth_of_that_half_may_be_left() -> None:
     watched = memory(cuda, 0.5)
     watched.begin(0)
     cuda.allocated = 3 * GB
-    assert "the limit of 2.0 GB" in watched.left()[0]
+    assert "the limit of 2.0 GB" in watched.left(DROP)[0]
 
 
 def test_what_was_there_before_the_first_trial_does_not_count(module: Any) -> None:
@@ -103,10 +104,10 @@ def test_what_was_there_before_the_first_trial_does_not_count(module: Any) -> No
     watched = memory(cuda)
     watched.begin(0)
     cuda.allocated = int(10.5 * GB)
-    assert watched.left() == ()
+    assert watched.left(DROP) == ()
     module.LEAK = torch.zeros(401, 1009)
     cuda.allocated = 11 * GB
-    (text,) = watched.left()
+    (text,) = watched.left(DROP)
     assert "models_of_mine.LEAK" in text
     assert "ON_PURPOSE" not in text
 
@@ -118,7 +119,7 @@ def test_small_leaks_add_up() -> None:
     for _ in range(6):
         watched.begin(0)
         cuda.allocated += 16 * GB // 100
-        fit.append(not watched.left())
+        fit.append(not watched.left(DROP))
     assert fit == [True] * 5 + [False]
 
 
@@ -156,12 +157,21 @@ def test_without_a_leak_nothing_is_searched_or_dropped() -> None:
     assert cuda.asked == ["empty", ("memory", 0)]
 
 
+def test_what_a_driver_s_job_keeps_for_the_driver_is_not_looked_at() -> None:
+    cuda = Cuda()
+    watched = memory(cuda)
+    watched.begin(0)
+    cuda.allocated = 10 * GB
+    assert watched.left(None) == ()
+    assert cuda.asked[-1] == "empty"
+
+
 @pytest.mark.parametrize(("share", "device"), [(1.0, 0), (1.0, None), (0.5, None), (0.0, None)])
 def test_a_process_that_does_not_use_cuda_is_left_alone(share: float, device: int | None) -> None:
     cuda = Cuda(used=False)
     watched = memory(cuda, share)
     watched.begin(device)
-    assert watched.left() == ()
+    assert watched.left(DROP) == ()
     assert not cuda.used
     assert cuda.asked == []
 
@@ -171,7 +181,7 @@ def test_cuda_that_a_trial_uses_first_counts_from_nothing() -> None:
     watched = memory(cuda)
     watched.begin(0)
     cuda.used, cuda.allocated = True, 2 * GB
-    assert "2.0 GB" in watched.left()[0]
+    assert "2.0 GB" in watched.left(DROP)[0]
 
 
 def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set() -> None:
@@ -180,7 +190,7 @@ def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set
     for _ in range(2):
         watched.begin(3)
         cuda.set_per_process_memory_fraction(0.1, 3)  # the training code
-        watched.left()
+        watched.left(DROP)
     set_by = [asked for asked in cuda.asked if asked[0] == "fraction"]
     assert set_by == [("fraction", 0.5, 3), ("fraction", 0.1, 3)] * 2
 
@@ -191,7 +201,7 @@ def test_a_limit_that_training_code_sets_on_a_gpu_of_its_own_ends_with_its_trial
     watched.begin(0)
     assert cuda.asked == []
     cuda.set_per_process_memory_fraction(0.1, 0)
-    watched.left()
+    watched.left(DROP)
     watched.begin(0)
     assert cuda.asked[-1] == ("fraction", 1.0, 0)
 
@@ -201,7 +211,7 @@ def test_a_part_of_a_gpu_without_cuda_is_no_error() -> None:
     watched = GpuMemory(0.5, torch.cuda)
     if not torch.cuda.is_available():
         watched.begin(0)
-    assert watched.left() == ()
+    assert watched.left(DROP) == ()
 
 
 # --- what holds an object

@@ -22,7 +22,8 @@ from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous
 from tunelight.gang.reset import CleanState
 from tunelight.gang.worker import GangWorker, TrialBox
-from tunelight.messages import Ended, Place
+from tunelight.messages import Continue, Ended, Place
+from tunelight.session.session import report
 from tunelight.session.task import Task
 
 GB = 10**9
@@ -84,16 +85,21 @@ def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     worker.join(Meeting(HERE, ports[0], "gloo", (1,), ports[1], 60.0), Place(0, 1, 0, 1, 0, HERE, gpu=0))
     made: list[TrialBox] = []
 
-    def run(train: Callable[..., object]) -> tuple[str, ...]:
-        box = TrialBox(len(made) + 1)
+    def run(train: Callable[..., object], *, job: bool = False) -> tuple[str, ...]:
+        def trains(config: Any) -> None:
+            train(config)
+            report({"loss": 1.0})
+
+        box, folder, code = TrialBox(len(made) + 1), str(tmp_path / "t"), cloudpickle.dumps(trains)
         made.append(box)
-        task = Task("t", str(tmp_path / "t"), {}, cloudpickle.dumps(train), 0, str(tmp_path), len(made), job=True)
+        box.mailbox.put(Continue(None))
+        task = Task("t", folder, {}, code, 0, str(tmp_path), len(made), until=None, job=job)
         thread = threading.Thread(target=worker._run, args=(task, box))
         thread.start()
         thread.join(60)
-        ended = box.events.get(timeout=1)
-        assert isinstance(ended, Ended)
-        assert (ended.error is None) is (not train.__name__.startswith("fails"))
+        while not isinstance(event := box.events.get(timeout=1), Ended):
+            pass
+        assert (event.error is not None) is (train.__name__ == "fails")
         return tuple(worker._left)
 
     yield run
@@ -142,6 +148,14 @@ def test_a_trial_that_keeps_a_model_in_a_global_makes_the_worker_unfit(trial: An
     (left,) = trial(trains)
     assert left.startswith("1.0 GB allocated on its GPU, more than the limit of 800.0 MB")
     assert "float32 of shape (1009, 13), 0.1 MB, held by models_of_mine.MODEL" in left
+
+
+def test_what_a_driver_s_job_keeps_is_left_to_it(trial: Any) -> None:
+    def trains(config: Any) -> None:
+        of_user().STATES = of_user().cuda.tensor()
+
+    assert trial(trains, job=True) == ()
+    assert len(trial(trains)) == 1
 
 
 def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial: Any) -> None:
