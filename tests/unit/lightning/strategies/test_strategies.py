@@ -121,20 +121,6 @@ def test_a_driver_s_trainer_knows_the_gang_s_size_and_is_rank_0(kind: Any) -> No
     assert (trainer.world_size, trainer.global_rank, trainer.is_global_zero) == (3, 0, True)
 
 
-@pytest.mark.parametrize(
-    ("resources", "message"),
-    [
-        ({"GPU": 2}, r"resources_per_worker\['GPU'\] must be 0, 1 or a part of one, not 2"),
-        ({"TPU": 4}, "Workers cannot train on TPU, of which 4"),
-    ],
-)
-def test_what_a_worker_cannot_train_on_is_refused_before_ray_starts(resources: dict[str, float], message: str) -> None:
-    strategy = tl.RayStrategy(2, resources_per_worker=resources)
-    trainer = pl.Trainer(strategy=strategy, logger=False, enable_checkpointing=False)
-    with pytest.raises(SettingsError, match=message):
-        trainer.fit(pl.LightningModule(), points())
-
-
 def test_a_gpu_accelerator_without_use_gpu_is_refused_by_lightning() -> None:
     with pytest.raises(Exception, match=r"No supported gpu backend|choose one device type"):
         pl.Trainer(strategy=tl.RayStrategy(), accelerator="gpu", logger=False)
