@@ -153,6 +153,7 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "gang": Libraries(names("ray psutil cloudpickle"), why=HEAD),
     "gang.worker": Libraries(names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
+    "gang.gpu_memory": Libraries(late=names("torch"), why=HEAD),
     "gang.reset": Libraries(names("ray psutil"), late=names("torch numpy"), why=HEAD),
     "gang.meeting": Libraries(names("ray psutil"), late=names("torch"), why=HEAD),
     "gang.meeting.horovod": Libraries(late=names("torch horovod"), why=HEAD),

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import ResourceError, SettingsError, unknown
-from tunelight.settings import check_setting
+from tunelight.settings import check_setting, checks
 
 if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
 _CLOSE = 1e-9
+_OTHER_DEVICES = ("TPU", "HPU", "NPU", "neuron_cores", "RBLN", "FURIOSA", "MBLT", "TTNPU")
+"""Names under which Ray counts accelerators that are no GPUs. Read in 2.60.0."""
 _WORDS = ("cpu", "gpu", "extra_cpu", "extra_gpu", "custom_resources", "extra_custom_resources")
 
 
@@ -140,6 +142,7 @@ def reserve(
             )
     for name, total in dict(words.get("extra_custom_resources") or {}).items():
         custom[name] = total / workers
+    check_devices(gpus_per_worker, custom)
     return Reservation(
         workers=workers,
         cpus_per_worker=cpus_per_worker,
@@ -150,6 +153,22 @@ def reserve(
         head_resources=dict(words.get("custom_resources") or {}),
         least=least,
     )
+
+
+def check_devices(gpus: float, custom: Mapping[str, float], name: str = "gpus_per_worker") -> None:
+    """Raise SettingsError where a worker asks for more than one GPU, or for what it cannot train on.
+
+    ``name``: how the number of GPUs is called where the user gave it; ``custom``: other resources of a worker.
+    """
+    checks.gpus(name, gpus)
+    if custom.get("GPU"):
+        raise SettingsError("GPUs are no custom resource: say gpus_per_worker=1, or extra_gpu in resources_per_trial.")
+    for device in _OTHER_DEVICES:
+        if custom.get(device):
+            raise SettingsError(
+                f"Workers cannot train on {device}, of which {custom[device]:g} is asked for each: they train on CPUs, "
+                "on NVIDIA's GPUs (CUDA) and on AMD's (ROCm), with gpus_per_worker=1. Leave it out."
+            )
 
 
 def _amount(word: str, value: Any) -> Any:
@@ -198,6 +217,7 @@ def get_tune_resources(
     custom = dict(resources_per_worker or {})
     cpus = custom.pop("CPU", num_cpus_per_worker)
     gpus = custom.pop("GPU", 1 if use_gpu else 0)
+    check_devices(gpus, custom, "resources_per_worker['GPU']")
     return Reservation(num_workers, cpus, gpus, head_cpus=num_cpus_head, resources_per_worker=custom).factory
 
 

@@ -59,6 +59,33 @@ def test_tune_resources_for_plain_tune() -> None:
         get_tune_resources(0)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gpus_per_worker": 4}, r"gpus_per_worker must be 0, 1 or a part of one, not 4: .* as many workers, with one"),
+        (
+            {"resources_per_worker": {"TPU": 4}},
+            r"cannot train on TPU, of which 4 .*NVIDIA's GPUs \(CUDA\) and on AMD's",
+        ),
+        (
+            {"resources_per_trial": {"extra_custom_resources": {"HPU": 2}}, "workers": 2},
+            "cannot train on HPU, of which 1",
+        ),
+        ({"resources_per_trial": {"extra_custom_resources": {"GPU": 2}}}, "say gpus_per_worker=1, or extra_gpu"),
+    ],
+)
+def test_what_a_worker_cannot_train_on_is_not_reserved(given: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        reserve(**given)
+
+
+def test_nor_for_plain_tune() -> None:
+    with pytest.raises(SettingsError, match=r"resources_per_worker\['GPU'\] must be 0, 1 or a part of one, not 2"):
+        get_tune_resources(resources_per_worker={"GPU": 2})
+    with pytest.raises(SettingsError, match="cannot train on neuron_cores"):
+        get_tune_resources(resources_per_worker={"neuron_cores": 2})
+
+
 def test_a_gang_that_fits_over_two_nodes_fits() -> None:
     check_fits(reserve(workers=4, cpus_per_worker=2), [{"CPU": 4}, {"CPU": 5}])
 

@@ -33,6 +33,12 @@ class Compiled:
             self._limit = found
         set_recompile_limit(self._limit + self._before - self._dropped_at)
 
+    def drop(self) -> None:
+        """Drop all graphs, and the memory that they hold on a GPU. Call it between two trials."""
+        if recompile_limit() is not None:
+            forget_compiled()
+            self._dropped_at = compiled_graphs()
+
     def end(self) -> str:
         """Return what is worth a line of the trial's log, and drop graphs if there are many."""
         now, limit = compiled_graphs(), self._limit
@@ -42,7 +48,6 @@ class Compiled:
             said += f", beside {there} of earlier trials"
         full = limit is not None and (versions() or 0) >= limit + there  # torch runs that function eagerly from now on
         if full or now - self._dropped_at > KEPT:
-            forget_compiled()
-            self._dropped_at = compiled_graphs()
+            self.drop()
             said = f"{said}; all are dropped after this trial" if said else ""
         return said

@@ -33,7 +33,8 @@ def arrange(
 
     The gang meets on the loopback interface if all its workers share one node and it does not ``roam`` (see
     :attr:`tunelight.gang.spec.GangSpec.roams`), else at the nodes' addresses. A process that has met before keeps the
-    list of GPUs that it saw then, and the index of its own GPU counts in that list.
+    list of GPUs that it saw then, and the index of its own GPU counts in that list. Ranks of a node are in the order of
+    their GPUs, so that in a new gang with a GPU for each rank the local rank is the GPU's index, as libraries expect.
     """
     by_node: dict[str, list[int]] = {}
     for index, location in enumerate(locations):
@@ -46,6 +47,7 @@ def arrange(
     for node_rank, node in enumerate(nodes):
         here = by_node[node]
         gpus = visible_gpus([locations[index].gpus for index in here])
+        here.sort(key=lambda index: gpus.index(locations[index].gpus[0]) if locations[index].gpus else 0)
         for local_rank, index in enumerate(here):
             location = locations[index]
             seen = location.seen or seen_by(location.gpus, gpus)

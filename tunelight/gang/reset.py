@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from tunelight.compat.accelerate import forget_states
+from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.machine.processes import has_children
 
 _THREAD_LIMIT_S = 1.0
@@ -71,7 +72,8 @@ _anomaly_nan = True
 class CleanState:
     """The state of this process before its first trial, which it restores after each. Runs on: worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu_memory: GpuMemory) -> None:
+        self._gpu_memory = gpu_memory
         self._flags = [(read, write, read()) for read, write in torch_flags()]
         self._environ = dict(os.environ)
         self._filters = list(warnings.filters)
@@ -97,19 +99,26 @@ class CleanState:
             "torch",
         ]
 
-    def begin(self, seed: int | None, cwd: str, environ: dict[str, str]) -> None:
-        """Prepare a trial: remember running threads and processes, seed all generators, set the environment."""
+    def begin(self, seed: int | None, cwd: str, environ: dict[str, str], gpu: int | None) -> None:
+        """Prepare a trial: remember running threads and processes, seed all generators, set the environment.
+
+        ``gpu``: the device that the trial trains on; None for CPUs.
+        """
         self._threads = set(threading.enumerate())
         self._children = {child.pid for child in _children()}
         gc.freeze()  # only objects made from now on are scanned, so that a collection takes a millisecond
         os.environ.update(environ)
         with suppress(OSError):  # another node need not have the driver's folder
             os.chdir(cwd)
+        self._gpu_memory.begin(gpu)
         if seed is not None:
             _seed(seed)
 
-    def restore(self) -> tuple[str, ...]:
-        """Reset the process after a trial; return what could not be reset, which makes the worker unfit."""
+    def restore(self, drop: Callable[[], object] | None) -> tuple[str, ...]:
+        """Reset the process after a trial; return what could not be reset, which makes the worker unfit.
+
+        ``drop``: see :meth:`GpuMemory.left`.
+        """
         import torch
 
         self._end_children()
@@ -128,9 +137,8 @@ class CleanState:
         logging.getLogger().handlers[:] = self._handlers
         sys.last_exc = sys.last_value = sys.last_traceback = None  # type: ignore[attr-defined]
         self._collect()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
-        return self._threads_left()
+        threads = self._threads_left()  # first, for a thread that ends a moment later frees what it has on a GPU
+        return (*threads, *self._gpu_memory.left(drop))
 
     def _collect(self) -> None:
         """Free the cycles that this trial has made; now and then also those of what was there before it."""

@@ -26,7 +26,8 @@ from tunelight.compat.ray import nvml, session_folder
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.compiled import Compiled
-from tunelight.gang.gpus import VISIBLE, fixed_gpus
+from tunelight.gang.gpu_memory import GpuMemory
+from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order, visible_variable
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
@@ -135,7 +136,8 @@ class GangWorker:
         switch(asked() or flavour())  # a fork may have the modules of the other one
         warm_imports()
         self._rendezvous = Rendezvous()
-        self._clean = CleanState()
+        self._gpu_memory = GpuMemory(_share())
+        self._clean = CleanState(self._gpu_memory)
         self._compiled = Compiled()
         self._sampler = Sampler(_own_gpus(), nvml)
         self._trial = TrialBox(0)
@@ -162,9 +164,15 @@ class GangWorker:
         if hook is not None:
             with collector_resting():
                 _load(hook)()
-            self._clean = CleanState()  # every trial starts with what the hook has set
+            self._clean = CleanState(self._gpu_memory)  # every trial starts with what the hook has set
+        import torch
+
         location = self.locate()
-        return replace(location, seen=fixed_gpus(location.gpus))
+        check_usable(location.gpus, _share(), torch.version)
+        used = cuda_devices()
+        if torch.version.hip is not None:
+            used = torch.cuda.device_count() if torch.cuda.is_initialized() else None
+        return replace(location, seen=fixed_gpus(location.gpus, used, visible_variable(torch.version)))
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
         """Open the gang's store, and the backend's rendezvous, on ``address``; return their ports. Runs on: rank 0."""
@@ -174,8 +182,10 @@ class GangWorker:
         """Meet the other ranks, as ``place``."""
         self._place = place
         if place.gpus:
+            import torch
+
             # All GPUs of the node's ranks at the first meeting, so that they can reach one another; the same later.
-            os.environ[VISIBLE] = ",".join(place.gpus)
+            os.environ[visible_variable(torch.version)] = ",".join(place.gpus)
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         self._rendezvous.join(meeting, place)
         self._clean.remember_environment()
@@ -251,8 +261,9 @@ class GangWorker:
                 ended = self._train(task, box)
                 if ended.error is not None:
                     post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
-                self._left = self._clean.restore()
-                if (said := self._compiled.end()) and self._rank == 0 and not task.job:
+                said = self._compiled.end()
+                self._left = self._clean.restore(None if task.job else self._compiled.drop)
+                if said and self._rank == 0 and not task.job:
                     sys.stdout.write(f"{said}\n")
                 parted = not self._rendezvous.tidy()
             if task.terminal is None:
@@ -281,7 +292,7 @@ class GangWorker:
         )
         self._writing = session.writing
         try:
-            self._clean.begin(task.seed, task.cwd, _trial_environment(task))
+            self._clean.begin(task.seed, task.cwd, _trial_environment(task), self._place.gpu)
             self._compiled.begin()
             _add_paths(task.sys_path)
             sessions.set_current(session)
@@ -332,7 +343,7 @@ class GangWorker:
         text = "".join(traceback.format_exception(error))
         name = type(error).__name__
         message = str(error)
-        traceback.clear_frames(error.__traceback__)  # they refer to the Trainer, the model and its data
+        _clear_frames(error)
         exception = carried(error) if carry else None
         node = os.uname().nodename
         return WorkerError(self._rank, node, name, message, text, secondary=secondary, exception=exception)
@@ -342,9 +353,26 @@ class GangWorker:
         return -1 if self._place is None else self._place.rank
 
 
+def _clear_frames(error: BaseException) -> None:
+    """Clear the frames of an error and of those that led to it: they refer to the Trainer, the model and its data."""
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        each = errors.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            errors += [each.__cause__, each.__context__]
+
+
 def _own_gpus() -> tuple[str, ...]:
     """Return the GPUs that Ray gave this worker: numbers in PCI order, or UUIDs."""
-    return tuple(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
+    return in_order(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
+
+
+def _share() -> float:
+    """Return how many GPUs, or what part of one, Ray has assigned to this worker."""
+    return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 0))
 
 
 def _trial_environment(task: Task) -> dict[str, str]:

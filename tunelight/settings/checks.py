@@ -54,6 +54,17 @@ def number(name: str, value: Any, zero: bool = False) -> float:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
+def gpus(name: str, value: Any) -> float:
+    """Check the GPUs of a worker: none, one, or a part of one."""
+    amount = number(name, value, zero=True)
+    if amount > 1:
+        raise SettingsError(
+            f"{name} must be 0, 1 or a part of one, not {value!r}: a worker is one process that trains on one GPU, and "
+            "others would stay idle. To train a trial on several GPUs give it as many workers, with one GPU each."
+        )
+    return amount
+
+
 def text(name: str, value: Any) -> str:
     """Check text that is not empty."""
     if not isinstance(value, str) or not value:

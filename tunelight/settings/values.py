@@ -158,7 +158,9 @@ class Settings:
         _array(_COUNT, maxItems=2, minItems=2),
     )
     cpus_per_worker: float = _setting(1, checks.number, "CPUs of each worker.", _POSITIVE)
-    gpus_per_worker: float = _setting(0, _not_negative, "GPUs of each worker.", _NOT_NEGATIVE)
+    gpus_per_worker: float = _setting(
+        0, checks.gpus, "GPUs of each worker: 0, 1, or a part of one.", {"maximum": 1, "minimum": 0, "type": "number"}
+    )
     resources_per_trial: Mapping[str, Any] | None = _setting(
         None, checks.mapping, "The same in Ray Tune's older terms: {cpu: 1, extra_cpu: 4}.", _OBJECT
     )

@@ -141,7 +141,7 @@ def run(
             OptunaSearcher, an Optuna sampler, or a Ray Tune Searcher (None: "random"; with several metrics "nsgaii").
         workers: workers of a trial (None: from ``resources_per_trial``, else 1). (1, 4) is an elastic gang: 4 workers,
             and at least 1 while nodes are lost.
-        cpus_per_worker, gpus_per_worker: resources of each worker (1, 0); fractions are allowed.
+        cpus_per_worker, gpus_per_worker: resources of each worker (1, 0), fractions too; at most 1 GPU.
         resources_per_trial: the same as Ray Tune used to write it: {"cpu": head, "extra_cpu": all workers together}.
         backend: how workers train together: "ddp", "horovod" or "sharded" ("ddp"). The strategy in ``train`` has to
             match.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tunelight.errors import GangError
 from tunelight.gang import membership as memberships
-from tunelight.gang.gpus import fixed_gpus
+from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order
 from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
+from tunelight.gang.worker import GangWorker
 from tunelight.messages import Place
 from tunelight.resources import Reservation
 
@@ -22,8 +25,8 @@ from tunelight.resources import Reservation
 class Process:
     """A worker's process, with CUDA and NCCL as they are: each settles once what it sees.
 
-    CUDA reads CUDA_VISIBLE_DEVICES when it is first used, and shows one MIG instance at most; NCCL takes the interface
-    that it is told when it is first used.
+    CUDA reads CUDA_VISIBLE_DEVICES when it is first used, and shows one MIG instance at most, and then nothing else;
+    NCCL takes the interface that it is told when it is first used.
     """
 
     def __init__(self, own: str, node: str = "a") -> None:
@@ -38,7 +41,7 @@ class Process:
             return (29500, 0)
         self.place = place = given[-1]
         if self.sees is None:
-            self.sees = place.gpus[:1] if place.gpus[0].startswith("MIG-") else place.gpus
+            self.sees = tuple(gpu for gpu in place.gpus if gpu.startswith("MIG-"))[:1] or place.gpus
         self.listens = self.listens or place.interface
         return None
 
@@ -75,21 +78,40 @@ def meet(monkeypatch: pytest.MonkeyPatch) -> Any:
     return let
 
 
-def test_a_gang_that_grows_by_a_gpu_of_a_lower_number_trains_on_its_own(meet: Any) -> None:
-    old, new = Process("5"), Process("0")
-    meet([old])
-    meet([old, new])
-    assert [one.trains_on for one in (old, new)] == ["5", "0"]
+MEETINGS = {
+    "a GPU of a lower number joins": ["a:5", "a:5 b:0"],
+    "the ends of a node leave": ["a:0 b:1 c:2 d:3", "b:1 c:2"],
+    "a GPU leaves, and another takes its place": ["a:0 b:1 c:2 d:3", "a:0 c:2 d:3", "a:0 c:2 d:3 e:1"],
+    "a lost process is replaced on its GPU": ["a:0 b:1", "c:0 b:1", "c:0 d:1"],
+    "all but one are replaced on other GPUs": ["a:2 b:3", "b:3 c:0 d:1"],
+    "it shrinks, and grows by processes that it has not met": ["a:0 b:1 c:2 d:3", "a:0", "a:0 e:1 f:2 g:3"],
+    "numbers have more than one digit": ["a:9 b:10 c:11", "b:10 c:11 d:2"],
+    "Ray's own process was shown 7 and 3": ["a:7 b:3", "b:3", "b:3 c:7"],
+    "two ranks share a GPU": ["a:0 b:0", "a:0 c:0"],
+    "two ranks share each of two GPUs": ["a:1 b:0 c:1 d:0", "c:1 d:0", "c:1 d:0 e:0 f:1"],
+    "GPUs have names": ["a:GPU-5e b:GPU-1f", "b:GPU-1f", "c:GPU-07 b:GPU-1f"],
+    "each rank has an instance of a divided GPU": ["a:MIG-b b:MIG-a", "b:MIG-a c:MIG-c", "c:MIG-c"],
+    "two ranks share an instance": ["a:MIG-b b:MIG-b", "b:MIG-b"],
+    "one GPU of two is divided": ["a:MIG-b b:GPU-a", "b:GPU-a c:GPU-z d:MIG-b"],
+}
+"""The processes at one meeting after another, each with its GPU. A process keeps its letter, and what it saw first."""
 
 
-def test_a_gang_that_loses_a_gpu_trains_on_those_that_are_left(meet: Any) -> None:
-    ranks = [Process(str(number)) for number in range(4)]
+@pytest.mark.parametrize("meetings", MEETINGS.values(), ids=MEETINGS)
+def test_each_rank_trains_on_the_gpu_that_ray_gave_it(meet: Any, meetings: Sequence[str]) -> None:
+    processes: dict[str, Process] = {}
+    for meeting in meetings:
+        pairs = [pair.split(":") for pair in meeting.split()]
+        there = [processes.setdefault(letter, Process(gpu)) for letter, gpu in pairs]
+        meet(there)
+        assert [process.trains_on for process in there] == [gpu for _, gpu in pairs]
+
+
+def test_ranks_of_a_new_gang_have_the_local_rank_of_their_gpu(meet: Any) -> None:
+    """Libraries take LOCAL_RANK for the index of the GPU."""
+    ranks = [Process("3"), Process("0", "b"), Process("1"), Process("2")]
     meet(ranks)
-    left = [ranks[0], *ranks[2:]]
-    meet(left)
-    assert [one.trains_on for one in left] == ["0", "2", "3"]
-    meet([*left, instead := Process("1")])
-    assert [one.trains_on for one in (*left, instead)] == ["0", "2", "3", "1"]
+    assert [(one.place.local_rank, one.place.gpu) for one in ranks] == [(2, 2), (0, 0), (0, 0), (1, 1)]
 
 
 def test_all_gpus_of_a_nodes_ranks_are_seen_by_those_that_meet_for_the_first_time(meet: Any) -> None:
@@ -97,12 +119,6 @@ def test_all_gpus_of_a_nodes_ranks_are_seen_by_those_that_meet_for_the_first_tim
     meet(ranks)
     assert [one.sees for one in ranks] == [("2", "10")] * 2
     assert [one.place.gpu for one in ranks] == [0, 1]
-
-
-def test_a_rank_on_a_mig_instance_sees_no_other(meet: Any) -> None:
-    ranks = [Process("MIG-b"), Process("MIG-a")]
-    meet(ranks)
-    assert [one.trains_on for one in ranks] == ["MIG-b", "MIG-a"]
 
 
 @pytest.mark.parametrize("spec", [{"least": 1}, {"most": 4}])
@@ -131,17 +147,75 @@ class Driver:
         return self
 
     def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802 - CUDA's name
+        if self.used:
+            count._obj.value = 2
         return 0 if self.used else 3
 
 
-def test_what_a_hook_used_of_cuda_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    assert fixed_gpus(("5",), Driver(used=False)) == ()
-    assert fixed_gpus(("5",), Driver(used=True)) == ("5",)
-    assert fixed_gpus((), Driver(used=True)) == ()
-    with pytest.raises(GangError, match=r"Ray gave this worker the GPU 0, but .* was '5'"):
-        fixed_gpus(("0",), Driver(used=True))
+def test_how_many_gpus_cuda_shows_is_known_once_it_is_in_use() -> None:
+    assert cuda_devices(Driver(used=False)) is None
+    assert cuda_devices(Driver(used=True)) == 2
+    assert cuda_devices() is None  # without a driver
 
 
-def test_without_a_driver_cuda_is_not_in_use() -> None:
-    assert fixed_gpus(("5",)) == ()
+@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
+def test_what_a_hook_used_of_cuda_is_kept(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "5")
+    assert fixed_gpus(("5",), None, variable) == ()
+    assert fixed_gpus(("5",), 1, variable) == ("5",)
+    assert fixed_gpus((), 1, variable) == ()
+    with pytest.raises(GangError, match=rf"Ray gave this worker the GPU 0, but .* {variable} was '5'"):
+        fixed_gpus(("0",), 1, variable)
+
+
+def test_a_hook_that_used_cuda_where_ray_hides_no_gpu_saw_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert fixed_gpus(("2",), 4) == ("0", "1", "2", "3")
+    with pytest.raises(GangError, match=r"the GPU GPU-5e, but .* CUDA_VISIBLE_DEVICES was not set"):
+        fixed_gpus(("GPU-5e",), 4)
+
+
+# --- a worker's own part
+
+
+CUDA = SimpleNamespace(__version__="2.13.0+cu130", cuda="13.0", hip=None)
+ROCM = SimpleNamespace(__version__="2.13.0+rocm7", cuda=None, hip="7.0")
+CPUS = SimpleNamespace(__version__="2.13.0+cpu", cuda=None, hip=None)
+
+
+@pytest.mark.parametrize(("build", "variable"), [(CUDA, "CUDA_VISIBLE_DEVICES"), (ROCM, "HIP_VISIBLE_DEVICES")])
+@pytest.mark.parametrize(("order", "then"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])
+def test_a_worker_shows_torch_its_place_s_gpus(
+    build: Any, variable: str, order: str | None, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own CUDA_DEVICE_ORDER stays, for the numbers that Ray was started with count in it."""
+    environ = {} if order is None else {"CUDA_DEVICE_ORDER": order}
+    monkeypatch.setattr(os, "environ", environ)
+    monkeypatch.setattr(torch, "version", build)
+    worker: Any = object.__new__(GangWorker)
+    worker._rendezvous = SimpleNamespace(join=lambda meeting, place: None)
+    worker._clean = SimpleNamespace(remember_environment=lambda: None)
+    worker.join(None, Place(1, 2, 1, 2, 0, "127.0.0.1", ("3", "5"), 1))
+    assert environ == {variable: "3,5", "CUDA_DEVICE_ORDER": then}
+
+
+@pytest.mark.parametrize("build", [CUDA, ROCM, CPUS])
+def test_torch_has_to_be_built_for_the_gpu_that_a_worker_has(build: Any) -> None:
+    check_usable((), 0, build)
+    if build is not CPUS:
+        check_usable(("0",), 0.5, build)
+        check_usable(("0",), 1, build)
+        return
+    with pytest.raises(GangError, match=r"the GPU 0, but torch 2\.13\.0\+cpu on .* without CUDA and ROCm"):
+        check_usable(("0",), 1, build)
+
+
+def test_gpus_that_only_a_worker_s_own_environment_hides_are_an_error() -> None:
+    """Ray then names all that the variable lists, to each worker: they would share the first."""
+    with pytest.raises(GangError, match=r"1 GPU, and says that it is one of 2, 3, because CUDA_VISIBLE_DEVICES is set"):
+        check_usable(("2", "3"), 1, CUDA)
+
+
+def test_gpus_are_listed_in_one_order_whatever_ray_s_is() -> None:
+    assert in_order(["10", "GPU-b", "2", "GPU-a", "2"]) == ("2", "10", "GPU-a", "GPU-b")

@@ -26,7 +26,7 @@ def located(*nodes: tuple[str, tuple[str, ...]]) -> list[Location]:
 def test_all_gpus_of_a_node_are_visible_in_pci_order_and_each_rank_has_its_own() -> None:
     placed = arrange(located(("1", ("10",)), ("2", ("0",)), ("1", ("2",))))
     seen = [(place.rank, place.gpus, place.gpu) for _, place in placed]
-    assert seen == [(0, ("2", "10"), 1), (1, ("2", "10"), 0), (2, ("0",), 0)]
+    assert seen == [(0, ("2", "10"), 0), (1, ("2", "10"), 1), (2, ("0",), 0)]
 
 
 def test_ranks_of_a_node_are_neighbours_and_counted_from_0_on_each() -> None:

@@ -79,6 +79,7 @@ def test_gang_trainable_has_the_defaults_of_a_sweep():
         ({"cpus_per_worker": 0}, "cpus_per_worker must be more than 0, not 0"),
         ({"cpus_per_worker": float("nan")}, "cpus_per_worker must be a number"),
         ({"gpus_per_worker": -1}, "gpus_per_worker must be 0 or more"),
+        ({"gpus_per_worker": 2}, "gpus_per_worker must be 0, 1 or a part of one, not 2: .* give it as many workers"),
         ({"backend": "horovid"}, "There is no backend 'horovid'. Did you mean 'horovod'?"),
         ({"backend": "dpp"}, "no backend 'dpp'. Did you mean 'ddp'"),
         ({"backend": ["ddp"]}, r"There is no backend \['ddp'\]"),

@@ -38,7 +38,7 @@ from tunelight.lightning.remote.workers import Workers
 from tunelight.lightning.transfer import Packed, unpack
 from tunelight.machine.notebook import is_terminal, shown
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
-from tunelight.resources import Reservation
+from tunelight.resources import Reservation, check_devices
 from tunelight.session.task import Task
 
 if TYPE_CHECKING:
@@ -283,6 +283,7 @@ class DriverLauncher(_Launcher):
     def _take(self) -> Held:
         """Return a gang: this strategy's, another warm one like it, or a new one."""
         wanted, strategy = self._strategy.workers, self._strategy
+        check_devices(wanted.gpus, wanted.resources or {}, "resources_per_worker['GPU']")
         group = current_group()
         each = Reservation(
             wanted.number,

@@ -1,4 +1,4 @@
-"""The driver's launcher over a gang that is a thread: what a run's own checkpoints leave on the disk."""
+"""The driver's launcher over a gang that is a thread: what it refuses, and what a run's own checkpoints leave."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 
+import tunelight as tl
 from tests.fakes import FakeGang
 from tunelight.checkpoints import files as checkpoints
+from tunelight.errors import SettingsError
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote import driver
 from tunelight.lightning.remote.tune import TrialReporter
@@ -80,3 +83,17 @@ def test_a_fit_on_a_driver_keeps_the_last_two_checkpoints_of_its_own_while_it_ru
     monkeypatch.setattr(driver, "SAFE_EVERY_S", 0.0)
     launcher._run(saves, folder=tmp_path)
     assert sorted(path.name for path in folder.glob("*.ckpt")) == ["report-000007.ckpt", "report-000008.ckpt"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ({"GPU": 2}, r"resources_per_worker\['GPU'\] must be 0, 1 or a part of one, not 2"),
+        ({"TPU": 4}, "Workers cannot train on TPU, of which 4"),
+    ],
+)
+def test_what_a_worker_cannot_train_on_is_refused_before_ray_starts(resources: dict[str, float], message: str) -> None:
+    strategy = tl.RayStrategy(2, resources_per_worker=resources)
+    trainer = pl.Trainer(strategy=strategy, logger=False, enable_checkpointing=False)
+    with pytest.raises(SettingsError, match=message):
+        trainer.fit(pl.LightningModule(), [0])

@@ -1,0 +1,193 @@
+"""A worker's trials, one after another in this process, and what each leaves on a GPU that counts live tensors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+
+from tunelight.gang.compiled import Compiled
+from tunelight.gang.gpu_memory import GpuMemory
+from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.rendezvous import Rendezvous
+from tunelight.gang.reset import CleanState
+from tunelight.gang.worker import GangWorker, TrialBox
+from tunelight.messages import Continue, Ended, Place
+from tunelight.session.session import report
+from tunelight.session.task import Task
+
+GB = 10**9
+HERE = "127.0.0.1"
+
+
+class Cuda:
+    """A GPU of 16 GB, on which each tensor that is alive counts as one gigabyte."""
+
+    def __init__(self) -> None:
+        self.alive: list[weakref.ref[torch.Tensor]] = []
+
+    def tensor(self) -> torch.Tensor:
+        made = torch.zeros(5003, 1301)  # larger than what other tests leave in this process
+        self.alive.append(weakref.ref(made))
+        return made
+
+    def memory_allocated(self, device: int) -> int:
+        return GB * sum(one() is not None for one in self.alive)
+
+    def get_device_properties(self, device: int) -> Any:
+        return SimpleNamespace(total_memory=16 * GB)
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def empty_cache(self) -> None: ...
+
+    def set_per_process_memory_fraction(self, fraction: float, device: int) -> None: ...
+
+
+def of_user() -> Any:
+    return sys.modules["models_of_mine"]
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of the user's, with the GPU."""
+    module: Any = ModuleType("models_of_mine")
+    module.cuda = Cuda()
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    yield module
+    vars(module).clear()
+
+
+@pytest.fixture
+def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, ...]]]:
+    """Return a function that trains a trial, and returns what that left behind."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.chdir(tmp_path)
+    worker: Any = object.__new__(GangWorker)  # its constructor asks Ray
+    worker._gpu_memory = GpuMemory(1, mine.cuda, kind="cpu")
+    worker._clean, worker._compiled, worker._rendezvous = CleanState(worker._gpu_memory), Compiled(), Rendezvous()
+    worker._place, worker._thread = None, None
+    ports = worker.host(HERE, "gloo", (1,))
+    worker.join(Meeting(HERE, ports[0], "gloo", (1,), ports[1], 60.0), Place(0, 1, 0, 1, 0, HERE, gpu=0))
+    made: list[TrialBox] = []
+
+    def run(train: Callable[..., object], *, job: bool = False) -> tuple[str, ...]:
+        def trains(config: Any) -> None:
+            train(config)
+            report({"loss": 1.0})
+
+        box, folder, code = TrialBox(len(made) + 1), str(tmp_path / "t"), cloudpickle.dumps(trains)
+        made.append(box)
+        box.mailbox.put(Continue(None))
+        task = Task("t", folder, {}, code, 0, str(tmp_path), len(made), until=None, job=job)
+        thread = threading.Thread(target=worker._run, args=(task, box))
+        thread.start()
+        thread.join(60)
+        while not isinstance(event := box.events.get(timeout=1), Ended):
+            pass
+        assert (event.error is not None) is (train.__name__ == "fails")
+        return tuple(worker._left)
+
+    yield run
+    worker.leave()
+    gc.unfreeze()
+
+
+def test_a_trial_that_keeps_nothing_leaves_nothing(trial: Any) -> None:
+    def trains(config: Any) -> None:
+        mine = of_user()
+
+        model: Any = [mine.cuda.tensor()]
+        model.append(model)  # a cycle, like a Trainer and its model
+
+    assert trial(trains) == ()
+    assert trial(trains) == ()
+
+
+def test_nor_does_one_that_fails_while_it_handles_an_error(trial: Any, mine: Any) -> None:
+    def fails(config: Any) -> None:
+        import sys
+
+        mine = of_user()
+
+        def step() -> None:
+            batch = mine.cuda.tensor()
+            raise ValueError(batch.shape)
+
+        loss = mine.cuda.tensor()
+        try:
+            step()
+        except ValueError as error:
+            sys.last_value = error  # as notebooks and debuggers do
+            raise RuntimeError(loss.shape) from error
+
+    assert trial(fails) == ()
+    assert mine.cuda.memory_allocated(0) == 0
+
+
+def test_a_trial_that_keeps_a_model_in_a_global_makes_the_worker_unfit(trial: Any) -> None:
+    def trains(config: Any) -> None:
+        mine = of_user()
+
+        mine.MODEL = mine.cuda.tensor()
+
+    (left,) = trial(trains)
+    assert left.startswith("1.0 GB allocated on its GPU, more than the limit of 800.0 MB")
+    assert "float32 of shape (5003, 1301), 26.0 MB, held by models_of_mine.MODEL" in left
+
+
+def test_what_a_driver_s_job_keeps_is_left_to_it(trial: Any) -> None:
+    def trains(config: Any) -> None:
+        of_user().STATES = of_user().cuda.tensor()
+
+    assert trial(trains, job=True) == ()
+    assert len(trial(trains)) == 1
+
+
+def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial: Any) -> None:
+    def fails(config: Any) -> None:
+        mine = of_user()
+
+        def step() -> None:
+            batch = mine.cuda.tensor()
+            raise ValueError(batch.shape)
+
+        loss = mine.cuda.tensor()
+        try:
+            step()
+        except ValueError as error:
+            mine.SEEN = error
+            mine.RAISED = RuntimeError(loss.shape)
+            raise mine.RAISED from error
+
+    assert trial(fails) == ()
+
+
+def test_a_global_that_each_trial_replaces_counts_once_although_it_is_a_cycle(trial: Any, mine: Any) -> None:
+    """Garbage that an earlier trial made is not seen by the collections of a later one."""
+    mine.cuda.get_device_properties = lambda device: SimpleNamespace(total_memory=30 * GB)
+
+    def trains(config: Any) -> None:
+        mine = of_user()
+
+        model: Any = [mine.cuda.tensor()]
+        model.append(model)
+        mine.MODEL = model
+
+    for _ in range(4):
+        assert trial(trains) == ()
+    assert mine.cuda.memory_allocated(0) == GB

@@ -1,0 +1,123 @@
+"""GPU memory between trials: what a worker may use of its GPU, and what a trial has left allocated there.
+
+A warm worker keeps its process, and with it whatever a trial has put into a global, a class attribute or a cache of a
+library. On a GPU that soon takes the memory that the next trial needs, so that a trial would run out of memory for what
+an earlier one has left. The limit counts from the first trial, so that many small leaks reach it as well.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from tunelight.gang.holders import holder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PART: Final = 0.05
+"""The part of a worker's GPU memory that trials may leave allocated."""
+LEAST: Final = 512 * 2**20
+"""What they may leave on a small GPU, in bytes."""
+_NAMED: Final = 3
+"""How many tensors are named."""
+
+
+class GpuMemory:
+    """The memory of one worker's GPU, for as long as its process lives. Runs on: worker, in the trial's thread.
+
+    It does not initialise CUDA, except for a trial on a part of a GPU.
+
+    Args:
+        share: the part of a GPU that Ray gave the worker; 1 or more is no limit.
+        cuda: the module ``torch.cuda``, or what stands for it.
+        kind: the type of ``cuda``'s devices.
+    """
+
+    def __init__(self, share: float = 1.0, cuda: Any = None, kind: str = "cuda") -> None:
+        import torch
+
+        self._share = min(1.0, float(share)) or 1.0
+        self._cuda = torch.cuda if cuda is None else cuda
+        self._kind = kind
+        self._device: int | None = None
+        self._before: int | None = None
+        """Bytes that were allocated before the first trial, such as by ``init_hook``."""
+        self._known: frozenset[int] = frozenset()
+        """Storages of then."""
+
+    def begin(self, device: int | None) -> None:
+        """Prepare a trial on ``device`` (None: on CPUs): allow its process the worker's part of the GPU, and no less.
+
+        torch's allocator has one limit for each process and device, which an earlier trial's code may have changed.
+        """
+        self._device = device
+        if device is None:
+            return
+        used = self._cuda.is_initialized()
+        if used or (self._share < 1 and self._cuda.is_available()):
+            self._cuda.set_per_process_memory_fraction(self._share, device)
+        if self._before is None:
+            self._before = self._cuda.memory_allocated(device) if used else 0
+            self._known = frozenset(self._storages()) if self._before else frozenset()
+
+    def left(self, drop: Callable[[], object] | None) -> tuple[str, ...]:
+        """Free what is cached; return what is still allocated, where that is more than the limit.
+
+        Where it seems to be, ``drop`` is called, which frees what is kept from trial to trial, and garbage of any age
+        is collected: a new process would have nothing of that either. With None, nothing is looked for: a driver's job
+        leaves the states of its optimizers where they are, for the driver to ask for.
+        """
+        if not self._cuda.is_initialized():
+            return ()
+        self._cuda.empty_cache()
+        if drop is None or self._device is None or self._before is None:
+            return ()
+        limit = max(PART * self._share * self._cuda.get_device_properties(self._device).total_memory, LEAST)
+        if self._growth() <= limit:
+            return ()
+        drop()
+        gc.unfreeze()
+        gc.collect()
+        self._cuda.empty_cache()
+        growth = self._growth()
+        if growth <= limit:
+            return ()
+        text = f"{_size(growth)} allocated on its GPU, more than the limit of {_size(limit)}"
+        return (f"{text}{self._largest()}",)
+
+    def _growth(self) -> int:
+        return int(self._cuda.memory_allocated(self._device)) - (self._before or 0)
+
+    def _storages(self) -> dict[int, tuple[int, Tensor]]:
+        """Return (bytes, a tensor) by address, for each storage on the device that a tensor of Python's refers to."""
+        import torch
+
+        found: dict[int, tuple[int, Tensor]] = {}
+        for one in gc.get_objects():
+            if not issubclass(type(one), torch.Tensor):  # isinstance would ask a proxy what it stands for
+                continue
+            with suppress(Exception):  # a tensor without a storage of its own, such as a fake or a nested one
+                if one.device.type == self._kind and one.device.index in (None, self._device):
+                    storage = one.untyped_storage()
+                    found.setdefault(storage.data_ptr(), (storage.nbytes(), one))
+        return found
+
+    def _largest(self) -> str:
+        """Return a list of the largest tensors that were not there before the first trial."""
+        new = [(size, tensor) for at, (size, tensor) in self._storages().items() if at not in self._known and size]
+        new.sort(key=lambda each: -each[0])
+        texts = []
+        for size, tensor in new[:_NAMED]:
+            name = str(tensor.dtype).removeprefix("torch.")
+            by = None
+            with suppress(Exception):  # objects of all kinds are looked at, also while threads change them
+                by = holder(tensor)
+            texts.append(f"{name} of shape {tuple(tensor.shape)}, {_size(size)}" + (f", held by {by}" if by else ""))
+        return f" (the largest tensors: {'; '.join(texts)})" if texts else ""
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
