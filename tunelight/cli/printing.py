@@ -135,6 +135,7 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
         "seconds": trial.seconds,
         "seed": trial.seed,
         "peak": trial.peak,
+        **({} if trial.energy is None else {"energy": trial.energy}),
         "checkpoint": trial.address,
         "error": trial.error,
         "tags": trial.tags,

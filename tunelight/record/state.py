@@ -14,7 +14,8 @@ from tunelight.stores.masking import masked, masked_error, masked_run
 GAVE_UP: Final = "gave up"
 """How a sweep ended whose first trials all failed with the same error."""
 _MOST_EVENTS: Final = 50
-_QUANTITIES: Final = ("cpu", "memory", "gpu", "gpu_memory")
+_QUANTITIES: Final = ("cpu", "memory", "gpu", "gpu_memory", "gpu_memory_total", "gpu_power")
+_MEANS: Final = ("mean_gpu", "mean_gpu_power", "mean_cpu")
 
 
 @dataclass
@@ -57,10 +58,10 @@ class TrialState:
     """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
     usage: list[dict[str, float | None]] = field(default_factory=list)
     """What each rank used at the last sample that is recorded: ``cpu`` (CPUs), ``memory`` (MB), and where they are
-    known ``gpu`` (the part of the time) and ``gpu_memory`` (MB)."""
+    known ``gpu`` (the part of the time), ``gpu_memory`` and ``gpu_memory_total`` (MB) and ``gpu_power`` (W)."""
     peak: dict[str, float] = field(default_factory=dict)
-    """The most that a rank has used, by the same names; once the trial has ended also ``mean_gpu``, of all ranks, and
-    of how many ``samples`` that is the mean. Empty where nothing is recorded."""
+    """The most that a rank has used, by the same names; where GPUs are measured also ``mean_gpu``, ``mean_gpu_power``
+    and ``mean_cpu``, of all ranks, and of how many ``samples`` those are means. Empty where nothing is recorded."""
     moves: list[tuple[float, str]] = field(default_factory=list)
     """(time, state) of each change of its state."""
     gangs: list[dict[str, Any]] = field(default_factory=list)
@@ -287,10 +288,13 @@ def _apply_usage(state: SweepState, line: Mapping[str, Any]) -> None:
         trial.peak[name] = max([trial.peak.get(name, 0), *(value for value in values if value is not None)])
     if not line.get("peak"):
         trial.usage = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
-    elif "mean_gpu" in line:  # it may have ended before, and gone on in a later run of the sweep
-        before, samples = trial.peak.get("samples", 0), line["samples"]
-        spent = trial.peak.get("mean_gpu", 0.0) * before + line["mean_gpu"] * samples
-        trial.peak |= {"mean_gpu": spent / (before + samples), "samples": before + samples}
+    if samples := line.get("samples"):  # those since the line before
+        before = trial.peak.get("samples", 0)
+        for name in _MEANS:
+            if name in line:
+                known = trial.peak.get(name, line[name])
+                trial.peak[name] = (known * before + line[name] * samples) / (before + samples)
+        trial.peak["samples"] = before + samples
 
 
 def _apply_training(state: SweepState, line: Mapping[str, Any]) -> None:

@@ -119,7 +119,7 @@ def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:
         facts.append(("best report", when(trial.metrics)))
         facts += reported(trial)
     facts += [("time", elapsed(trial.seconds)), ("workers", state.workers), ("seed", trial.seed)]
-    facts += trial.used.items()
+    facts += [*trial.used.items(), ("idle GPUs", trial.idle_gpus)]
     return [(key, value) for key, value in facts if value is not None]
 
 
