@@ -160,13 +160,14 @@ def _of_memory(use: GpuUse) -> Cause | None:
 def _cpus(use: GpuUse) -> str:
     if use.cpu is None:
         return ""
-    return f"{use.cpu:.1f} {'CPUs' if use.cpus is None else f'of {use.cpus:g} CPUs'} of a worker in use"
+    of = "CPUs" if use.cpus is None else f"of its {use.cpus:g} {'CPU' if use.cpus == 1 else 'CPUs'}"
+    return f"a worker uses {use.cpu:.1f} {of}"
 
 
 def _memory(use: GpuUse) -> str:
     if use.memory is None or not use.memory_total:
         return ""
-    return f"{use.memory / 1000:.1f} of {use.memory_total / 1000:.1f} GB of GPU memory in use"
+    return f"at most {use.memory / 1000:.1f} of {use.memory_total / 1000:.1f} GB of GPU memory in use"
 
 
 def _outside(trials: Iterable[TrialState]) -> float | None:

@@ -135,7 +135,7 @@ def _rounded(value: float | None, digits: int | None, unit: float) -> float | No
 
 def _means(ranks: Mapping[int, Used]) -> dict[str, float]:
     """Return the means over all ranks and samples, and of how many samples: only of workers that have GPUs."""
-    fields = {}
+    fields: dict[str, float] = {}
     for name, digits in (("gpu", 3), ("gpu_power", 1), ("cpu", 2)):
         found = mean([(getattr(used, name), used.samples) for used in ranks.values()])
         if found is not None and (fields or name != "cpu"):

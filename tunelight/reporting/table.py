@@ -59,7 +59,8 @@ def make_table(
     """Return a table of trials, with as many columns as fit into ``width`` characters.
 
     ``columns`` names those that follow the trial and its state: ``workers``, ``epoch`` or ``report``, ``best``,
-    ``time``, ``GPU`` (how busy its GPUs are), metrics and hyperparameters. Otherwise they are chosen: the hyperparameters that vary most come first.
+    ``time``, ``GPU`` (how busy its GPUs are), metrics and hyperparameters. Otherwise they are chosen: the
+    hyperparameters that vary most come first.
     """
     table = Table()
     best = found.trial if (found := winner(state)) else None
@@ -89,20 +90,20 @@ def _chosen(
         **{name: _metric(name) for name in (metric, *state.further)},
         "best": Column("best", lambda trial: compact(trial.value)),
         "time": Column("time", lambda trial: elapsed(trial.elapsed(now))),
-        "GPU": Column("GPU", _busy),
     }
+    gpu = Column("GPU", _busy)
     params = {key: _param(name, key, configs) for key, name in _short_names(keys).items()}
     if wanted is not None:
         named = {column.name: column for column in params.values()} | params
+        known = {"GPU": gpu, **known}
         order = [known.get(name) or named.get(name) or _metric(name) for name in wanted]
         return _fitting([known["trial"], known["state"], *order], [], shown, width)
     first, rest = list(params.values())[:2], list(params.values())[2:]
     sizes = {trial.workers for trial in shown if trial.workers is not None}
-    workers, gpu = [known.pop("workers")], [known.pop("GPU")]
-    gpu = gpu if any("mean_gpu" in trial.peak for trial in shown) else []
+    workers, gpus = [known.pop("workers")], [gpu] if any("mean_gpu" in trial.peak for trial in shown) else []
     optional = [
         known["best"],
-        *gpu,
+        *gpus,
         *first,
         *(known[name] for name in state.further),
         *(workers if len(sizes) > 1 else []),
@@ -110,7 +111,7 @@ def _chosen(
     optional += [*rest, *workers]
     essential = [known[name] for name in ("trial", "state", _count(shown), metric, "time")]
     fitting = _fitting(essential, optional, shown, width)
-    order = [*list(known.values())[:2], *workers, *list(known.values())[2:], *gpu, *params.values()]
+    order = [*list(known.values())[:2], *workers, *list(known.values())[2:], *gpus, *params.values()]
     return [column for column in order if column in fitting]
 
 
