@@ -102,7 +102,8 @@
     function cards() {
       const total = head.total ? head.trials + " of " + head.total : String(head.trials);
       const states = Object.entries(head.counts).map(([name, count]) => card(name.toLowerCase(), count, told.colours[name]));
-      $("#cards").replaceChildren(card("sweep", head.state), card("trials", total), ...states, card("time", elapsed(head.seconds)));
+      const gpus = head.gpus_busy === null ? [] : [card("GPUs busy", (100 * head.gpus_busy).toFixed(0) + " %")];
+      $("#cards").replaceChildren(card("sweep", head.state), card("trials", total), ...states, card("time", elapsed(head.seconds)), ...gpus);
       const best = $("#best");
       best.replaceChildren();
       if (head.best) {
