@@ -128,9 +128,11 @@ def test_trials_count_by_their_samples_and_the_fullest_gpu_counts() -> None:
         {},
     ]
     told = {"cpus_per_worker": 4, "gpus_per_worker": 0.5}
-    assert gpu_use(peaks, told) == GpuUse(
-        busy=pytest.approx(0.3), samples=400, cpu=2.5, cpus=4, memory=30_000, memory_total=80_000, gpus=0.5
-    )
+    use = gpu_use(peaks, told)
+    assert use is not None
+    assert use.busy == pytest.approx(0.3)
+    expected = GpuUse(busy=0.0, samples=400, cpu=2.5, cpus=4, memory=30_000, memory_total=80_000, gpus=0.5)
+    assert replace(use, busy=0.0) == expected
 
 
 @pytest.mark.parametrize("peaks", [[], [{}], [{"cpu": 1.0, "memory": 5, "gpu_memory": 9, "gpu_memory_total": 90}]])
