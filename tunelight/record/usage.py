@@ -115,9 +115,8 @@ class IdleGpus:
 def _most(ranks: Mapping[int, Used]) -> dict[str, float]:
     """Return what ranks have used as ``TrialState.peak`` does."""
     by_rank = _by_rank([used.peak for used in ranks.values()])
-    return {name: max(value for value in values if value is not None) for name, values in by_rank.items()} | _means(
-        ranks
-    )
+    most = {name: max(value for value in values if value is not None) for name, values in by_rank.items()}
+    return most | _means(ranks)
 
 
 def _by_rank(usages: list[Usage | None]) -> dict[str, list[float | None]]:

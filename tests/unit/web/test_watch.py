@@ -163,10 +163,12 @@ def test_a_brief_view_does_not_grow_with_what_trials_do(tmp_path: Path) -> None:
     for number in range(300):
         sweep.callback.record.append("checkpoint", trial="00000", path=f"c{number}", training_iteration=number)
         sweep.callback.note(f"note {number}", "00000")
+        sweep.callback.record.append("usage", trial="00000", cpu=[1.0], memory=[number])
     state = watched(tmp_path).state
     known = state.trials["00000"]
     assert [one["path"] for one in known.checkpoints][-1] == "c299"
-    assert max(len(known.checkpoints), len(known.notes)) <= 8
+    assert max(len(known.checkpoints), len(known.notes), len(known.samples)) <= 8
+    assert (known.samples[-1]["memory"], known.usage) == (299, [{"cpu": 1.0, "memory": 299}])
     assert len(state.notes) <= 100
 
 
