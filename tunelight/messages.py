@@ -263,17 +263,22 @@ class Usage:
     """The part of the time, 0 to 1, in which its GPUs were busy; None where that is not known."""
     gpu_memory: int | None = None
     """Bytes in use on its GPUs, by whatever process."""
+    gpu_memory_total: int | None = None
+    """Bytes that its GPUs have."""
+    gpu_power: float | None = None
+    """Watts that its GPUs draw together, whichever process uses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a rank used over some samples: the last one, the most of each quantity, and how busy its GPUs were."""
+    """What a rank used over some samples: the last one, the most of each quantity, and the means of some."""
 
     samples: int
     last: Usage
     peak: Usage
     gpu: float | None = None
-    """The mean of the samples."""
+    cpu: float | None = None
+    gpu_power: float | None = None
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import psutil
 
@@ -19,11 +19,12 @@ class Sampler:
     """Measures what this process and its live children use. Runs on: worker.
 
     A sample takes about twenty microseconds, and half a millisecond in a process with eight loader processes. It does
-    not raise for what cannot be measured of a GPU.
+    not raise for what cannot be measured of a GPU: each quantity is None that one of its GPUs does not tell, as the
+    utilisation of a MIG instance.
 
     Args:
         gpus: the GPUs of this process, as Ray names them: numbers in PCI order, or UUIDs.
-        nvml: returns the module ``pynvml``; without it, and once it fails, GPUs are not measured.
+        nvml: returns the module ``pynvml``; without it, and where it does not know the GPUs, they are not measured.
         clock: seconds.
     """
 
@@ -51,8 +52,7 @@ class Sampler:
         self._spent, memory = self._measure()
         spent = sum(max(0.0, now - before.get(pid, 0.0)) for pid, now in self._spent.items())
         cpu = spent / (self._at - began) if self._at > began else 0.0
-        gpu, gpu_memory = self._of_gpus()
-        return Usage(cpu, memory, gpu, gpu_memory)
+        return Usage(cpu, memory, **self._of_gpus())
 
     def _measure(self) -> tuple[dict[int, float], int]:
         """Return the seconds of CPU time that each process has spent, by its id, and the bytes of all."""
@@ -67,14 +67,23 @@ class Sampler:
                 self._children[pid] = child
         return spent, memory
 
-    def _of_gpus(self) -> tuple[float, int] | tuple[None, None]:
+    def _of_gpus(self) -> _Measured:
         if self._gpus is None:
-            return None, None
+            return {}
         try:
             return self._gpus.measure()
-        except Exception:  # noqa: BLE001 - no bindings, no driver, a GPU that does not tell: none is worth a trial
+        except Exception:  # noqa: BLE001 - no bindings, no driver, an unknown GPU: none is worth a trial
             self._gpus = None
-            return None, None
+            return {}
+
+
+class _Measured(TypedDict, total=False):
+    """What :class:`Usage` says of GPUs."""
+
+    gpu: float | None
+    gpu_memory: int | None
+    gpu_memory_total: int | None
+    gpu_power: float | None
 
 
 class _Gpus:
@@ -85,8 +94,8 @@ class _Gpus:
         self._nvml: Any = None
         self._handles: list[Any] = []
 
-    def measure(self) -> tuple[float, int]:
-        """Return in which part of the time they were busy, as their mean, and the bytes in use on all."""
+    def measure(self) -> _Measured:
+        """Return what the GPUs tell now. Raises: whatever NVML does where it cannot be loaded or finds no such GPU."""
         if self._nvml is None:
             nvml = self._load()
             nvml.nvmlInit()
@@ -95,14 +104,31 @@ class _Gpus:
                 for name in self._names
             ]
             self._nvml = nvml
-        busy = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in self._handles]
-        memory = sum(int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles)
-        return sum(busy) / len(busy), memory
+        busy = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100)
+        memory = self._ask(lambda nvml, gpu: _used_and_total(nvml.nvmlDeviceGetMemoryInfo(gpu)))
+        power = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000)
+        return {
+            "gpu": None if busy is None else sum(busy) / len(busy),
+            "gpu_memory": None if memory is None else sum(used for used, _ in memory),
+            "gpu_memory_total": None if memory is None else sum(total for _, total in memory),
+            "gpu_power": None if power is None else sum(power),
+        }
+
+    def _ask(self, question: Callable[[Any, Any], Any]) -> list[Any] | None:
+        """Return each GPU's answer; None if one has none now. It is asked again, for it may have one later."""
+        try:
+            return [question(self._nvml, handle) for handle in self._handles]
+        except Exception:  # noqa: BLE001 - of each version of the bindings; what fails must not silence the rest
+            return None
+
+
+def _used_and_total(memory: Any) -> tuple[int, int]:
+    return int(memory.used), int(memory.total)
 
 
 def used(sample: Usage) -> Used:
     """Return what one sample says."""
-    return Used(1, sample, sample, sample.gpu)
+    return Used(1, sample, sample, sample.gpu, sample.cpu, sample.gpu_power)
 
 
 def joined(before: Used | None, later: Used) -> Used:
@@ -118,8 +144,12 @@ def joined(before: Used | None, later: Used) -> Used:
             memory=max(one.memory, other.memory),
             gpu=_most(one.gpu, other.gpu),
             gpu_memory=_most(one.gpu_memory, other.gpu_memory),
+            gpu_memory_total=_most(one.gpu_memory_total, other.gpu_memory_total),
+            gpu_power=_most(one.gpu_power, other.gpu_power),
         ),
         gpu=mean([(before.gpu, before.samples), (later.gpu, later.samples)]),
+        cpu=mean([(before.cpu, before.samples), (later.cpu, later.samples)]),
+        gpu_power=mean([(before.gpu_power, before.samples), (later.gpu_power, later.samples)]),
     )
 
 

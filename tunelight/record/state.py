@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Final
 
 from tunelight.record.outcomes import FAILED, PAUSED, PENDING, RUNNING, STATES, STOPPED
@@ -14,7 +15,16 @@ from tunelight.stores.masking import masked, masked_error, masked_run
 GAVE_UP: Final = "gave up"
 """How a sweep ended whose first trials all failed with the same error."""
 _MOST_EVENTS: Final = 50
-_QUANTITIES: Final = ("cpu", "memory", "gpu", "gpu_memory")
+_OVER_RANKS: Final[dict[str, Callable[[list[float]], float]]] = {
+    "cpu": fmean,
+    "memory": max,
+    "gpu": fmean,
+    "gpu_memory": max,
+    "gpu_memory_total": max,
+    "gpu_power": sum,
+}
+"""The quantities of usage, and what one number says of all ranks."""
+_MEANS: Final = ("mean_gpu", "mean_gpu_power", "mean_cpu")
 
 
 @dataclass
@@ -57,10 +67,13 @@ class TrialState:
     """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
     usage: list[dict[str, float | None]] = field(default_factory=list)
     """What each rank used at the last sample that is recorded: ``cpu`` (CPUs), ``memory`` (MB), and where they are
-    known ``gpu`` (the part of the time) and ``gpu_memory`` (MB)."""
+    known ``gpu`` (the part of the time), ``gpu_memory`` and ``gpu_memory_total`` (MB) and ``gpu_power`` (W)."""
+    samples: list[dict[str, float]] = field(default_factory=list)
+    """What is recorded of it over time: ``time``, and by the same names the mean over its ranks of ``cpu`` and ``gpu``,
+    the most of memory, and the ``gpu_power`` of all."""
     peak: dict[str, float] = field(default_factory=dict)
-    """The most that a rank has used, by the same names; once the trial has ended also ``mean_gpu``, of all ranks, and
-    of how many ``samples`` that is the mean. Empty where nothing is recorded."""
+    """The most that a rank has used, by the same names; where GPUs are measured also ``mean_gpu``, ``mean_gpu_power``
+    and ``mean_cpu``, of all ranks, and of how many ``samples`` those are means. Empty where nothing is recorded."""
     moves: list[tuple[float, str]] = field(default_factory=list)
     """(time, state) of each change of its state."""
     gangs: list[dict[str, Any]] = field(default_factory=list)
@@ -286,15 +299,25 @@ def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _apply_usage(state: SweepState, line: Mapping[str, Any]) -> None:
     trial = state.trials[line["trial"]]
-    found = {name: line[name] for name in _QUANTITIES if name in line}
+    found = {name: line[name] for name in _OVER_RANKS if name in line}
     for name, values in found.items():
         trial.peak[name] = max([trial.peak.get(name, 0), *(value for value in values if value is not None)])
     if not line.get("peak"):
         trial.usage = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
-    elif "mean_gpu" in line:  # it may have ended before, and gone on in a later run of the sweep
-        before, samples = trial.peak.get("samples", 0), line["samples"]
-        spent = trial.peak.get("mean_gpu", 0.0) * before + line["mean_gpu"] * samples
-        trial.peak |= {"mean_gpu": spent / (before + samples), "samples": before + samples}
+        trial.samples.append({"time": line["time"], **_over_ranks(found)})
+    if samples := line.get("samples"):  # those since the line before
+        before = trial.peak.get("samples", 0)
+        for name in _MEANS:
+            if name in line:
+                known = trial.peak.get(name, line[name])
+                trial.peak[name] = (known * before + line[name] * samples) / (before + samples)
+        trial.peak["samples"] = before + samples
+
+
+def _over_ranks(found: Mapping[str, list[float | None]]) -> dict[str, float]:
+    """Return one number for each quantity of which a rank's is known."""
+    known = {name: [value for value in values if value is not None] for name, values in found.items()}
+    return {name: _OVER_RANKS[name](values) for name, values in known.items() if values}
 
 
 def _apply_training(state: SweepState, line: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from tunelight.machine.usage import joined, mean
 from tunelight.messages import Usage, Used
 from tunelight.record.folder import encode
+from tunelight.record.gpu_use import GpuUse, causes, gpu_use, idle_gpus
 
 USAGE: Final = "usage"
 """The kind of line."""
@@ -19,11 +20,17 @@ OF_SAMPLES: Final = 0.5
 """How much of that samples may take; the rest is for the peaks of trials that end later."""
 _FRAME: Final = 60
 """More bytes than a line has beside its fields."""
-IDLE: Final = 0.4
-"""The part of the time below which GPUs count as idle."""
 _JUDGED_FROM: Final = 12
 """Samples of a rank."""
-_MB: Final = 1e6
+_ROUNDED: Final[dict[str, tuple[int | None, float]]] = {
+    "cpu": (2, 1.0),
+    "memory": (None, 1e6),
+    "gpu": (2, 1.0),
+    "gpu_memory": (None, 1e6),
+    "gpu_memory_total": (None, 1e6),
+    "gpu_power": (None, 1.0),
+}
+"""The quantities of a line: digits, and what they are counted in."""
 
 
 class Budget:
@@ -43,14 +50,16 @@ class TrialUsage:
 
     def __init__(self) -> None:
         self._ranks: dict[int, Used] = {}
-        self._warned = False
+        self._unwritten: dict[int, Used] = {}
+        """Since the last line that was written."""
 
     def hear(self, found: Iterable[Mapping[str, Any]]) -> None:
         """Note what the head of the trial passed on (see :meth:`tunelight.gang.usage.UsageLog.news`)."""
         for one in found:
-            last, peak = Usage(**one["last"]), Usage(**one["peak"])
-            later = Used(one["samples"], last, peak, one["gpu"])
-            self._ranks[one["rank"]] = joined(self._ranks.get(one["rank"]), later)
+            rank, last, peak = one["rank"], Usage(**one["last"]), Usage(**one["peak"])
+            later = Used(one["samples"], last, peak, one.get("gpu"), one.get("cpu"), one.get("gpu_power"))
+            for known in (self._ranks, self._unwritten):
+                known[rank] = joined(known.get(rank), later)
 
     @property
     def lasts(self) -> bool:
@@ -59,40 +68,75 @@ class TrialUsage:
 
     def latest(self, workers: int | None) -> dict[str, Any]:
         """Return the fields of a line with each rank's last sample; of ``workers`` ranks, where that is known."""
-        return _by_rank([None if used is None else used.last for used in self._in_order(workers)])
+        lasts = [None if used is None else used.last for used in self._in_order(workers)]
+        return {**_by_rank(lasts), **_means(self._unwritten)}
 
     def peak(self) -> dict[str, Any]:
-        """Return the fields of a line with the most that each rank has used, and how busy the GPUs were."""
-        fields = {"peak": True, **_by_rank([None if used is None else used.peak for used in self._in_order(None)])}
-        if (busy := self._busy()) is not None:
-            fields |= {"mean_gpu": round(busy, 2), "samples": sum(used.samples for used in self._ranks.values())}
-        return fields
+        """Return the fields of a line with the most that each rank has used."""
+        peaks = [None if used is None else used.peak for used in self._in_order(None)]
+        return {"peak": True, **_by_rank(peaks), **_means(self._unwritten)}
 
-    def warning(self) -> str | None:
-        """Return what is worth a note, once: that the GPUs idle."""
-        busy = self._busy()
-        long_enough = any(used.samples >= _JUDGED_FROM for used in self._ranks.values())
-        if self._warned or busy is None or busy >= IDLE or not long_enough:
+    def written(self) -> None:
+        """Note that a line was written: the means of the next one are of the samples from now on."""
+        self._unwritten = {}
+
+    def idle(self, told: Mapping[str, Any]) -> GpuUse | None:
+        """Return how its GPUs were used, once they have idled for long enough; None until then.
+
+        ``told``: facts of the sweep (see :func:`gpu_use`).
+        """
+        if not any(used.samples >= _JUDGED_FROM for used in self._ranks.values()):
             return None
-        self._warned = True
-        return f"its GPUs were used {busy:.2f} of the time: is the data loader slow?"
-
-    def _busy(self) -> float | None:
-        return mean([(used.gpu, used.samples) for used in self._ranks.values()])
+        use = gpu_use([_most(self._ranks)], told)
+        return use if use is not None and use.idle else None
 
     def _in_order(self, workers: int | None) -> list[Used | None]:
         known = max(self._ranks, default=-1) + 1
         return [self._ranks.get(rank) for rank in range(known if workers is None else min(known, workers))]
 
 
+class IdleGpus:
+    """Says of the trials of a sweep that their GPUs idle: once for each likely cause. Runs on: driver."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, ...]] = set()
+
+    def word(self, use: GpuUse | None) -> str | None:
+        """Return what is worth a note, if anything is."""
+        if use is None:
+            return None
+        found = tuple(cause.why for cause in causes(use))
+        if found in self._said:
+            return None
+        self._said.add(found)
+        return idle_gpus(use)
+
+
+def _most(ranks: Mapping[int, Used]) -> dict[str, float]:
+    """Return what ranks have used as ``TrialState.peak`` does."""
+    by_rank = _by_rank([used.peak for used in ranks.values()])
+    most = {name: max(value for value in values if value is not None) for name, values in by_rank.items()}
+    return most | _means(ranks)
+
+
 def _by_rank(usages: list[Usage | None]) -> dict[str, list[float | None]]:
     """Return each quantity as a list, rounded: memory in MB. Those that no rank knows are left out."""
-    fields: dict[str, list[float | None]] = {
-        "cpu": [None if one is None else round(one.cpu, 2) for one in usages],
-        "memory": [None if one is None else round(one.memory / _MB) for one in usages],
-        "gpu": [None if one is None or one.gpu is None else round(one.gpu, 2) for one in usages],
-        "gpu_memory": [
-            None if one is None or one.gpu_memory is None else round(one.gpu_memory / _MB) for one in usages
-        ],
+    fields = {
+        name: [None if one is None else _rounded(getattr(one, name), digits, unit) for one in usages]
+        for name, (digits, unit) in _ROUNDED.items()
     }
     return {name: values for name, values in fields.items() if any(value is not None for value in values)}
+
+
+def _rounded(value: float | None, digits: int | None, unit: float) -> float | None:
+    return None if value is None else round(value / unit, digits)
+
+
+def _means(ranks: Mapping[int, Used]) -> dict[str, float]:
+    """Return the means over all ranks and samples, and of how many samples: only of workers that have GPUs."""
+    fields: dict[str, float] = {}
+    for name, digits in (("gpu", 3), ("gpu_power", 1), ("cpu", 2)):
+        found = mean([(getattr(used, name), used.samples) for used in ranks.values()])
+        if found is not None and (fields or name != "cpu"):
+            fields[f"mean_{name}"] = round(found, digits)
+    return {**fields, "samples": sum(used.samples for used in ranks.values())} if fields else {}

@@ -131,6 +131,8 @@ def _overview(results: SweepResults) -> Iterator[str]:
     if failed is not None:
         said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
         yield f"<p>{safe(said)}</p>"
+    if results.idle_gpus is not None:
+        yield f"<p>{safe(results.idle_gpus)}.</p>"
     yield remarks(results.tags, [note for note in results.notes if note.trial is None])
     yield f"{how_it_was_run(results)}</section>"
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from tunelight.record import PAUSED, SweepState, TrialState, winner
+from tunelight.record import PAUSED, SweepState, TrialState, percent, winner
 from tunelight.reporting.words import STYLES, compact, elapsed, epochs, last_value, metric_of, short_id, state_of
 from tunelight.settings.dotted import flatten
 
@@ -59,7 +59,8 @@ def make_table(
     """Return a table of trials, with as many columns as fit into ``width`` characters.
 
     ``columns`` names those that follow the trial and its state: ``workers``, ``epoch`` or ``report``, ``best``,
-    ``time``, metrics and hyperparameters. Otherwise they are chosen: the hyperparameters that vary most come first.
+    ``time``, ``GPU`` (how busy its GPUs are), metrics and hyperparameters. Otherwise they are chosen: the
+    hyperparameters that vary most come first.
     """
     table = Table()
     best = found.trial if (found := winner(state)) else None
@@ -90,19 +91,27 @@ def _chosen(
         "best": Column("best", lambda trial: compact(trial.value)),
         "time": Column("time", lambda trial: elapsed(trial.elapsed(now))),
     }
+    gpu = Column("GPU", _busy)
     params = {key: _param(name, key, configs) for key, name in _short_names(keys).items()}
     if wanted is not None:
         named = {column.name: column for column in params.values()} | params
+        known = {"GPU": gpu, **known}
         order = [known.get(name) or named.get(name) or _metric(name) for name in wanted]
         return _fitting([known["trial"], known["state"], *order], [], shown, width)
     first, rest = list(params.values())[:2], list(params.values())[2:]
     sizes = {trial.workers for trial in shown if trial.workers is not None}
-    workers = [known.pop("workers")]
-    optional = [known["best"], *first, *(known[name] for name in state.further), *(workers if len(sizes) > 1 else [])]
+    workers, gpus = [known.pop("workers")], [gpu] if any("mean_gpu" in trial.peak for trial in shown) else []
+    optional = [
+        known["best"],
+        *gpus,
+        *first,
+        *(known[name] for name in state.further),
+        *(workers if len(sizes) > 1 else []),
+    ]
     optional += [*rest, *workers]
     essential = [known[name] for name in ("trial", "state", _count(shown), metric, "time")]
     fitting = _fitting(essential, optional, shown, width)
-    order = [*list(known.values())[:2], *workers, *list(known.values())[2:], *params.values()]
+    order = [*list(known.values())[:2], *workers, *list(known.values())[2:], *gpus, *params.values()]
     return [column for column in order if column in fitting]
 
 
@@ -139,6 +148,11 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
 
 def _param(name: str, key: str, configs: Mapping[str, Mapping[str, Any]]) -> Column:
     return Column(name, lambda trial: compact(configs[trial.id].get(key)))
+
+
+def _busy(trial: TrialState) -> str:
+    """Return in which part of the time the GPUs of its workers were busy, as a mean."""
+    return percent(trial.peak["mean_gpu"]) if "mean_gpu" in trial.peak else compact(None)
 
 
 def _metric(name: str) -> Column:

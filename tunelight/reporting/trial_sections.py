@@ -8,7 +8,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.record import metric_value
+from tunelight.reporting.drawing import drawing
 from tunelight.reporting.markup import cell, pairs, remarks, safe, table
+from tunelight.reporting.usage_section import usage_section
 from tunelight.reporting.words import compact, elapsed
 from tunelight.results.figures.data import judged_by, progress
 from tunelight.results.figures.style import is_wide
@@ -36,7 +38,6 @@ _VALUE: Final = 2000
 """Characters of a configuration's value."""
 _LOG_LINES: Final = 30
 _LOG_BYTES: Final = 4096
-_WIDTH, _HEIGHT, _EDGE = 600, 150, 6
 
 
 def chosen(results: SweepResults) -> tuple[list[TrialResult], str]:
@@ -95,6 +96,7 @@ def trial_parts(
     yield remarks(trial.tags, trial.notes)
     yield _changes(trial)
     yield _placement(state, begin)
+    yield from usage_section(state)
     if trial.error:
         yield f"<h4>Error</h4><pre>{safe(trial.error[-ERROR_CHARS:])}</pre>"
     yield _notes(state)
@@ -119,7 +121,7 @@ def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:
         facts.append(("best report", when(trial.metrics)))
         facts += reported(trial)
     facts += [("time", elapsed(trial.seconds)), ("workers", state.workers), ("seed", trial.seed)]
-    facts += trial.used.items()
+    facts += [*trial.used.items(), ("idle GPUs", trial.idle_gpus)]
     return [(key, value) for key, value in facts if value is not None]
 
 
@@ -202,31 +204,11 @@ def curve(trial: TrialResult, metric: str, mode: str) -> str:
     step = math.ceil(len(points) / _MOST_POINTS)
     kept = [number for number in range(len(points)) if number % step == 0 or number in (place, len(points) - 1)]
     first, last = points[0][0], points[-1][0]
-
-    def at(number: int, value: float) -> str:
-        scale = math.log10 if log else float
-        across = (points[number][0] - first) / ((last - first) or 1)
-        up = (scale(value) - scale(low)) / ((scale(high) - scale(low)) or 1.0)
-        return f"{_EDGE + across * (_WIDTH - 2 * _EDGE):.0f},{_HEIGHT - _EDGE - up * (_HEIGHT - 2 * _EDGE):.1f}"
-
-    line, pen = [], "M"
-    for number in kept:
-        value = points[number][1]
-        if value is None:
-            pen = "M"
-            continue
-        line.append(f"{pen}{at(number, value)}")
-        pen = "L"
     unit = "epoch" if isinstance(trial.history[-1].get("epoch"), int) else "report"
     scale = ", logarithmic scale" if log else ""
     thin = f", every {ordinal(step)} report" if step > 1 else ""
     said = f"{metric} over {unit}s {first} to {last}{scale}{thin}; best {compact(best)} at {unit} {points[place][0]}"
-    return (
-        f'<figure class="curve"><div><span>{safe(compact(high))}</span><span>{safe(compact(low))}</span></div>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img"><title>{safe(said)}</title>'
-        f'<path class="line" d="{"".join(line)}"/><path class="dot" d="M{at(place, best)}h0"/></svg>'
-        f"<figcaption>{safe(said)}</figcaption></figure>"
-    )
+    return drawing([points[number] for number in kept], said, (low, high), mark=(points[place][0], best), log=log)
 
 
 def _finite(report: dict[str, Any], metric: str) -> float | None:

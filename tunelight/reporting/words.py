@@ -14,6 +14,8 @@ from tunelight.record import (
     VERBS,
     SweepState,
     TrialState,
+    gpu_use,
+    idle_gpus,
     metric_value,
     repeated,
     winner,
@@ -114,7 +116,9 @@ def summary(state: SweepState, now: float) -> str:
     text = f"{name} ended after {elapsed(age(state, now))}: {trials}{how}. {best[0].upper()}{best[1:]}"
     if found := repeated(state):
         text += f". Its configuration, that of trial {short_id(found[0].trial)}: {in_words(found[0])}"
-    return f"{text}. {said}" if (said := missing(state)) else text
+    used = gpu_use([trial.peak for trial in state.trials.values()], state.sweep, state.trials.values())
+    more = [said.removesuffix(".") for said in (missing(state), idle_gpus(used)) if said]
+    return ". ".join([text, *more]) + ("." if more else "")
 
 
 def counts(state: SweepState, total: int | None) -> str:

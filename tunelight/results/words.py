@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tunelight.record import percent
+
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 trial``, ``2 trials``."""
@@ -16,17 +18,25 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def used(peak: Mapping[str, float], cpus: float | None = None) -> dict[str, str]:
-    """Return in words what the workers of a trial used at most; ``cpus``: how many each of them had."""
+def used(peak: Mapping[str, float], cpus: float | None = None, energy: float | None = None) -> dict[str, str]:
+    """Return in words what the workers of a trial used at most, and how busy their GPUs were.
+
+    ``cpus``: how many each of them had. ``energy``: Wh that the GPUs of all took.
+    """
     found = {}
     if "memory" in peak:
         found["peak memory of a worker"] = megabytes(peak["memory"])
     if "cpu" in peak:
         found["CPUs used"] = f"{peak['cpu']:.1f}" + (f" of {cpus:g}" if cpus else "")
     if "gpu_memory" in peak:
-        found["peak memory of its GPUs"] = megabytes(peak["gpu_memory"])
+        total = f" of {megabytes(peak['gpu_memory_total'])}" if "gpu_memory_total" in peak else ""
+        found["peak memory of its GPUs"] = f"{megabytes(peak['gpu_memory'])}{total}"
     if "mean_gpu" in peak:
-        found["GPU time used"] = f"{peak['mean_gpu']:.2f}"
+        found["GPUs busy"] = percent(peak["mean_gpu"])
+    if "mean_gpu_power" in peak and "gpu_power" in peak:
+        found["power of its GPUs"] = f"{peak['mean_gpu_power']:.0f} W, at most {peak['gpu_power']:.0f} W"
+    if energy is not None:
+        found["energy of all GPUs"] = f"{energy:.3g} Wh" if energy < 1000 else f"{energy / 1000:.3g} kWh"
     return found
 
 

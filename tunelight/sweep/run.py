@@ -173,7 +173,7 @@ def run(
         runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. On a remote cluster,
             the driver's working directory is sent as working_dir (None).
         progress: show the live table (True). A list names its columns after trial and state: hyperparameters, metrics,
-            ``workers``, ``epoch``, ``best``, ``time``; otherwise those are shown for which there is room, the
+            ``workers``, ``epoch``, ``best``, ``time``, ``GPU``; otherwise those are shown for which there is room, the
             hyperparameters that vary most first.
         web: serve a live page of the sweep on this machine, and print its address (False). It stays for a minute after
             the sweep has ended, and while somebody looks at it; ``tunelight serve`` shows sweeps at any time.

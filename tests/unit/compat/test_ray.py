@@ -170,7 +170,9 @@ def test_the_autoscaler_reports_under_the_key_that_is_asked(monkeypatch):
 def test_the_bindings_of_nvml_are_nvidia_s_own_where_they_are_installed_and_else_ray_s_copy(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)  # it cannot be imported
     asked = ("nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUtilizationRates")
-    assert all(callable(getattr(names.nvml(), name)) for name in (*asked, "nvmlDeviceGetMemoryInfo"))
+    assert all(
+        callable(getattr(names.nvml(), name)) for name in (*asked, "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage")
+    )
     own = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "pynvml", own)
     assert names.nvml() is own

@@ -101,68 +101,147 @@ def test_children_of_children_are_found_and_nothing_is_where_there_are_none(star
 # --- GPUs ---------------------------------------------------------------------------------------------------
 
 
-BUSY = {"0": 20, "1": 40, "GPU-b": 60}
-"""GPUs by number or UUID, and in how many hundredths of the time they are busy."""
+GPUS = {"0": 20, "1": 40, "GPU-b": 60, "MIG-c": 80}
+"""GPUs by number or UUID: in how many hundredths of the time they are busy, how many MB are used, and their watts."""
 
 
-def bindings(calls: list[str]) -> Any:
-    """Return NVML's bindings for a machine with those GPUs; note the calls that load it or ask a GPU."""
+class NVMLError(Exception):
+    """As the bindings raise it, for instance NVML_ERROR_NOT_SUPPORTED."""
 
-    def rates(handle: str) -> Any:
-        calls.append(handle)
-        return SimpleNamespace(gpu=BUSY[handle])
 
-    return SimpleNamespace(
-        nvmlInit=lambda: calls.append("init"),
-        nvmlDeviceGetHandleByIndex=lambda index: str(index + 0),
-        nvmlDeviceGetHandleByUUID=lambda name: name,
-        nvmlDeviceGetUtilizationRates=rates,
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=BUSY[handle] * MB),
-    )
+class Nvml:
+    """NVML on a machine with those GPUs. ``calls``: what loads it or asks for utilisation."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failing: set[str] = set()
+        """The functions that fail now."""
+
+    def _check(self, function: str, handle: str) -> int:
+        if function in self.failing or (handle.startswith("MIG-") and function != "memory"):
+            raise NVMLError("Not Supported")
+        return GPUS[handle]
+
+    def init(self) -> None:
+        self.calls.append("init")
+        if "init" in self.failing:
+            raise NVMLError("Driver Not Loaded")
+
+    def by_index(self, index: int) -> str:
+        return str(index + 0)
+
+    def by_uuid(self, name: str) -> str:
+        if name not in GPUS:
+            raise NVMLError("Not Found")
+        return name
+
+    def rates(self, handle: str) -> Any:
+        self.calls.append(handle)
+        return SimpleNamespace(gpu=self._check("utilisation", handle))
+
+    def memory(self, handle: str) -> Any:
+        return SimpleNamespace(used=self._check("memory", handle) * MB, total=100 * MB)
+
+    def power(self, handle: str) -> int:
+        return self._check("power", handle) * 1000
+
+    def bindings(self) -> Any:
+        """Return the module ``pynvml``."""
+        return SimpleNamespace(
+            nvmlInit=self.init,
+            nvmlDeviceGetHandleByIndex=self.by_index,
+            nvmlDeviceGetHandleByUUID=self.by_uuid,
+            nvmlDeviceGetUtilizationRates=self.rates,
+            nvmlDeviceGetMemoryInfo=self.memory,
+            nvmlDeviceGetPowerUsage=self.power,
+        )
+
+
+def of_gpus(sample: Usage) -> tuple[Any, ...]:
+    return sample.gpu, sample.gpu_memory, sample.gpu_memory_total, sample.gpu_power
 
 
 @pytest.mark.parametrize(
-    ("gpus", "busy", "memory"), [(("0",), 0.2, 20 * MB), (("0", "1"), 0.3, 60 * MB), (("GPU-b",), 0.6, 60 * MB)]
+    ("gpus", "busy", "memory", "total", "power"),
+    [
+        (("0",), 0.2, 20 * MB, 100 * MB, 20.0),
+        (("0", "1"), 0.3, 60 * MB, 200 * MB, 60.0),
+        (("GPU-b",), 0.6, 60 * MB, 100 * MB, 60.0),
+        (("1", "GPU-b"), 0.5, 100 * MB, 200 * MB, 100.0),
+    ],
 )
-def test_gpus_are_asked_by_number_or_uuid(gpus: tuple[str, ...], busy: float, memory: int) -> None:
-    calls: list[str] = []
-    sampler = Sampler(gpus, lambda: bindings(calls))
-    assert calls == []  # NVML is not loaded before it is needed
+def test_gpus_are_asked_by_number_or_uuid(
+    gpus: tuple[str, ...], busy: float, memory: int, total: int, power: float
+) -> None:
+    nvml = Nvml()
+    sampler = Sampler(gpus, nvml.bindings)
+    assert nvml.calls == []  # NVML is not loaded before it is needed
     for _ in range(2):
-        found = sampler.sample()
-        assert found.gpu == pytest.approx(busy)
-        assert found.gpu_memory == memory
-    assert calls == ["init", *gpus, *gpus]
+        assert of_gpus(sampler.sample()) == (pytest.approx(busy), memory, total, pytest.approx(power))
+    assert nvml.calls == ["init", *gpus, *gpus]
 
 
-def test_a_gpu_that_does_not_tell_is_not_asked_again() -> None:
-    calls: list[str] = []
-    sampler = Sampler(("MIG-1",), lambda: bindings(calls))
+def test_a_mig_instance_tells_its_memory_alone() -> None:
+    assert of_gpus(Sampler(("MIG-c",), Nvml().bindings).sample()) == (None, 80 * MB, 100 * MB, None)
+
+
+@pytest.mark.parametrize(
+    ("failing", "expected"),
+    [
+        ("power", (0.3, 60 * MB, 200 * MB, None)),
+        ("utilisation", (None, 60 * MB, 200 * MB, 60.0)),
+        ("memory", (0.3, None, None, 60.0)),
+    ],
+)
+def test_a_quantity_that_fails_silences_no_other_and_is_asked_for_again(
+    failing: str, expected: tuple[Any, ...]
+) -> None:
+    nvml = Nvml()
+    sampler = Sampler(("0", "1"), nvml.bindings)
+    before = of_gpus(sampler.sample())
+    nvml.failing = {failing}
+    assert of_gpus(sampler.sample()) == pytest.approx(expected)
+    nvml.failing = set()
+    assert of_gpus(sampler.sample()) == before
+    assert None not in before
+
+
+def test_bindings_that_lack_a_function_tell_what_others_do() -> None:
+    old = Nvml().bindings()
+    del old.nvmlDeviceGetPowerUsage
+    assert of_gpus(Sampler(("0",), lambda: old).sample()) == (0.2, 20 * MB, 100 * MB, None)
+
+
+@pytest.mark.parametrize(("gpu", "failing"), [("GPU-gone", set()), ("0", {"init"})])
+def test_nvml_that_fails_at_its_start_is_not_started_again(gpu: str, failing: set[str]) -> None:
+    nvml = Nvml()
+    nvml.failing = failing
+    sampler = Sampler((gpu,), nvml.bindings)
     for _ in range(3):
-        found = sampler.sample()
-        assert (found.gpu, found.gpu_memory) == (None, None)
-    assert calls == ["init", "MIG-1"]
+        assert of_gpus(sampler.sample()) == (None, None, None, None)
+    assert nvml.calls == ["init"]
 
 
 def test_nvml_is_not_needed() -> None:
     def missing() -> Any:
         raise ModuleNotFoundError("No module named 'pynvml'")
 
-    for sampler in (Sampler(("0",), missing), Sampler(("0",)), Sampler((), lambda: bindings([]))):
+    for sampler in (Sampler(("0",), missing), Sampler(("0",)), Sampler((), Nvml().bindings)):
         found = sampler.sample()
-        assert (found.gpu, found.gpu_memory) == (None, None)
+        assert of_gpus(found) == (None, None, None, None)
         assert found.memory > 0
 
 
 # --- several samples ----------------------------------------------------------------------------------------
 
 
-def test_samples_are_joined_to_peaks_and_a_mean() -> None:
-    first = joined(None, used(Usage(1.5, 300, 0.9, 10)))
-    both = joined(first, used(Usage(0.5, 400, 0.3, 5)))
-    assert (both.samples, both.last, both.peak) == (2, Usage(0.5, 400, 0.3, 5), Usage(1.5, 400, 0.9, 10))
-    assert both.gpu == pytest.approx(0.6)
+def test_samples_are_joined_to_peaks_and_means() -> None:
+    first = joined(None, used(Usage(1.5, 300, 0.9, 10, 80, 200.0)))
+    both = joined(first, used(Usage(0.5, 400, 0.3, 5, 80, 300.0)))
+    assert (both.samples, both.last) == (2, Usage(0.5, 400, 0.3, 5, 80, 300.0))
+    assert both.peak == Usage(1.5, 400, 0.9, 10, 80, 300.0)
+    assert (both.gpu, both.cpu, both.gpu_power) == pytest.approx((0.6, 1.0, 250.0))
     all_three = joined(both, used(Usage(0.1, 100)))  # its GPU no longer tells
-    assert all_three.peak == Usage(1.5, 400, 0.9, 10)
-    assert all_three.gpu == pytest.approx(0.6)
+    assert all_three.peak == Usage(1.5, 400, 0.9, 10, 80, 300.0)
+    assert (all_three.gpu, all_three.cpu, all_three.gpu_power) == pytest.approx((0.6, 0.7, 250.0))
     assert joined(used(Usage(0.1, 100)), used(Usage(0.2, 50))).gpu is None

@@ -241,3 +241,9 @@ def test_settings_import_neither_ray_nor_torch():
 
 def test_every_error_is_one_of_ours():
     assert all(issubclass(error, TunelightError) for error in (SettingsError, ImportPathError, SpaceError))
+
+
+def test_the_record_says_what_workers_with_gpus_have():
+    with_gpus = Settings(metric="loss", cpus_per_worker=4, gpus_per_worker=0.5).recorded
+    assert (with_gpus["cpus_per_worker"], with_gpus["gpus_per_worker"]) == (4, 0.5)
+    assert "cpus_per_worker" not in Settings(metric="loss", cpus_per_worker=4).recorded

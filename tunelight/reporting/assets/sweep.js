@@ -7,7 +7,8 @@
   const live = new Set(["RUNNING", "STARTING", "PAUSED"]);
   const MOST_LOG = 512 * 1024;
   // What a worker used at most, and its GPUs on average.
-  const USED = [["cpu", "CPUs used"], ["memory", "memory MB"], ["mean_gpu", "GPU time"], ["gpu_memory", "GPU memory MB"]];
+  const USED = [["cpu", "CPUs used"], ["memory", "memory MB"], ["mean_gpu", "GPUs busy"],
+    ["gpu_memory", "GPU memory MB"], ["mean_gpu_power", "GPU power W"]];
   let plotly = null;
   if (kind === "sweep") sweep();
   if (kind === "trial") trial();
@@ -101,7 +102,8 @@
     function cards() {
       const total = head.total ? head.trials + " of " + head.total : String(head.trials);
       const states = Object.entries(head.counts).map(([name, count]) => card(name.toLowerCase(), count, told.colours[name]));
-      $("#cards").replaceChildren(card("sweep", head.state), card("trials", total), ...states, card("time", elapsed(head.seconds)));
+      const gpus = head.gpus_busy === null ? [] : [card("GPUs busy", (100 * head.gpus_busy).toFixed(0) + " %")];
+      $("#cards").replaceChildren(card("sweep", head.state), card("trials", total), ...states, card("time", elapsed(head.seconds)), ...gpus);
       const best = $("#best");
       best.replaceChildren();
       if (head.best) {

@@ -100,7 +100,6 @@ def trial_body(watch: SweepWatch, state: TrialState) -> str:
             said,
             *_curves(results),
             *trial_parts(trial, own, begin, watch.best_config()),
-            *_usage(own),
             *_files(watch, own),
         ]
     )
@@ -116,15 +115,6 @@ def _curves(results: SweepResults) -> Iterator[str]:
     if len(names) > _MOST_CURVES:
         left = ", ".join(names[_MOST_CURVES:])
         yield f"<p>Without a curve here: {safe(left[:400])}. All are in {METRICS_FILE}.</p>"
-
-
-def _usage(own: TrialState) -> Iterator[str]:
-    """Yield what its workers used when that was last recorded."""
-    if own.usage:
-        keys = {"cpu": "CPUs", "memory": "memory MB", "gpu": "GPU time", "gpu_memory": "GPU memory MB"}
-        shown = {key: name for key, name in keys.items() if any(one.get(key) is not None for one in own.usage)}
-        rows = [[td(rank), *(td(one.get(key)) for key in shown)] for rank, one in enumerate(own.usage)]
-        yield f"<h4>What its workers used last</h4>{table(['rank', *shown.values()], rows)}"
 
 
 def _files(watch: SweepWatch, own: TrialState) -> Iterator[str]:
