@@ -40,14 +40,14 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from curve_tasks import TASKS
 from drawing import over_hours
 from live_curves import space_of, truth
-from search_rows import BASE, OURS, PEERS, Played, Row
+from search_rows import BASE, OURS, PEERS, RUNGS, Played, Row
 from warm_rows import WARM
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""
 HALF, END = SHARES.index(0.5), -1
 RESAMPLES = 2000
-ALL: dict[str, Row] = {**OURS, **{name: row for name, (_, row) in PEERS.items()}, **WARM}
+ALL: dict[str, Row] = {**OURS, **{name: row for name, (_, row) in PEERS.items()}, **RUNGS, **WARM}
 
 
 def rows_there() -> dict[str, Row]:
@@ -216,7 +216,7 @@ def main() -> int:
     torch.set_num_threads(1)
     tasks = args.tasks or [name for name, task in TASKS.items() if task.half == args.half]
     there = rows_there()
-    rows = [BASE, *(row for row in args.rows or there if (row in there or row in WARM) and row != BASE)]
+    rows = [BASE, *(row for row in args.rows or there if (row in there or row not in PEERS) and row != BASE)]
     if args.short:
         tasks, rows = ["wine-mlp"], [BASE, "ASHA, auto", "one_epoch, tpe", "Optuna TPE, its ASHA"]
         args.seeds, args.hours, args.random, args.slots = 1, 2.0, 2, 4

@@ -321,6 +321,10 @@ OURS: dict[str, Row] = {
     "one_epoch, tpe": simulated(_tpe, ONE_EPOCH),
     "one_epoch, auto": simulated(_auto, ONE_EPOCH),
 }
+RUNGS: dict[str, Row] = {
+    f"ASHA by {factor}, random": simulated(_random, {"name": "asha", "reduction_factor": factor}) for factor in (2, 3)
+}
+"""Played when they are named."""
 PEERS: dict[str, tuple[str, Row]] = {
     "Optuna TPE, its ASHA": ("optuna", played_by(optuna_asha)),
     "Optuna TPE, its Hyperband": ("optuna", played_by(optuna_hyperband)),
