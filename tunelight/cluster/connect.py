@@ -316,11 +316,26 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
 
 
 def _gpus_here() -> int:
-    """Return how many GPUs this process may use, without importing torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([one for one in visible.split(",") if one.strip() not in ("", "-1")])
+    """Return how many GPUs of NVIDIA's, or else of AMD's, this process may use, without importing torch."""
+    for variable, count in (("CUDA_VISIBLE_DEVICES", _nvidia_gpus), ("HIP_VISIBLE_DEVICES", _amd_gpus)):
+        visible = os.environ.get(variable)
+        found = count() if visible is None else sum(one.strip() not in ("", "-1") for one in visible.split(","))
+        if found:
+            return found
+    return 0
+
+
+def _nvidia_gpus() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
+def _amd_gpus(nodes: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> int:
+    """Return how many GPUs AMD's driver knows. Its nodes are CPUs as well, which have 0 as their GPU's id."""
+    found = 0
+    for file in nodes.glob("*/gpu_id"):
+        with contextlib.suppress(OSError):  # a GPU that this process may not use
+            found += file.read_text().strip() not in ("", "0")
+    return found
 
 
 def check_cluster(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 
 import pytest
 import ray
 
-from tunelight.cluster.connect import _check_versions
+from tunelight.cluster.connect import _amd_gpus, _check_versions, nodes_of
 from tunelight.errors import ResourceError
 
 HERE = platform.python_version()
@@ -36,3 +37,24 @@ def test_a_patch_of_python_may_differ_where_ray_was_told_so(monkeypatch):
     answer(monkeypatch, (ray.__version__, f"{HERE}1"))
     monkeypatch.setenv("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     _check_versions("10.0.0.1:6379")
+
+
+def test_gpus_of_amd_s_driver_are_its_nodes_with_a_gpu_s_id(tmp_path: Path) -> None:
+    for node, gpu in enumerate(("0", "0", "51110", "18297")):  # two sockets, two GPUs
+        (tmp_path / str(node)).mkdir()
+        (tmp_path / str(node) / "gpu_id").write_text(f"{gpu}\n")
+    assert _amd_gpus(tmp_path) == 2
+    assert _amd_gpus(tmp_path / "no driver") == 0
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip", "found"), [("0,3", None, 2), ("", "1", 1), ("-1", "", 0), (" GPU-1 , ", "0,1,2", 1)]
+)
+def test_gpus_that_are_hidden_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, cuda: str, hip: str | None, found: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", cuda)
+    if hip is not None:
+        monkeypatch.setenv("HIP_VISIBLE_DEVICES", hip)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert nodes_of()[1][0]["GPU"] == found
