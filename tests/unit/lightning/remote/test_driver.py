@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 
 import tunelight as tl
 from tests.fakes import FakeGang
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote import driver
