@@ -104,6 +104,13 @@ class FailurePolicy:
             gangs go on without them, and take them in later.
         give_up_after: a sweep ends with an error once so many of its first trials have failed with the same error
             before any trial reported: a bug, or a misspelt metric (0: never). A single fit pays no attention to it.
+        on_oom: "halve_batch" starts a trial that runs out of memory while it trains again from its last checkpoint,
+            with each training batch in two pieces, then four, ...: half the memory for activations, and as many
+            backward passes before each optimizer step. What it learns stays the same, but for layers that look at a
+            whole batch, such as BatchNorm. Trials whose configurations differ from it only in floats (a learning
+            rate, a dropout) then begin so. It needs automatic optimization, and batches of tensors whose first
+            dimension is the sample; other trials, and those that run out of memory elsewhere, end as OOM. "end": all
+            trials do.
 
     Raises: SettingsError.
     """
@@ -114,6 +121,7 @@ class FailurePolicy:
     hang_timeout_s: float | None = 600.0
     reschedule_timeout_s: float = 600.0
     give_up_after: int = 3
+    on_oom: Literal["end", "halve_batch"] = "end"
 
     def __post_init__(self) -> None:
         count = self.max_failures
@@ -131,6 +139,8 @@ class FailurePolicy:
                 raise SettingsError(f"{name} must be {wanted}, not {value!r}.")
         if not isinstance(self.retry_exceptions, bool):
             raise SettingsError(f"retry_exceptions must be true or false, not {self.retry_exceptions!r}.")
+        if self.on_oom not in ("end", "halve_batch"):
+            raise SettingsError(f'on_oom must be "end" or "halve_batch", not {self.on_oom!r}.')
 
     def counts(self, error: WorkerError) -> bool:
         """Tell whether a failure counts against ``max_failures``."""
@@ -156,7 +166,9 @@ class FailurePolicy:
 class FailureTally:
     """Counts the failures of one trial, and says by its policy whether and when it is tried again."""
 
-    def __init__(self, policy: FailurePolicy) -> None:
+    def __init__(self, policy: FailurePolicy, pieces: int = 1) -> None:
+        self.pieces = pieces
+        """How many pieces the next try cuts each training batch into."""
         self._policy = policy
         self._counted = self._row = 0
 
@@ -166,6 +178,9 @@ class FailureTally:
 
     def fail(self, error: WorkerError) -> float | None:
         """Count a failure; return how long to wait before the next try, in seconds, or None to give up."""
+        if self._policy.on_oom == "halve_batch" and error.halvable and classify(error) == "OOM":
+            self.pieces *= 2
+            return 0.0  # not as a failure: the next try needs less
         self._counted += self._policy.counts(error)
         self._row += 1
         if self._policy.decide(error, self._counted) is FailureDecision.GIVE_UP:

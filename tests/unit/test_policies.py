@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tunelight.errors import SettingsError
 from tunelight.messages import WorkerError
-from tunelight.policies import Divergence, FailureDecision, FailurePolicy, classify
+from tunelight.policies import Divergence, FailureDecision, FailurePolicy, FailureTally, classify
 
 
 def error(type_name: str, message: str = "") -> WorkerError:
@@ -88,3 +90,19 @@ def test_what_gets_better_or_is_large_has_not_exploded() -> None:
     assert judged([1e9, 1e-9, 1e9]) == [None] * 3
     assert judged([1e-4, 1e9], "max") == [None] * 2
     assert judged([None, "x", True, 1.0]) == [None] * 4
+
+
+def test_a_trial_that_ran_out_of_memory_is_tried_with_smaller_pieces_where_that_helps() -> None:
+    tally = FailureTally(FailurePolicy(0, on_oom="halve_batch"))
+    halvable = replace(error("OutOfMemoryError"), halvable=True)
+    assert (tally.fail(halvable), tally.pieces) == (0.0, 2)
+    assert (tally.fail(halvable), tally.pieces) == (0.0, 4)
+    assert tally.fail(replace(error("ValueError"), halvable=True)) is None
+    assert tally.fail(error("OutOfMemoryError")) is None
+    assert tally.pieces == 4
+    assert FailureTally(FailurePolicy()).fail(halvable) is None
+
+
+def test_on_oom_is_one_of_two_words() -> None:
+    with pytest.raises(SettingsError, match='on_oom must be "end" or "halve_batch", not \'half\''):
+        FailurePolicy(on_oom="half")  # type: ignore[arg-type]  # as a user may

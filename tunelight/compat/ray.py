@@ -94,6 +94,7 @@ class Internal:
 
 
 _ANNOUNCED: Final = "tunelight_announced"
+_KEPT: Final = "tunelight_kept"
 _CONTROLLER: Final = "ray.tune.execution.tune_controller"
 
 INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
@@ -283,6 +284,32 @@ def announced() -> list[str]:
     for key in found:
         _internal_kv_del(key, namespace=_ANNOUNCED)
     return [key.removeprefix(prefix) for key in found]
+
+
+def keep_for_job(name: str, value: str) -> None:
+    """Keep a value for all processes of this job; for none, without a Ray.
+
+    ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
+    """
+    import ray
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    if ray.is_initialized():  # what follows would start one
+        _internal_kv_put(f"{_job()}/{name}", value.encode(), namespace=_KEPT)
+
+
+def kept_for_job(name: str) -> str | None:
+    """Return what a process of this job has kept; None if none has.
+
+    ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
+    """
+    import ray
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    if not ray.is_initialized():
+        return None
+    value = _internal_kv_get(f"{_job()}/{name}", namespace=_KEPT)
+    return None if value is None else bytes(value).decode()
 
 
 def _job() -> str:

@@ -123,7 +123,7 @@ class ResilientRun:
         """What the ranks of this start have handed in, by rank."""
         self._task = task
         """What the next start trains: the configuration, checkpoint and ``until`` of now."""
-        self._failures = FailureTally(failures)
+        self._failures = FailureTally(failures, task.pieces)
         self._say, self._keep, self._fresh = say, keep, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave, self._sleep, self._clock = leave or (lambda: None), sleep, clock
@@ -149,6 +149,11 @@ class ResilientRun:
     def resume(self) -> CheckpointInfo | None:
         """The newest checkpoint."""
         return self._task.resume
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces each training batch is cut into, after the trial has run out of memory."""
+        return self._task.pieces
 
     @property
     def waits(self) -> bool:
@@ -268,12 +273,14 @@ class ResilientRun:
     def _restart(self, cause: WorkerError) -> None:
         """Start again, as often as the failure policy says."""
         while (delay_s := self._failures.fail(cause)) is not None:
+            self._task = replace(self._task, pieces=self._failures.pieces)
             seen = max([self.seen, *(event.number for event in self._queue if isinstance(event, Report))])
             self._resume_from(self._newest(seen))
             if self._adopted_at and (self.resume is None or self.resume.number <= self._adopted_at):
                 self._say(f"what it adopted after report {self._adopted_at} is in no checkpoint, and lost")
                 self._adopted_at = 0
-            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
+            how = self._from() + self._how()
+            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {how}")
             self._sleep(delay_s)
             try:
                 self._start_once()
@@ -290,6 +297,10 @@ class ResilientRun:
         if self._task.job:
             return f"from epoch {self.resume.epoch}, step {self.resume.step}"
         return f"from report {self.resume.number}"
+
+    def _how(self) -> str:
+        """Say what the next start does differently."""
+        return "" if self.pieces == 1 else f", with each training batch in {self.pieces} pieces"
 
     def _raise_failure(self) -> None:
         if isinstance(self._phase, Failed) and not self._queue:

@@ -65,6 +65,8 @@ class TrialState:
     """How long it had trained at its last report; in a record that does not say so, how long it had been RUNNING."""
     compiled: int = 0
     """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
+    pieces: int = 1
+    """How many pieces each training batch was cut into at its last report."""
     usage: list[dict[str, float | None]] = field(default_factory=list)
     """What each rank used at the last sample that is recorded: ``cpu`` (CPUs), ``memory`` (MB), and where they are
     known ``gpu`` (the part of the time), ``gpu_memory`` and ``gpu_memory_total`` (MB) and ``gpu_power`` (W)."""
@@ -240,7 +242,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     )
     seconds, trial.training = line.get("seconds"), True
     trial.trained = trial.elapsed(line["time"]) if seconds is None else seconds
-    trial.compiled = line.get("compiled", 0)
+    trial.compiled, trial.pieces = line.get("compiled", 0), line.get("pieces", 1)
     trial.decision, trial.why = line["decision"], line.get("why")
     trial.workers = line.get("workers") or trial.workers
     value = metric_value(line["metrics"], state.sweep.get("metric"))

@@ -43,6 +43,7 @@ class TrialResult:
             all reports, not the last; NaN is never best, and of equal reports the earlier is.
         value: the sweep's metric in the best report (float or None).
         seconds: how long it ran (pauses left out).
+        batch_pieces: how many pieces each of its training batches was cut into, after it had run out of memory (1).
         compiled: how many graphs torch.compile had made for it at its last report, since it last began or resumed.
         peak: the most that one of its workers used, where that is recorded, else {}: ``cpu`` (CPUs, a mean of 5 s),
             ``memory`` (MB), and of GPUs ``gpu`` (the part of the time that they were busy, 0 to 1), ``gpu_memory`` and
@@ -82,6 +83,7 @@ class TrialResult:
         self.value = state.value
         self.seconds = state.elapsed(now)
         self.compiled = state.compiled
+        self.batch_pieces = state.pieces
         self.peak = {name: value for name, value in state.peak.items() if name != "samples"}
         self.energy = storage.energy_wh(state, settings)
         self.idle_gpus = storage.idle_gpus(storage.gpu_use([state.peak], settings, [state]))

@@ -33,6 +33,7 @@ class Session:
         task, place: the trial, and this rank's place in its gang.
         context: what training code may know.
         boundary: reports, and what is decided at each. writing: writes checkpoints.
+        halvable: whether half the training batch would have needed less memory, where training now stands.
         exchange: gives this training's state to other trials, and takes theirs.
         shared: values that rank 0 makes once for all ranks, such as shards of datasets.
     """
@@ -51,6 +52,7 @@ class Session:
     ) -> None:
         self.task, self.place = task, place
         self.shared = shared
+        self.halvable = False
         self.exchange = Exchange(store)
         self._notes = Notes()
         started, passed_on = time.monotonic(), task.job and task.heard

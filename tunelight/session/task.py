@@ -48,6 +48,8 @@ class Task:
     """The sweep's datasets."""
     repetition: int = 0
     """Which training of its configuration it is, from 0: above 0, another trial's configuration is repeated."""
+    pieces: int = 1
+    """How many pieces each training batch is cut into, after the trial has run out of memory."""
     folds: int | None = None
     """How many folds there are, where each training of a configuration has its own."""
     lead: Any = None

@@ -35,6 +35,7 @@ from tunelight.messages import (
 )
 from tunelight.policies import classify
 from tunelight.stores.masking import masked_error
+from tunelight.trial import fitting
 from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trial import Trial
 
@@ -211,6 +212,9 @@ class GangTrainable(Trainable):
             self._gang = Gang(self._gang_spec(), ray.util.get_current_placement_group())
         elif self._gang.unfit is not None:
             trial.say(f"a worker is replaced: {self._gang.unfit}")
+        if self.spec.failures.on_oom == "halve_batch" and (pieces := fitting.recall(trial)) > trial.pieces:
+            trial.pieces = pieces
+            trial.say(f"cuts each training batch into {pieces} pieces, as a configuration like it had to")
         run = ResilientRun(
             self._gang,
             trial.task(),
@@ -255,6 +259,9 @@ class GangTrainable(Trainable):
     def _reported(self, report: Report) -> dict[str, Any]:
         trial = self._trial
         trial.note(report)
+        if trial.run is not None and trial.run.pieces > trial.pieces:
+            trial.pieces = trial.run.pieces
+            fitting.remember(trial, trial.pieces)
         result = {
             **report.metrics,
             "epoch": report.epoch,
@@ -307,6 +314,7 @@ class GangTrainable(Trainable):
             "number": trial.number,
             "seconds": trial.seconds,
             "compiled": trial.compiled,
+            "pieces": trial.pieces,
             "usage": self._gang.usage.news() if self._gang is not None else None,
             "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
             "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists

@@ -45,6 +45,8 @@ class Trial:
         """The last report that Tune has."""
         self.size = spec.start
         """How many workers to use (None: all that the gang has)."""
+        self.pieces = 1
+        """How many pieces its training batches are cut into at its next start."""
         self.run: ResilientRun | None = None
         """Its run on the gang, while there is one."""
         self.last: Report | None = None
@@ -89,6 +91,7 @@ class Trial:
             verbose=spec.verbose,
             datasets=spec.datasets,
             repetition=self.repetition,
+            pieces=self.pieces,
             folds=spec.folds,
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from tunelight.compat.lightning import sized_len
+from tunelight.lightning.exact.pieces import cut as cut_batch
 
 Play = Callable[[int], AbstractContextManager[None]]
 """Returns a context in which a part's random generators are the process's."""
@@ -168,16 +169,23 @@ def _order(sampler: DistributedSampler[Any]) -> list[Any]:
 
 
 class TurnLoader:
-    """Replaces a training loader: yields the first part's batch of every step, and keeps those of the others.
+    """Replaces a training loader: yields the first turn's batch of every step, and keeps those of the others.
+
+    A turn is a part's batch, or one of the ``pieces`` that it is cut into. ``group`` holds the batches of a step, and
+    ``shares`` how much of its part's batch each of them is.
 
     Args:
         loader: yields the batches of a worker's parts, in turns.
         parts: the parts of this worker. cut: False for data that the user shards, of which a worker has all turns.
         over: batches to skip in the first iteration, for data that cannot start in its middle.
+        pieces: how many pieces each batch is cut into. least: how many samples each of them has at least.
     """
 
-    def __init__(self, loader: Any, parts: DataParts, play: Play, *, cut: bool, over: int = 0) -> None:
-        vars(self).update(loader=loader, parts=parts, cut=cut, over=over, group=[], _play=play)
+    def __init__(
+        self, loader: Any, parts: DataParts, play: Play, *, cut: bool, over: int = 0, pieces: int = 1, least: int = 1
+    ) -> None:
+        vars(self).update(loader=loader, parts=parts, cut=cut, over=over, pieces=pieces, least=least)
+        vars(self).update(_play=play, group=[], shares=[])
         vars(self)["taken"] = parts.played if cut else [parts.worker] * parts.turns
 
     def __iter__(self) -> Iterator[Any]:
@@ -195,8 +203,12 @@ class TurnLoader:
                     group += list(itertools.islice(batches, 1))
             if len(group) < len(self.taken):
                 return
-            vars(self)["group"] = group
-            yield group[0]
+            cuts = [
+                ([batch], [1.0]) if self.pieces == 1 else cut_batch(batch, self.pieces, self.least) for batch in group
+            ]
+            vars(self)["group"] = [piece for pieces, _ in cuts for piece in pieces]
+            vars(self)["shares"] = [share for _, shares in cuts for share in shares]
+            yield self.group[0]
 
     def __len__(self) -> int:
         length = sized_len(self.loader)

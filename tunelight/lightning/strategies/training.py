@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_unflatten
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -27,6 +28,7 @@ from tunelight.compat.lightning import (
 )
 from tunelight.lightning.exact.ddp_buckets import warm_ddp_buckets
 from tunelight.lightning.exact.evaluation import ExactEvaluation
+from tunelight.lightning.exact.pieces import can_be_cut
 from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader
 from tunelight.lightning.state.recovery import Recovery, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
@@ -71,7 +73,16 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def count_turns(self) -> None:
         """Set the number of turns of the steps of a fit."""
-        self.turns = 1 if self._by_hand() else self.parts.turns
+        self.turns = 1 if self._by_hand() else self.parts.turns * self.pieces
+        self._halvable = None
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces each batch is cut into, each with a backward pass of its own."""
+        return 1 if self._session is None else self._session.task.pieces
+
+    _halvable: bool | None = None
+    """Whether the fit's batches can be cut further; None before the first one."""
 
     def _by_hand(self) -> bool:
         """Return whether the user's code runs the step (manual optimization), so that it cannot be run in turns."""
@@ -99,7 +110,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
         # Lightning does it after making the first iterator, whose workers have begun to read by then.
         _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
-        if parts.turns == 1 and not done:
+        if parts.turns == 1 and self.turns == 1 and not done:
             return loader
         if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
             done = 0  # it restores its position itself, with Lightning
@@ -115,11 +126,19 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             loader = copy.copy(loader)  # the user may hold it
             vars(loader)[at] = batches  # DataLoader refuses assignment
             if done:
-                batches.start = self._start(batches, recovery, done) if cut else _read(done * self.turns, len(inner))
+                batches.start = self._start(batches, recovery, done) if cut else _read(done * parts.turns, len(inner))
                 done = 0
         self._note(parts.turns, by_hand=by_hand, cut=cut)
         if self.turns > 1 or done:
-            return TurnLoader(loader, parts, generators.play, cut=cut, over=done)
+            return TurnLoader(
+                loader,
+                parts,
+                generators.play,
+                cut=cut,
+                over=done,
+                pieces=self.turns // parts.turns or 1,
+                least=self._least(),
+            )
         return loader
 
     def _note(self, turns: int, *, by_hand: bool, cut: bool) -> None:
@@ -170,10 +189,22 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Move a batch to this rank's device; hooks that change it use the first part's random generators."""
+        if self._session is not None:
+            self._session.halvable = self._trainer().training and self._can_halve(batch)
         if self.turns == 1 or not self._trainer().training:
             return super().batch_to_device(batch, *args, **kwargs)
         with self._played_by(self.parts.worker):
             return super().batch_to_device(batch, *args, **kwargs)
+
+    def _least(self) -> int:
+        """Return how many samples a piece of a batch needs: BatchNorm refuses to train on one."""
+        module = self.lightning_module
+        return 1 if module is None or not any(isinstance(one, _BatchNorm) for one in module.modules()) else 2
+
+    def _can_halve(self, batch: Any) -> bool:
+        if self._halvable is None:
+            self._halvable = not self._by_hand() and can_be_cut(batch, self._least())
+        return self._halvable
 
     def _played_by(self, part: int, keep: bool = True) -> AbstractContextManager[None]:
         recovery = recovery_of(self._trainer())
@@ -185,22 +216,24 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             return super().backward(closure_loss, optimizer, *args, **kwargs)
         parts, trainer = self.parts, self._trainer()
         all_ours = any(not one.cut for one in self._turn_loaders())
-        share = 1 / turns if all_ours else parts.workers / parts.total
+        share = 1 / parts.turns if all_ours else parts.workers / parts.total
+        shares, pieces = self._turn_loaders()[0].shares, turns // parts.turns
         logged = StepLogs(trainer._results)
-        logged.add(parts.players(0))
+        logged.add(parts.players(0) * shares[0])
         self._whole_step = False
         try:
             with self.block_backward_sync():
-                result = super().backward(closure_loss * share, optimizer, *args, **kwargs)
+                result = super().backward(closure_loss * (share * shares[0]), optimizer, *args, **kwargs)
             for turn in range(1, turns):
                 self._whole_step = turn == turns - 1
-                ours = all_ours or turn < len(parts.played)
-                with self._as_a_part(turn, ours), contextlib.ExitStack() as stack:
+                batch, size = turn // pieces, shares[turn] if turn < len(shares) else shares[turn % pieces]
+                ours = (all_ours or batch < len(parts.played)) and size > 0
+                with self._as_a_part(batch, ours), contextlib.ExitStack() as stack:
                     if not self._whole_step:
                         stack.enter_context(self.block_backward_sync())
                     loss = self._forward(turn, ours)
-                    super().backward(loss * (share if ours else 0), optimizer, *args, **kwargs)
-                    logged.add(parts.players(turn))
+                    super().backward(loss * (share * size if ours else 0), optimizer, *args, **kwargs)
+                    logged.add(parts.players(batch) * size)
         finally:
             self._whole_step = True
         logged.put_mean()
@@ -226,11 +259,11 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         return loss
 
     @contextlib.contextmanager
-    def _as_a_part(self, turn: int, ours: bool) -> Iterator[None]:
-        """Run a turn with its part's random generators; buffers stay as after the first turn."""
+    def _as_a_part(self, number: int, ours: bool) -> Iterator[None]:
+        """Run a turn of this rank's part ``number`` with its random generators; buffers stay as after the first."""
         trainer = self._trainer()
         parts = self.parts
-        part = parts.played[turn] if turn < len(parts.played) else parts.worker
+        part = parts.played[number] if number < len(parts.played) else parts.worker
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._played_by(part, keep=ours))
             if not ours:
@@ -269,10 +302,10 @@ class StepLogs:
 
     def __init__(self, results: Any) -> None:
         self._results = results
-        self._values: dict[str, list[tuple[torch.Tensor, int]]] = {}
+        self._values: dict[str, list[tuple[torch.Tensor, float]]] = {}
 
-    def add(self, players: int) -> None:
-        """Add the values of a turn in which ``players`` ranks had a part."""
+    def add(self, players: float) -> None:
+        """Add the values of a turn in which ``players`` ranks had a part, or so much of one."""
         for key, metric in self._results.items():
             if metric.is_tensor and metric.meta.on_step and isinstance(metric._forward_cache, torch.Tensor):
                 value = metric._forward_cache.detach()
