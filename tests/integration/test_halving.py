@@ -73,7 +73,7 @@ def test_a_trial_goes_on_with_smaller_pieces_and_learns_the_same(ray4: Any, tmp_
     for one in (by_hand, validation):
         assert len((one.path / "oom.txt").read_text().split()) == 1
         assert one.batch_pieces == 1
-    said = str(read_record(results.path).notes)
+    said = str(read_record(tmp_path / "tight").notes)
     assert "from report 1, with each training batch in 2 pieces" in said
     assert "cuts each training batch into 4 pieces, as a configuration like it had to" in said
 
