@@ -48,19 +48,23 @@ def narrow(config: dict[str, Any]) -> None:
     trainer(3, report).fit(Narrow(), datamodule=LineData(7))
 
 
-def sweep(folder: Path, name: str, configs: list[dict[str, Any]], on_oom: Any = "halve_batch") -> tl.SweepResults:
+def sweep(
+    folder: Path, name: str, configs: list[dict[str, Any]], backend: Any = "ddp", on_oom: Any = "halve_batch"
+) -> tl.SweepResults:
     space = {"lr": tl.uniform(0, 1), "room": tl.choice([2, 99]), "kind": tl.choice(KINDS)}
     return tl.run(
-        space, narrow, metric="loss", baselines=configs, num_samples=len(configs), workers=2, seed=3, max_concurrent=1,
-        scheduler="fifo", failures=tl.FailurePolicy(on_oom=on_oom), storage=folder, name=name, progress=False,
+        space, narrow, metric="loss", baselines=configs, num_samples=len(configs), workers=2, backend=backend, seed=3,
+        max_concurrent=1, scheduler="fifo", failures=tl.FailurePolicy(on_oom=on_oom), storage=folder, name=name,
+        progress=False,
     )  # fmt: skip
 
 
-def test_a_trial_goes_on_with_smaller_pieces_and_learns_the_same(ray4: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["ddp", "horovod", pytest.param("sharded", marks=pytest.mark.slow)])
+def test_a_trial_goes_on_with_smaller_pieces_and_learns_the_same(ray4: Any, tmp_path: Path, backend: str) -> None:
     lrs = (0.05, 0.1)
-    wide = sweep(tmp_path, "wide", [{"lr": lr, "room": 99, "kind": "cut"} for lr in lrs])
+    wide = sweep(tmp_path, "wide", [{"lr": lr, "room": 99, "kind": "cut"} for lr in lrs], backend)
     configs = [{"lr": lr, "room": 2, "kind": "cut"} for lr in lrs]
-    results = sweep(tmp_path, "tight", [*configs, *({**configs[0], "kind": kind} for kind in KINDS[1:])])
+    results = sweep(tmp_path, "tight", [*configs, *({**configs[0], "kind": kind} for kind in KINDS[1:])], backend)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 2 + ["OOM"] * 2
     first, second, by_hand, validation = results.trials
     assert [(one.batch_pieces, len(one.history)) for one in (first, second)] == [(4, 3)] * 2
@@ -79,5 +83,5 @@ def test_a_trial_goes_on_with_smaller_pieces_and_learns_the_same(ray4: Any, tmp_
 
 
 def test_a_trial_that_runs_out_of_memory_ends_by_default(ray4: Any, tmp_path: Path) -> None:
-    results = sweep(tmp_path, "ends", [{"lr": 0.05, "room": 2, "kind": "cut"}], "end")
+    results = sweep(tmp_path, "ends", [{"lr": 0.05, "room": 2, "kind": "cut"}], on_oom="end")
     assert [(trial.state, trial.batch_pieces) for trial in results.trials] == [("OOM", 1)]
