@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
+from tunelight.record import read_record
 
 EPOCHS = 4
 HANG_S = 3.0
@@ -106,6 +108,9 @@ def test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one(
     results = sweep(tmp_path, "hit", faults, backend=backend)
     for mine, theirs in zip(losses(results), expected, strict=True):
         assert mine == (theirs if backend == "ddp" else pytest.approx(theirs, abs=1e-6))
+    if "stuck" in faults:
+        said = str(read_record(tmp_path / "hit").notes)
+        assert re.search(r"rank 0 waits in all_?reduce of \(\d+,\).*, which rank 1 has not joined", said), said
     for trial, fault in zip(results.trials, faults, strict=True):
         pid, at, after = hit(trial)
         assert gone(pid), f"the worker that was {fault} is still there"

@@ -6,6 +6,7 @@ private names. Read in 2.4.0 and 2.13.0. A name is looked up when it is first as
 
 from __future__ import annotations
 
+import pickle
 import sys
 from datetime import timedelta
 from importlib import import_module
@@ -96,3 +97,19 @@ def forget_compiled() -> None:
     """Drop what torch.compile has made in this process. Read in 2.4.0 and 2.13.0."""
     if (dynamo := sys.modules.get("torch._dynamo")) is not None:
         dynamo.reset()
+
+
+def flight_records() -> list[dict[str, Any]]:
+    """Return the entries of torch's flight recorders: this process's last collectives, the oldest first.
+
+    ``_dump_nccl_trace`` and ``_dump_fr_trace`` (which also has gloo's) of ``torch._C._distributed_c10d``, read in
+    2.13. Both record 2,000 entries by default; builds and versions without them have none.
+    """
+    from torch._C import _distributed_c10d as c10d
+
+    entries: list[dict[str, Any]] = []
+    for name in ("_dump_nccl_trace", "_dump_fr_trace"):
+        dump = getattr(c10d, name, None)
+        if dump is not None:
+            entries += pickle.loads(dump()).get("entries", [])  # noqa: S301 - written by torch, in this process
+    return entries

@@ -19,6 +19,7 @@ from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
+from tunelight.gang.flight import Collective, Finding, find_missing
 from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
 from tunelight.gang.protocol import AnswerT
@@ -42,6 +43,8 @@ _WRITING_LIMIT_S = 2.0
 SILENCE_LIMIT_S = 300.0
 """How long a worker's process may be too busy to answer a poll."""
 _POLL_S = 20.0
+_RECORDS_S = 5.0
+"""How long the ranks of a gang that hangs have to say in which collectives they wait."""
 
 
 class Gang:
@@ -239,11 +242,23 @@ class Gang:
         running = [rank for rank in range(self.size) if rank not in self._ended]
         rank = self._watch.stuck(running)
         if rank is not None:
+            found = self._missing(running)
+            rank = rank if found is None else found.rank
             self._polls = {poll: other for poll, other in self._polls.items() if other != rank}
-            reason = (
-                f"hangs: the gang has finished no batch for {self.spec.failures.hang_timeout_s:.0f} s (hang_timeout_s)"
-            )
+            limit_s = self.spec.failures.hang_timeout_s
+            reason = f"hangs: the gang has finished no batch for {limit_s:.0f} s (hang_timeout_s)"
+            if found is not None:
+                reason += f"; {found.text}"
             self._buffer.append(self._give_up(rank, reason))
+
+    def _missing(self, running: Sequence[int]) -> Finding | None:
+        """Ask the running ranks in which collectives they wait; return which rank is missing in one."""
+        asked = {self._members.workers[rank].collectives.remote(): rank for rank in running}
+        answers: dict[int, tuple[Collective, ...]] = {}
+        for reference in ray.wait(list(asked), num_returns=len(asked), timeout=_RECORDS_S)[0]:
+            with contextlib.suppress(RayError):  # without it, by the batches that each has done
+                answers[asked[reference]] = ray.get(reference)
+        return find_missing(answers)
 
     def _ask(self, rank: int) -> None:
         self._asked[rank] = time.monotonic()

@@ -213,7 +213,7 @@ class Membership:
             _CALL_LIMIT_S,
             f"rank 0 to listen on {interface}",
         )
-        meeting = Meeting(interface, port, self.spec.collectives, nodes, group_port, self.spec.timeout_s)
+        meeting = Meeting(interface, port, self.spec.collectives, nodes, group_port, self.spec.collective_limit_s)
         self._gather(
             [worker.join.remote(meeting, place) for worker, place in zip(self.workers, places, strict=True)],
             JOIN_LIMIT_S,

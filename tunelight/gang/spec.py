@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S
 from tunelight.machine.versions import installed
 from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
@@ -41,7 +42,7 @@ class GangSpec:
     process_group: str | None = None
     """torch's backend (None: NCCL where each worker has a GPU of its own, else gloo)."""
     timeout_s: float | None = None
-    """How long a collective may take (None: torch's default, 30 minutes)."""
+    """How long a collective may take (None: 30 minutes, as torch's default, or twice ``hang_timeout_s``)."""
     environ: dict[str, str] = field(default_factory=dict)
     """Environment variables that every worker has before it imports anything."""
     cwd: str = "."
@@ -67,6 +68,12 @@ class GangSpec:
         if own is not None:
             return own
         return "nccl" if self.reservation.gpus_per_worker >= 1 else "gloo"
+
+    @property
+    def collective_limit_s(self) -> float | None:
+        """How long a collective may take; None for the backend's own limit, which is longer than a hang may last."""
+        hang_s = self.failures.hang_timeout_s or 0.0
+        return self.timeout_s or (2 * hang_s if 2 * hang_s > COLLECTIVE_LIMIT_S else None)
 
     @property
     def roams(self) -> bool:

@@ -23,9 +23,11 @@ from ray.exceptions import RayActorError
 from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.compat.lightning import FABRIC, asked, flavour, switch
 from tunelight.compat.ray import nvml, session_folder
+from tunelight.compat.torch import flight_records
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.compiled import Compiled
+from tunelight.gang.flight import Collective, latest
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order, visible_variable
 from tunelight.gang.meeting.group import Meeting
@@ -147,6 +149,7 @@ class GangWorker:
         self._writing: CheckpointWriter | None = None
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
+        self._began_ns = 0
 
     def locate(self) -> Location:
         """Return where this worker runs. It answers once its imports are done."""
@@ -231,6 +234,10 @@ class GangWorker:
         sign = Sign(0, waits) if session is None else Sign(session.progress.done, waits, session.progress.begun)
         return events, sign, usage
 
+    def collectives(self) -> tuple[Collective, ...]:
+        """Return the last collective that this rank has begun in the running trial, of each process group."""
+        return latest(flight_records(), self._began_ns)
+
     def answer(self, serial: int, decision: Decision) -> None:
         """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt, every rank."""
         self._box(serial).mailbox.put(decision)
@@ -253,7 +260,7 @@ class GangWorker:
 
     def _run(self, task: Task, box: TrialBox) -> None:
         ended: Ended | None = None
-        began = time.time()
+        began, self._began_ns = time.time(), time.time_ns()
         post = box.events.put
         self._left = ()
         try:

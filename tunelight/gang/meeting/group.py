@@ -10,6 +10,9 @@ from tunelight.messages import Place
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+COLLECTIVE_LIMIT_S = 1800.0
+"""How long a collective may take before its ranks give up (torch's own default)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Meeting:

@@ -9,15 +9,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tunelight.gang.meeting.gathering import try_pairs
-from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
 
-COLLECTIVE_LIMIT_S = 1800.0
-"""How long a collective may take before its ranks give up (torch's own default)."""
 _ADVICE = {
     "initialize the default process group twice": (
         "A gang's process group is initialised before the train function starts: call "

@@ -51,7 +51,7 @@ SAFE_EVERY_S = 5.0
 """Seconds between the checkpoints that a run writes to survive a lost worker, at least."""
 _LOOK_S = 1.0
 """Seconds after which the driver of an elastic gang looks again whether workers have arrived."""
-_PASSED_ON = ("NCCL_", "TORCH_NCCL_", "HOROVOD_")
+_PASSED_ON = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "HOROVOD_")
 """Prefixes of environment variables that workers get from the driver: interfaces, protocols, time limits."""
 _NO_STATES = (
     "The optimizers' states are gone with the workers that held them: there was no fit, its workers have ended, or "

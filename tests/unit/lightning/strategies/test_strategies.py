@@ -24,8 +24,8 @@ from tests import flavours
 from tests.fakes import MemoryControl
 from tunelight.compat.lightning import Precision, TorchCheckpointIO, pl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
-from tunelight.gang.meeting.group import Meeting
-from tunelight.gang.meeting.torch_group import COLLECTIVE_LIMIT_S, TorchGroup
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
+from tunelight.gang.meeting.torch_group import TorchGroup
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.strategies.base import check_lightning
 from tunelight.lightning.strategies.sharded import blocks
