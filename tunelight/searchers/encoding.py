@@ -16,6 +16,9 @@ from tunelight.space.domains import spell
 _INSIDE: Final = 1e-9
 """How far from 0 and 1 a coordinate stays that is mapped to a value."""
 
+_ROUNDING: Final = 1e-9
+"""The part of a step by which a bound may miss a multiple of the step: 13.7 is 136.99999999999997 steps of 0.1."""
+
 
 class Axis(Protocol):
     """A key of the space: its values as coordinates in [0, 1]."""
@@ -56,9 +59,9 @@ class NumberAxis:
         found = low + min(max(coordinate, _INSIDE), 1 - _INSIDE) * (high - low)
         found = math.exp(found) if self.log else found
         if self.step is not None:
-            first, last = math.ceil(self.lower / self.step), math.floor(self.upper / self.step)
+            first, last = math.ceil(self.lower / self.step - _ROUNDING), math.floor(self.upper / self.step + _ROUNDING)
             found = min(max(round(found / self.step), first), last) * self.step
-            return int(found) if self.whole else float(found)
+            return int(found) if self.whole else float(min(max(found, self.lower), self.upper))
         if self.whole:
             return int(min(max(math.floor(found), self.lower), self.upper - 1))
         return float(min(max(found, self.lower), self.upper))

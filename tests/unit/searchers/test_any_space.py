@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.searchers.test_auto import in_space, report
 from tunelight.errors import SpaceError
 from tunelight.searchers.choose import build_searcher
+from tunelight.searchers.encoding import axis_of
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 
@@ -86,3 +87,23 @@ def test_a_space_of_the_strategy_has_conditions_and_constraints():
     assert _is_on(space, "w0", {"kind": "one"})
     assert not _is_on(space, "w0", {"kind": "two"})
     assert space.when
+
+
+@pytest.mark.parametrize("name", ["auto", "random", "tpe"])
+def test_a_step_whose_multiples_round_over_a_bound_stays_within_it(name):
+    # 137 * 0.1 is 13.700000000000001, and 13.7 / 0.1 is 136.99999999999997
+    space = SearchSpace({"x": {"quniform": [13.5, 13.7, 0.1]}})
+    searcher = build_searcher(space, Settings(searcher=name, metric="loss", seed=0))
+    found = set()
+    for number in range(30):
+        config = searcher.suggest(f"t{number}")
+        found.add(config["x"])
+        searcher.on_trial_complete(f"t{number}", report(1, 13.7 - config["x"]))
+    assert max(found) == 13.7
+    assert min(found) >= 13.5
+
+
+def test_coordinates_reach_both_bounds_of_a_step():
+    axis = axis_of(SearchSpace({"x": {"quniform": [13.5, 13.7, 0.1]}}).domains["x"])
+    assert axis is not None
+    assert (axis.value(0.0), axis.value(1.0)) == (13.5, 13.7)
