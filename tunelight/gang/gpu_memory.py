@@ -69,9 +69,16 @@ class GpuMemory:
         Where it seems to be, ``drop`` is called, which frees what is kept from trial to trial, and garbage of any age
         is collected: a new process would have nothing of that either. With None, nothing is looked for: a driver's job
         leaves the states of its optimizers where they are, for the driver to ask for.
+
+        An error of CUDA, such as a device-side assert, is returned as well: each later call of the process would raise
+        it again.
         """
         if not self._cuda.is_initialized():
             return ()
+        try:
+            self._cuda.synchronize(self._device)
+        except RuntimeError as error:
+            return (f"an error of CUDA, which ends only with the process: {str(error).partition(chr(10))[0]}",)
         self._cuda.empty_cache()
         if drop is None or self._device is None or self._before is None:
             return ()

@@ -24,6 +24,7 @@ class Cuda:
     def __init__(self, total: int = 16 * GB, *, used: bool = True) -> None:
         self.total, self.used, self.allocated = total, used, 0
         self.asked: list[Any] = []
+        self.broken = ""
 
     def is_initialized(self) -> bool:
         return self.used
@@ -39,7 +40,12 @@ class Cuda:
     def get_device_properties(self, device: int) -> Any:
         return SimpleNamespace(total_memory=self.total)
 
+    def synchronize(self, device: int) -> None:
+        if self.broken:
+            raise RuntimeError(f"CUDA error: {self.broken}\nFor debugging consider ...")
+
     def empty_cache(self) -> None:
+        self.synchronize(0)
         self.asked.append("empty")
 
     def set_per_process_memory_fraction(self, fraction: float, device: int) -> None:
@@ -156,6 +162,18 @@ def test_without_a_leak_nothing_is_searched_or_dropped() -> None:
     cuda.asked.clear()
     assert watched.left(lambda: pytest.fail("dropped")) == ()
     assert cuda.asked == ["empty", ("memory", 0)]
+
+
+@pytest.mark.parametrize("drop", [DROP, None])
+def test_an_error_that_cuda_does_not_get_over_makes_the_worker_unfit(drop: Any) -> None:
+    cuda = Cuda()
+    gpu = memory(cuda)
+    gpu.begin(0)
+    assert gpu.left(drop) == ()
+    cuda.broken = "device-side assert triggered"
+    assert gpu.left(drop) == (
+        "an error of CUDA, which ends only with the process: CUDA error: device-side assert triggered",
+    )
 
 
 def test_what_a_driver_s_job_keeps_for_the_driver_is_not_looked_at() -> None:
