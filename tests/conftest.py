@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from tests.flavours import PACKAGES
+from tests.gpu.device import gpus, on_cpus
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
 from tunelight.machine.forkserver.ready import ForkServer, possible
 
@@ -125,12 +126,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a CUDA device where there is none."""
-    if item.get_closest_marker("gpu") is not None:
-        import torch
-
-        if not torch.cuda.is_available():
-            pytest.skip("needs a CUDA device")
+    """Skip what needs a CUDA device, or several, where there are not so many."""
+    if item.get_closest_marker("gpu") is not None and not on_cpus():
+        wanted = 2 if item.get_closest_marker("multi") else 1
+        if (found := gpus()) < wanted:
+            pytest.skip(f"needs {wanted} CUDA devices, and there are {found}" if found else "needs a CUDA device")
 
 
 # --- the session's Ray ------------------------------------------------------------------------------------

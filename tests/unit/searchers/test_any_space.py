@@ -96,7 +96,7 @@ def test_a_step_whose_multiples_round_over_a_bound_stays_within_it(name):
     searcher = build_searcher(space, Settings(searcher=name, metric="loss", seed=0))
     found = set()
     for number in range(30):
-        config = searcher.suggest(f"t{number}")
+        config: dict[str, Any] = searcher.suggest(f"t{number}") or {}
         found.add(config["x"])
         searcher.on_trial_complete(f"t{number}", report(1, 13.7 - config["x"]))
     assert max(found) == 13.7

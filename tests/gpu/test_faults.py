@@ -1,0 +1,60 @@
+"""Faults on a GPU: too little memory, a process killed while a kernel runs, an error that CUDA does not get over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests.gpu.conftest import Sweep
+from tests.gpu.device import Device
+from tests.gpu.training import EPOCHS, asserting, killed, needy, notes_of
+
+HELD = 2**30  # by the process that is killed
+
+
+def needing(device: Device, *needs: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a space, and configurations that need so many times the GPU's memory."""
+    space = {"lr": tl.uniform(0, 1), "need": tl.uniform(0, 9), "device": tl.choice([device.kind])}
+    return space, [{"lr": 0.01, "need": need, "device": device.kind} for need in needs]
+
+
+def test_a_trial_without_enough_memory_ends_and_the_next_one_trains(sweep: Sweep, device: Device) -> None:
+    space, configs = needing(device, 0.1, 1.5, 0.1)
+    results = sweep(space, needy, configs)
+    assert [trial.state for trial in results.trials] == ["FINISHED", "OOM", "FINISHED"]
+
+
+def test_halved_batches_fit_and_learn_the_same(sweep: Sweep, device: Device) -> None:
+    space, configs = needing(device, 0.1, 1.5)
+    results = sweep(space, needy, configs, failures=tl.FailurePolicy(on_oom="halve_batch"))
+    assert [(trial.state, trial.batch_pieces) for trial in results.trials] == [("FINISHED", 1), ("FINISHED", 2)]
+    whole, halves = ([report["loss"] for report in trial.history] for trial in results.trials)
+    assert halves == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.timeout(300)
+def test_a_process_killed_in_a_kernel_frees_its_memory_and_the_trial_goes_on(
+    sweep: Sweep, device: Device, figure: Callable[[str], None]
+) -> None:
+    space = {"lr": tl.uniform(0, 1), "device": tl.choice([device.kind])}
+    results = sweep(space, killed, [{"lr": 0.01, "device": device.kind}])
+    (trial,) = results.trials
+    assert trial.state == "FINISHED", trial.error
+    assert [report["training_iteration"] for report in trial.history] == list(range(1, EPOCHS + 1))
+    first, second = notes_of(trial, "began")
+    (end,) = notes_of(trial, "killed")
+    assert first["pid"] == end["pid"] != second["pid"]
+    assert second["used"] < first["used"] + HELD / 4
+    figure(f"killed in a kernel: trained on {second['time'] - end['time']:.2f} s later, in a new process")
+
+
+@pytest.mark.gpu(cpus=False)
+def test_an_error_that_cuda_does_not_get_over_replaces_the_process(sweep: Sweep) -> None:
+    results = sweep({"breaks": tl.choice([True, False])}, asserting, [{"breaks": True}, {"breaks": False}])
+    assert [trial.state for trial in results.trials] == ["ERROR", "FINISHED"]
+    assert "device-side assert" in str(results.trials[0].error)
+    first, second = (notes_of(trial, "began")[0]["pid"] for trial in results.trials)
+    assert first != second

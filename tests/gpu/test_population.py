@@ -1,0 +1,32 @@
+"""GangPBT hands weights from GPU to GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import tunelight as tl
+from tests.gpu.conftest import Sweep
+from tests.gpu.device import Device
+from tests.gpu.training import member, notes_of
+from tunelight.record import read_record
+
+RATES = (1e-4, 1.0)  # the loss of a member is its rate
+
+
+@pytest.mark.timeout(300)
+def test_a_member_adopts_a_gigabyte_from_another_on_the_same_gpu(
+    sweep: Sweep, device: Device, figure: Callable[[str], None]
+) -> None:
+    width = device.number(2**14, 2**9)
+    space = {"lr": tl.loguniform(1e-6, 10), "width": tl.choice([width]), "device": tl.choice([device.kind])}
+    pbt = tl.GangPBT(perturbation_interval=2, resample_probability=0.0, max_t=6, max_lead=2)
+    configs = [{"lr": rate, "width": width, "device": device.kind} for rate in RATES]
+    results = sweep(space, member, configs, scheduler=pbt, max_concurrent=2, **device.each(0.5))
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[1].error
+    assert results.trials[1].changes
+    assert "starts anew" not in str(read_record(results.folder).notes)
+    seconds = [one["seconds"] for one in notes_of(results.trials[1], "adopted")]
+    assert seconds
+    figure(f"GangPBT: {4 * width**2 / 2**30:.3f} GB adopted from another process in {min(seconds):.3f} s")

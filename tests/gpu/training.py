@@ -1,0 +1,292 @@
+"""What the GPU tests train, in trials and in plain processes. It runs on workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import tunelight as tl
+from tunelight.compat.lightning import Callback, pl
+from tunelight.session.session import get_session
+from tunelight.settings.backends import BACKENDS
+
+SEED, BATCH, SAMPLES, INPUTS, WIDTH = 11, 16, 128, 8, 256
+EPOCHS = 3
+
+
+class Layers(torch.nn.Module):
+    """Two layers. A class of its own, since ``Module.compile`` compiles nothing of a bare ``Sequential``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(INPUTS, WIDTH), torch.nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Return (batch, 1)."""
+        return self.last(torch.nn.functional.gelu(self.first(x)))
+
+
+class Net(pl.LightningModule):
+    """A net without dropout and BatchNorm: halves of a batch teach it what the whole does."""
+
+    def __init__(self, lr: float, compiler: str | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(SEED)
+        self.lr = lr
+        self.net = Layers()
+        if compiler:
+            self.net.compile(backend=compiler)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        """Return the loss."""
+        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        """Log the loss over all ranks."""
+        loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        self.log("val_loss", loss, sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return SGD with momentum."""
+        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+
+
+class Points(pl.LightningDataModule):
+    """Points whose sums are learned; each step takes the same ones, whatever the number of ranks."""
+
+    def _loader(self) -> DataLoader[Any]:
+        x = torch.randn(SAMPLES, INPUTS, generator=torch.Generator().manual_seed(SEED))
+        data = TensorDataset(x, x.sum(1, keepdim=True))
+        assert self.trainer is not None
+        ranks, rank = self.trainer.world_size, self.trainer.global_rank
+        order: Any = DistributedSampler(data, ranks, rank, shuffle=False)
+        return DataLoader(data, BATCH // ranks, sampler=order)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return this rank's share."""
+        return self._loader()
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Return the same points."""
+        return self._loader()
+
+
+class Curve(Callback):
+    """Keeps the validation loss of each epoch."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note the loss."""
+        self.losses.append(float(trainer.callback_metrics["val_loss"]))
+
+
+def build_trainer(kind: str, epochs: int, callbacks: list[Any], **settings: Any) -> pl.Trainer:
+    """Return a quiet Trainer. ``kind``: "cuda" or "cpu"."""
+    quiet: dict[str, Any] = {
+        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
+        "num_sanity_val_steps": 0, "use_distributed_sampler": False,
+    }  # fmt: skip
+    accelerator = "gpu" if kind == "cuda" else "cpu"
+    return pl.Trainer(max_epochs=epochs, accelerator=accelerator, callbacks=callbacks, **quiet | settings)
+
+
+def alone(config: dict[str, Any]) -> list[float]:
+    """Train in this process, on its first device; return the losses."""
+    curve = Curve()
+    trainer = build_trainer(config["device"], EPOCHS, [curve], devices=1, precision=config["precision"])
+    trainer.fit(Net(config["lr"], config["compiler"] or None), datamodule=Points())
+    return curve.losses
+
+
+def strategy(**settings: Any) -> Any:
+    """Return the strategy of the trial's backend."""
+    return BACKENDS[tl.get_context().backend].load_strategy()(**settings)
+
+
+def report() -> Any:
+    """Return the callback that reports the loss after each validation."""
+    return tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
+
+
+class Seen(Callback):
+    """Writes down what a rank trains on: where, by which process group, and how it holds its parameters."""
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Write it, once."""
+        if trainer.global_step:
+            return
+        context = tl.get_context()
+        seen = {
+            "group": torch.distributed.get_backend(),
+            "device": pl_module.device.type,
+            "name": torch.cuda.get_device_name() if pl_module.device.type == "cuda" else "CPU",
+            "parameters": sorted({type(one).__name__ for one in pl_module.parameters()}),
+        }
+        Path(context.trial_dir, f"seen-{context.rank}.json").write_text(json.dumps(seen))
+
+
+def in_a_trial(config: dict[str, Any]) -> None:
+    """Train as :func:`alone` does, on the trial's gang."""
+    settings = {"min_sharded": 1} if tl.get_context().backend == "sharded" else {}
+    trainer = build_trainer(
+        config["device"], EPOCHS, [Seen(), report()], strategy=strategy(**settings), precision=config["precision"]
+    )
+    trainer.fit(Net(config["lr"], config["compiler"] or None), datamodule=Points())
+
+
+# --- memory -----------------------------------------------------------------------------------------------
+
+
+def used_memory(kind: str) -> int:
+    """Return the bytes in use on this worker's GPU, by all processes; 0 on CPUs."""
+    if kind != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def note(name: str, **more: Any) -> None:
+    """Append a line to a file of the trial: the time, this process, and ``more``."""
+    line = {"time": time.time(), "pid": os.getpid(), **more}
+    with Path(tl.get_context().trial_dir, f"{name}.jsonl").open("a") as file:
+        print(json.dumps(line), file=file)
+
+
+def notes_of(trial: tl.TrialResult, name: str) -> list[dict[str, Any]]:
+    """Return the lines that :func:`note` has written."""
+    return [json.loads(line) for line in (trial.path / f"{name}.jsonl").read_text().splitlines()]
+
+
+def measured(config: dict[str, Any]) -> None:
+    """Note how much memory is in use, then train with more of it, as much as the configuration says."""
+    note("began", used=used_memory(config["device"]))
+    device = "cuda" if config["device"] == "cuda" else "cpu"
+    own = torch.ones(config["megabytes"], 2**18, device=device)
+    trainer = build_trainer(config["device"], EPOCHS, [report()], strategy=strategy())
+    trainer.fit(Net(config["lr"] * float(own.mean())), datamodule=Points())
+
+
+KEPT: list[torch.Tensor] = []
+
+
+def leaking(config: dict[str, Any]) -> None:
+    """Leave 3 % of the GPU's memory in a global of this module."""
+    note("began")
+    _, total = torch.cuda.mem_get_info()
+    KEPT.append(torch.empty(int(0.03 * total), dtype=torch.uint8, device="cuda"))
+    tl.report({"loss": 1.0})
+
+
+# --- faults -----------------------------------------------------------------------------------------------
+
+
+class Needy(Net):
+    """Takes ``need`` times the memory of its GPU for a whole batch, and half of it for half a batch."""
+
+    def __init__(self, lr: float, need: float) -> None:
+        super().__init__(lr)
+        self.need = need
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        """Take the memory for a moment, and return the loss."""
+        need = self.need * len(batch[0]) / BATCH
+        if self.device.type == "cuda":
+            _, total = torch.cuda.mem_get_info()
+            torch.empty(int(need * total), dtype=torch.uint8, device=self.device)
+        elif need > 1:
+            raise torch.OutOfMemoryError("out of memory, if this were a GPU")
+        return super().training_step(batch, number)
+
+
+def needy(config: dict[str, Any]) -> None:
+    """Train a model that needs so much memory."""
+    trainer = build_trainer(config["device"], EPOCHS, [report()], strategy=strategy())
+    trainer.fit(Needy(config["lr"], config["need"]), datamodule=Points())
+
+
+class Killed(Callback):
+    """Kills its process in the second epoch, while a kernel runs on the GPU that would take a minute."""
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Do so, once."""
+        if trainer.current_epoch != 1 or Path(tl.get_context().trial_dir, "killed.jsonl").exists():
+            return
+        if pl_module.device.type == "cuda":
+            self.held = torch.ones(2**30, dtype=torch.uint8, device=pl_module.device)
+            torch.cuda._sleep(10**11)
+        note("killed")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(config: dict[str, Any]) -> None:
+    """Train with checkpoints, and lose the process on the way."""
+    note("began", used=used_memory(config["device"]))
+    saving = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
+    trainer = build_trainer(config["device"], EPOCHS, [Killed(), saving], strategy=strategy())
+    trainer.fit(Net(config["lr"]), datamodule=Points())
+
+
+def asserting(config: dict[str, Any]) -> None:
+    """Break this process's CUDA for good, if the configuration says so; else train."""
+    note("began")
+    if config["breaks"]:
+        torch.zeros(3, device="cuda")[torch.tensor([5], device="cuda")]
+        torch.cuda.synchronize()
+    trainer = build_trainer("cuda", EPOCHS, [report()], strategy=strategy())
+    trainer.fit(Net(0.01), datamodule=Points())
+
+
+# --- populations ------------------------------------------------------------------------------------------
+
+
+class Big(pl.LightningModule):
+    """One matrix of ``width`` squared numbers of 4 bytes. Its loss is its learning rate: it is known who adopts."""
+
+    def __init__(self, lr: float, width: int) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = torch.nn.Linear(width, width, bias=False)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        """Return a loss of a few of the weights."""
+        self.log("loss", float(self.hparams["lr"]), on_step=False, on_epoch=True, sync_dist=True)
+        loss: torch.Tensor = self.net.weight[: len(batch[0]), :INPUTS].square().mean()
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return SGD, which has no state."""
+        return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
+
+
+class Timed(Callback):
+    """Notes how long this rank takes to adopt another member's weights."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Time the exchange of this trial's session."""
+        exchange: Any = get_session().exchange
+        adopt = exchange.adopt
+
+        def timed(*args: Any) -> Any:
+            adopted = adopt(*args)
+            note("adopted", seconds=adopted.seconds)
+            return adopted
+
+        exchange.adopt = timed
+
+
+def member(config: dict[str, Any]) -> None:
+    """Train one member of a population."""
+    saving = tl.TuneReportCheckpointCallback({"loss": "loss"}, on="train_epoch_end")
+    trainer = build_trainer(config["device"], 6, [Timed(), saving], strategy=strategy(), limit_val_batches=0)
+    trainer.fit(Big(config["lr"], config["width"]), datamodule=Points())
