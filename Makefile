@@ -6,17 +6,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search stopping suggestions importances reporting data nodes ready compile web resumed
+BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search stopping suggestions importances reporting data nodes ready compile web resumed gpu
 # Of these CI runs no short mode: each starts its peers' own processes, or clusters, one by one, which takes minutes.
 LONG := recovery pbt data nodes
+# Of these there is no whole run but on a GPU: `make gpu`.
+ON_GPUS := gpu
 # Those with Ray, one after another: their waits have limits, which two at a time on two cores come close to.
 TESTS := tests/integration tests/chaos tests/cluster
 # The unit tests start none, and share the cores; of a file all run in one process.
 UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+# The tests for GPUs, so that they do not rot where there is none.
+ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: help setup horovod demo test test-full unit browser lint format bench bench-short matrix matrix-short docs reference clean distclean
+.PHONY: help setup horovod demo test test-full unit browser gpu lint format bench bench-short matrix matrix-short docs reference clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -26,6 +30,7 @@ help:
 	@echo "make unit       the unit tests only (no Ray)"
 	@echo "make browser    the report and the live page in headless Chromium: TUNELIGHT_BROWSER, one on PATH, or one that is"
 	@echo "                fetched from Debian's or Ubuntu's packages and not installed"
+	@echo "make gpu        what needs a GPU: tests, benchmarks and tunelight doctor; without one their short modes on CPUs"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
@@ -70,13 +75,13 @@ test: setup
 	$(UNIT) -m "not slow"
 	$(UNIT) -m "both and not slow" --lightning lightning
 	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(ON_CPUS) $(BIN)/python -m pytest -m "not slow" $(TESTS) tests/gpu
 
 test-full: setup horovod lint bench
 	$(UNIT)
 	$(UNIT) --lightning lightning
 	$(BIN)/python -m pytest --lightning lightning $(TESTS)
-	$(BIN)/python -m pytest $(TESTS)
+	$(ON_CPUS) $(BIN)/python -m pytest $(TESTS) tests/gpu
 
 unit: setup
 	$(UNIT)
@@ -84,6 +89,10 @@ unit: setup
 # `test` runs it where a Chromium can be had, and says so where not.
 browser: setup
 	TUNELIGHT_BROWSER="$$(scripts/chromium.sh)" $(BIN)/python -m pytest -n 2 -m browser tests/browser
+
+# In parts of less than ten minutes. `scripts/gpu.sh python3` does without .venv, with what is installed there.
+gpu: setup
+	scripts/gpu.sh $(BIN)/python
 
 lint: setup
 	$(BIN)/ruff check .
@@ -95,7 +104,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py; done
+	set -e; for name in $(filter-out $(ON_GPUS),$(BENCHMARKS)); do $(BIN)/python benchmarks/$$name.py; done
 
 # Three at a time: in a short run nothing is measured, and most of it waits for processes to start.
 bench-short: setup

@@ -127,7 +127,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a CUDA device, or several, where there are not so many."""
-    if item.get_closest_marker("gpu") is not None and not on_cpus():
+    tried_on_cpus = on_cpus() and "tests/gpu" in Path(item.path).as_posix()
+    if item.get_closest_marker("gpu") is not None and not tried_on_cpus:
         wanted = 2 if item.get_closest_marker("multi") else 1
         if (found := gpus()) < wanted:
             pytest.skip(f"needs {wanted} CUDA devices, and there are {found}" if found else "needs a CUDA device")

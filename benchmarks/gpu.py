@@ -1,0 +1,197 @@
+"""Trials on one GPU: how fast they train, how fast one follows another, and many gangs at once on the machine's CPUs.
+
+  throughput  images a second of a vision transformer at full size (examples/vit_cifar10.py) in bf16: in a trial, and in
+              the same loop without Ray
+  turnaround  seconds from one trial's last step to the next one's first, eager and compiled: in a sweep, with a new
+              process each (Lightning's ddp_spawn), and with Ray Train (needs ray[default] and pyarrow)
+  gangs       trials a minute of gangs of two ranks on CPUs: one gang, and as many as there are pairs of cores, up to 8
+
+The parts are measured one after another, tunelight and its peers in turn.
+
+    python benchmarks/gpu.py                          # about 10 minutes on one GPU and 16 cores
+    python benchmarks/gpu.py --only throughput,gangs
+    python benchmarks/gpu.py --short                  # small, once, and without a GPU: does it all still run?
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from figures import median, show, table, verdict
+from gpu_vit import Vit
+from vit_cifar10 import SIZES
+
+PEERS = Path(__file__).parent / "peers"
+PARTS = ("throughput", "turnaround", "gangs")
+LIMIT_S = 500
+NOT_LESS, TIMES_FASTER, MOST_GANGS = 0.98, 20, 8
+
+
+def describe() -> str:
+    """Return what is measured on: the GPU with its driver, and torch."""
+    import torch
+
+    if not torch.cuda.device_count():
+        return f"no GPU, {os.cpu_count()} cores, torch {torch.__version__}: these figures say nothing about GPUs"
+    # Not by torch, which would make a CUDA context in this process.
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "-i", "0"]
+    name = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+    gpu = name.replace(", ", ", driver ") or "a GPU of unknown name"
+    return f"{gpu}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+def build_job(folder: Path, *, short: bool, gpu: bool) -> Vit:
+    """Return what is trained for the throughput."""
+    size = SIZES["tiny" if short else "full"]
+    steps, warmup, batch = (6, 2, 32) if short else (120, 20, size.batch)
+    return Vit(size.model, batch, steps, warmup, "cuda" if gpu else "cpu", "", str(folder))
+
+
+def fits_of(job: Vit) -> list[dict[str, Any]]:
+    """Return the lines of a job's fits, in the order in which they ended."""
+    lines = [json.loads(line) for line in Path(job.folder, "fits.jsonl").read_text().splitlines()]
+    return sorted(lines, key=lambda line: float(line["last"]))
+
+
+def in_process(kind: str, job: Vit, fits: int) -> list[dict[str, Any]]:
+    """Run a peer that is no sweep, in a process of its own. Raises: SystemExit, with the end of its output."""
+    Path(job.folder).mkdir(parents=True)
+    command = [sys.executable, str(PEERS / "gpu_vit.py"), kind, json.dumps(asdict(job)), str(fits)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    if done.returncode:
+        raise SystemExit(f"{kind} failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
+    return fits_of(job)
+
+
+def in_sweep(job: Vit, fits: int, workers: int = 1, at_once: int = 1) -> list[dict[str, Any]]:
+    """Run the fits as the trials of a sweep."""
+    import tunelight as tl
+
+    Path(job.folder).mkdir(parents=True)
+
+    def train(config: dict[str, Any]) -> None:
+        from gpu_vit import fit
+
+        fit(job, config["number"], strategy=tl.RayStrategy())
+        tl.report({"loss": 1.0})
+
+    results = tl.run(
+        {"number": tl.grid_search(list(range(fits)))}, train, metric="loss", searcher="grid", scheduler="fifo",
+        workers=workers, gpus_per_worker=int(job.device == "cuda"), max_concurrent=at_once,
+        storage=Path(job.folder, "runs"), name="sweep", progress=False,
+    )  # fmt: skip
+    if failed := [trial for trial in results.trials if trial.state != "FINISHED"]:
+        raise SystemExit(f"{len(failed)} trials failed, the first one: {failed[0].error}")
+    return fits_of(job)
+
+
+def throughput(job: Vit, repeats: int) -> None:
+    """Print images a second."""
+    speeds: dict[str, list[float]] = {"the same loop without Ray": [], "a trial": []}
+    for number in range(repeats):
+        say(f"throughput, run {number + 1}")
+        plain, trial = (replace(job, folder=str(Path(job.folder, f"{kind}{number}"))) for kind in ("plain", "trial"))
+        speeds["the same loop without Ray"].append(in_process("alone", plain, 1)[0]["speed"])
+        speeds["a trial"].append(in_sweep(trial, 1)[0]["speed"])
+    base = median(speeds["the same loop without Ray"])
+    lines = [[kind, show(median(found), 0), show(median(found) / base, 3)] for kind, found in speeds.items()]
+    print(f"\nthroughput: ViT {job.model}, bf16-mixed, batch {job.batch}; medians of {repeats}.\n")
+    print(table(["", "images/s", "ratio"], lines, markdown=False))
+    if job.device == "cuda":
+        print(verdict("\na trial / the same loop", median(speeds["a trial"]) / base, least=NOT_LESS, digits=3))
+
+
+def turnaround(job: Vit, fits: int, compilers: dict[str, str], *, short: bool) -> None:
+    """Print the seconds from fit to fit."""
+    peers = {"ddp_spawn": "spawn"}
+    if not short and importlib.util.find_spec("opencensus") and importlib.util.find_spec("pyarrow"):
+        peers["Ray Train"] = "ray_train"
+    lines, ratios = [], {}
+    for mode, compiler in compilers.items():
+        job = replace(job, compiler=compiler)
+        found = {}
+        for name in ("tunelight", *peers):
+            say(f"turnaround, {mode}, {name}")
+            one = replace(job, folder=str(Path(job.folder, f"{mode}-{name}".replace(" ", "-"))))
+            ended = in_sweep(one, fits) if name == "tunelight" else in_process(peers[name], one, fits)
+            found[name] = median(later["first"] - earlier["last"] for earlier, later in pairwise(ended))
+            lines.append([mode, name, show(found[name], 3), show(found[name] / found["tunelight"], 1)])
+        ratios[mode] = min(value for name, value in found.items() if name != "tunelight") / found["tunelight"]
+    print(f"\nturnaround: from the last step of a fit to the end of the next one's first; medians of {fits - 1}.\n")
+    print(table(["", "", "seconds", "times tunelight's"], lines, markdown=False))
+    if "Ray Train" not in peers:
+        print("Ray Train is left out: it needs ray[default] and pyarrow, and is not in a short run.")
+    if job.device == "cuda":
+        print(verdict("\ncompiled, the faster peer / tunelight", ratios["compiled"], least=TIMES_FASTER, digits=1))
+
+
+def gangs(job: Vit, each: int) -> None:
+    """Print trials a minute of one gang and of several."""
+    many = max(2, min(MOST_GANGS, (os.cpu_count() or 1) // 2))
+    rates = {}
+    for count in (1, many):
+        say(f"{count} gang(s) of two ranks")
+        one = replace(job, folder=str(Path(job.folder, f"gangs{count}")))
+        ended = in_sweep(one, count * each, workers=2, at_once=count)
+        seconds = ended[-1]["last"] - ended[count - 1]["last"]  # without the gangs' starts
+        rates[count] = 60 * (len(ended) - count) / seconds
+    lines = [[str(count), show(rate, 1), show(rate / rates[1], 2)] for count, rate in rates.items()]
+    print(f"\ngangs of two ranks on CPUs, {os.cpu_count()} cores: trials of {job.steps} steps.\n")
+    print(table(["gangs", "trials/min", "ratio"], lines, markdown=False))
+
+
+def say(text: str) -> None:
+    """Tell what is being measured."""
+    print(f"{text} ...", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Measure what is asked for, and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="small, once, and on CPUs where there is no GPU")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of the throughput (default 3)")
+    args = parser.parse_args()
+    asked = args.only.split(",")
+    if unknown := set(asked) - set(PARTS):
+        parser.error(f"--only takes some of {','.join(PARTS)}, not {','.join(sorted(unknown))}")
+    import torch
+
+    gpu = torch.cuda.device_count() > 0  # makes no CUDA context in this process
+    if not gpu and not args.short:
+        parser.error("torch sees no GPU here; with --short everything runs on CPUs, and says nothing about GPUs")
+    import ray
+
+    cpus = max(4, os.cpu_count() or 1)
+    ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    print(describe())
+    with tempfile.TemporaryDirectory(prefix="gpu-") as parent:
+        job = build_job(Path(parent), short=args.short, gpu=gpu)
+        if "throughput" in asked:
+            throughput(job, 1 if args.short else args.repeats)
+        if "turnaround" in asked:
+            modes = {"compiled": "aot_eager"} if args.short else {"eager": "", "compiled": "inductor"}
+            turnaround(replace(job, steps=3, warmup=2), 2 if args.short else 5, modes, short=args.short)
+        if "gangs" in asked:
+            small = replace(job, model=SIZES["tiny"].model, batch=16, steps=6 if args.short else 100, device="cpu")
+            gangs(small, 2 if args.short else 6)
+    ray.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The vision transformer that gpu.py trains: in this process, in new ones (ddp_spawn, Ray Train), or in a trial.
+
+Every fit appends a line to FOLDER/fits.jsonl: when its first and its last step had ended (seconds of the wall clock),
+and the images a second between them, the first few steps left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+
+from tunelight.zoo import VisionTransformer
+
+IMAGES = 10_000
+
+
+@dataclass(frozen=True)
+class Vit:
+    """What to train. ``compiler``: of torch.compile, "" for none; ``folder`` takes the events."""
+
+    model: dict[str, int]
+    batch: int
+    steps: int
+    warmup: int
+    device: str
+    compiler: str
+    folder: str
+
+
+class Whole(torch.nn.Module):
+    """The network as one module of its own, since ``Module.compile`` compiles nothing of a bare ``Sequential``."""
+
+    def __init__(self, net: torch.nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """Return logits."""
+        return self.net(images)
+
+
+class Model(VisionTransformer):
+    """The template, compiled if that is asked; its images are bytes."""
+
+    def __init__(self, job: Vit, lr: float) -> None:
+        super().__init__(lr, **job.model)
+        self.net = Whole(self.net)
+        if job.compiler:
+            self.net.compile(backend=job.compiler)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Make numbers from -1 to 1 of the bytes, on the device."""
+        return batch[0].float() / 127.5 - 1, batch[1]
+
+
+class Clock(pl.Callback):
+    """Notes when steps end, once the device has done them, and writes the fit's line after the last."""
+
+    def __init__(self, job: Vit, number: int) -> None:
+        self.job, self.number = job, number
+        self.times: dict[int, float] = {}
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Note the first step, the last one before those that are measured, and the last."""
+        job, step = self.job, trainer.global_step
+        if step not in (1, job.warmup, job.steps):
+            return
+        if pl_module.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.times[step] = time.time()
+        if step == job.steps and trainer.is_global_zero:
+            speed = (job.steps - job.warmup) * job.batch / (self.times[step] - self.times[job.warmup])
+            line = {"number": self.number, "first": self.times[1], "last": self.times[step], "speed": speed}
+            with Path(job.folder, "fits.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def loader(job: Vit) -> DataLoader[Any]:
+    """Return batches of generated images, the same for everyone."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (max(IMAGES, job.batch), 3, 32, 32), dtype=torch.uint8, generator=generator)
+    data = TensorDataset(images, torch.randint(0, 10, (len(images),), generator=generator))
+    order = BatchSampler(RandomSampler(data), job.batch, drop_last=True)
+    return DataLoader(data, sampler=order, batch_size=None)
+
+
+def fit(job: Vit, number: int, **settings: Any) -> None:
+    """Train once."""
+    torch.set_float32_matmul_precision("high")
+    trainer = pl.Trainer(
+        max_steps=job.steps, accelerator="gpu" if job.device == "cuda" else "cpu", precision="bf16-mixed",
+        callbacks=[Clock(job, number)], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, use_distributed_sampler=False, **settings,
+    )  # fmt: skip
+    trainer.fit(Model(job, 1e-4 * (1 + number)), loader(job))
+
+
+def spawn(job: Vit, fits: int) -> None:
+    """Train several times, each in a process that ddp_spawn starts."""
+    from pytorch_lightning.strategies import DDPStrategy
+
+    backend = "nccl" if job.device == "cuda" else "gloo"
+    for number in range(fits):
+        fit(job, number, devices=1, strategy=DDPStrategy(start_method="spawn", process_group_backend=backend))
+
+
+def ray_train(job: Vit, fits: int) -> None:
+    """Train several times, each by a TorchTrainer of its own."""
+    import ray
+    from ray import train
+    from ray.train.torch import TorchTrainer
+
+    ray.init(address="local", log_to_driver=False)
+    gpu = job.device == "cuda"
+    for number in range(fits):
+        TorchTrainer(
+            ray_train_worker,
+            train_loop_config={"job": asdict(job), "number": number},
+            scaling_config=train.ScalingConfig(num_workers=1, use_gpu=gpu),
+            run_config=train.RunConfig(name=f"fit-{number}", storage_path=str(Path(job.folder, "storage"))),
+        ).fit()
+    ray.shutdown()
+
+
+def ray_train_worker(config: dict[str, Any]) -> None:
+    """Train once on a worker of Ray Train."""
+    from events import import_ray_train_lightning
+
+    import_ray_train_lightning()
+    from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment
+
+    settings = {"strategy": RayDDPStrategy(), "plugins": [RayLightningEnvironment()], "devices": "auto"}
+    fit(Vit(**config["job"]), config["number"], **settings)
+
+
+def alone(job: Vit, fits: int) -> None:
+    """Train several times in this process, without Ray."""
+    for number in range(fits):
+        fit(job, number, devices=1)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("alone", "spawn", "ray_train"))
+    parser.add_argument("job", type=json.loads)
+    parser.add_argument("fits", type=int)
+    args = parser.parse_args()
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    {"alone": alone, "spawn": spawn, "ray_train": ray_train}[args.kind](Vit(**args.job), args.fits)
