@@ -203,7 +203,9 @@ class Needy(Net):
         need = self.need * len(batch[0]) / BATCH
         if self.device.type == "cuda":
             _, total = torch.cuda.mem_get_info()
-            torch.empty(int(need * total), dtype=torch.uint8, device=self.device)
+            held = torch.empty(int(need * total), dtype=torch.uint8, device=self.device)
+            del held
+            torch.cuda.empty_cache()  # else a small tensor may be put into it, and the next one does not fit
         elif need > 1:
             raise torch.OutOfMemoryError("out of memory, if this were a GPU")
         return super().training_step(batch, number)
@@ -215,6 +217,10 @@ def needy(config: dict[str, Any]) -> None:
     trainer.fit(Needy(config["lr"], config["need"]), datamodule=Points())
 
 
+HELD = 2**30
+"""Bytes that the process holds when it is killed."""
+
+
 class Killed(Callback):
     """Kills its process in the second epoch, while a kernel runs on the GPU that would take a minute."""
 
@@ -223,15 +229,21 @@ class Killed(Callback):
         if trainer.current_epoch != 1 or Path(tl.get_context().trial_dir, "killed.jsonl").exists():
             return
         if pl_module.device.type == "cuda":
-            self.held = torch.ones(2**30, dtype=torch.uint8, device=pl_module.device)
+            self.held = torch.ones(HELD, dtype=torch.uint8, device=pl_module.device)
             torch.cuda._sleep(10**11)
         note("killed")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed(config: dict[str, Any]) -> None:
-    """Train with checkpoints, and lose the process on the way."""
-    note("began", used=used_memory(config["device"]))
+    """Train with checkpoints, and lose the process on the way; wait until the memory of a lost one is free again."""
+    note("began")
+    before = Path(tl.get_context().trial_dir, "free.jsonl")
+    limit = json.loads(before.read_text())["used"] + HELD / 4 if before.exists() else None
+    end = time.monotonic() + 60
+    while limit is not None and used_memory(config["device"]) > limit and time.monotonic() < end:
+        time.sleep(0.1)
+    note("free", used=used_memory(config["device"]))
     saving = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
     trainer = build_trainer(config["device"], EPOCHS, [Killed(), saving], strategy=strategy())
     trainer.fit(Net(config["lr"]), datamodule=Points())
@@ -288,5 +300,7 @@ class Timed(Callback):
 def member(config: dict[str, Any]) -> None:
     """Train one member of a population."""
     saving = tl.TuneReportCheckpointCallback({"loss": "loss"}, on="train_epoch_end")
-    trainer = build_trainer(config["device"], 6, [Timed(), saving], strategy=strategy(), limit_val_batches=0)
+    trainer = build_trainer(
+        config["device"], 6, [Timed(), saving], strategy=strategy(), limit_train_batches=2, limit_val_batches=0
+    )
     trainer.fit(Big(config["lr"], config["width"]), datamodule=Points())

