@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What needs a GPU, in parts that take less than ten minutes each: gpu.sh PYTHON [PART ...]
-#   PYTHON  an interpreter with tunelight's dependencies and pytest (`make gpu` gives that of .venv)
+#   PYTHON  an interpreter with what `pip install -e '.[dev]'` installs (`make gpu` gives that of .venv)
 #   PART    some of: doctor tests example throughput turnaround gangs (default: all)
 # Without a CUDA device the tests and the benchmark run on CPUs, small, which shows only that they run.
 set -uo pipefail
