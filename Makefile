@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies chaos recovery pbt schedulers fidelity search stopping suggestions importances reporting data nodes ready compile web resumed gpu
+BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search stopping suggestions importances reporting data nodes ready compile web resumed
 # Of these CI runs no short mode: each starts its peers' own processes, or clusters, one by one, which takes minutes.
 LONG := recovery pbt data nodes
 # Of these there is no whole run but on a GPU: `make gpu`.
@@ -106,7 +106,7 @@ format: setup
 bench: setup
 	set -e; for name in $(filter-out $(ON_GPUS),$(BENCHMARKS)); do $(BIN)/python benchmarks/$$name.py; done
 
-# Three at a time: in a short run nothing is measured, and most of it waits for processes to start.
+# Three at a time: in a short run nothing is measured, and most of it waits for processes to start. The longest come first.
 bench-short: setup
 	printf '%s\n' $(filter-out $(LONG),$(BENCHMARKS)) record_curves record_digits_curves | xargs -P 3 -I NAME $(BIN)/python benchmarks/NAME.py --short
 
