@@ -99,6 +99,19 @@ def forget_compiled() -> None:
         dynamo.reset()
 
 
+def compile_processes() -> set[int]:
+    """Return the ids of the processes that compile inductor's kernels, which torch starts once. Read in 2.13.0.
+
+    ``_pool_set`` of ``torch._inductor.async_compile`` has a pool by a process of its own, or one of concurrent.futures.
+    """
+    found: set[int] = set()
+    for pool in getattr(sys.modules.get("torch._inductor.async_compile"), "_pool_set", ()):
+        if (process := getattr(pool, "process", None)) is not None:
+            found.add(process.pid)
+        found.update(getattr(pool, "_processes", None) or ())
+    return found
+
+
 def flight_records() -> list[dict[str, Any]]:
     """Return the entries of torch's flight recorders: this process's last collectives, the oldest first.
 

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from tunelight.compat.accelerate import forget_states
+from tunelight.compat.torch import compile_processes
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.machine.processes import has_children
 
@@ -171,10 +172,16 @@ class CleanState:
 
 
 def _children() -> list[psutil.Process]:
-    """Return this process's children and theirs, without the permanent helpers of multiprocessing."""
+    """Return this process's children and theirs, without the permanent helpers of multiprocessing and of inductor.
+
+    Inductor waits without a limit for a process of its own that is gone, and each new kernel needs one.
+    """
     if not has_children():
         return []  # psutil would look at every process of the machine
-    helpers = set()
+    helpers = compile_processes()
+    for pid in tuple(helpers):
+        with suppress(psutil.Error):
+            helpers.update(child.pid for child in psutil.Process(pid).children(recursive=True))
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     if tracker is not None:
         helpers.add(tracker._resource_tracker._pid)
