@@ -29,13 +29,15 @@ def classify(error: WorkerError) -> str:
     """Return the outcome of a trial that failed with an error: a name in ``record.outcomes``.
 
     OOM: every exception called ...MemoryError (Python's, torch's, NumPy's, and that of Ray's memory monitor), and a
-    RuntimeError or OSError with such a message. DIVERGED: FloatingPointError, and what torch's anomaly
-    detection and Lightning raise at a NaN.
+    RuntimeError, an error of NCCL's or an OSError with such a message. DIVERGED: FloatingPointError, and what torch's
+    anomaly detection and Lightning raise at a NaN.
     """
     name, text = error.type_name, error.message.lower()
     if name.endswith("MemoryError"):
         return "OOM"
-    if name in ("RuntimeError", "AcceleratorError", "OSError") and any(sign in text for sign in _OUT_OF_MEMORY):
+    if name in ("RuntimeError", "AcceleratorError", "DistBackendError", "OSError") and any(
+        sign in text for sign in _OUT_OF_MEMORY
+    ):
         return "OOM"
     if name == "FloatingPointError":
         return "DIVERGED"

@@ -26,6 +26,8 @@ def error(type_name: str, message: str = "") -> WorkerError:
         ("RuntimeError", "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", "OOM"),
         ("RuntimeError", "DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes", "OOM"),
         ("RuntimeError", "CUDA error: out of memory", "OOM"),
+        ("DistBackendError", "NCCL error, unhandled cuda error: Cuda failure 2 'out of memory'", "OOM"),
+        ("DistBackendError", "NCCL error, remote process exited or there was a network error", "ERROR"),
         ("OSError", "[Errno 12] Cannot allocate memory", "OOM"),
         ("ValueError", "the word memory, out of memory", "ERROR"),
         ("RuntimeError", "Function 'MseLossBackward0' returned nan values in its 0th output.", "DIVERGED"),

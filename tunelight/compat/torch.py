@@ -112,6 +112,29 @@ def compile_processes() -> set[int]:
     return found
 
 
+def abort_process_group() -> None:
+    """End NCCL's part of the process groups of this process without its peers. Read in 2.13.0; 2.4.0 only destroys.
+
+    ``destroy_process_group`` first waits for collectives that have begun, and a peer that is gone ends none.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    getattr(c10d, "_abort_process_group", c10d.destroy_process_group)()
+
+
+def use_gpu(device: int) -> None:
+    """Make a GPU the one that this thread uses where its code names none; CUDA is not initialised for it.
+
+    ``_lazy_call`` of ``torch.cuda``, read in 2.4.0 and 2.13.0: what torch does right after it has initialised CUDA.
+    """
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.set_device(device)
+    else:
+        torch.cuda._lazy_call(lambda: torch.cuda.set_device(device))
+
+
 def flight_records() -> list[dict[str, Any]]:
     """Return the entries of torch's flight recorders: this process's last collectives, the oldest first.
 

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from tunelight.compat.accelerate import forget_states
-from tunelight.compat.torch import compile_processes
+from tunelight.compat.torch import compile_processes, use_gpu
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.machine.processes import has_children
 
@@ -111,6 +111,8 @@ class CleanState:
         os.environ.update(environ)
         with suppress(OSError):  # another node need not have the driver's folder
             os.chdir(cwd)
+        if gpu:  # where a process sees several, each thread would use the first one
+            use_gpu(gpu)
         self._gpu_memory.begin(gpu)
         if seed is not None:
             _seed(seed)

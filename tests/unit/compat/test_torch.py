@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
-from tunelight.compat.torch import store_on
+from tunelight.compat.torch import store_on, use_gpu
 from tunelight.machine.network import listening
 
 
@@ -26,3 +26,16 @@ def test_a_store_takes_over_the_socket_that_holds_its_port(version, libuv, monke
     assert store.get("key") == b"value"
     found: bool = vars(type(store))["libuvBackend"].fget(store)
     assert found is libuv
+
+
+def test_a_gpu_is_chosen_at_once_where_cuda_is_in_use_and_else_once_it_is(monkeypatch):
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "_queued_calls", [])
+    use_gpu(1)
+    assert not chosen
+    (call, _) = torch.cuda._queued_calls[0]  # CUDA is initialised
+    call()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    use_gpu(2)
+    assert chosen == [1, 2]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from tunelight.compat.torch import abort_process_group
 from tunelight.gang.meeting.gathering import try_pairs
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.messages import Place
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 
+_ABORT_LIMIT_S: Final = 10.0
+"""How long NCCL may take to end its connections."""
 _ADVICE = {
     "initialize the default process group twice": (
         "A gang's process group is initialised before the train function starts: call "
@@ -61,12 +65,20 @@ class TorchGroup:
         self._joined, self._ours = True, dist.group.WORLD
 
     def leave(self) -> None:
-        """Destroy the group. Peers that wait in it are free once ``tidy`` has let go of it, and so has the trial."""
+        """Destroy the group. Peers that wait in it are free once ``tidy`` has let go of it, and so has the trial.
+
+        NCCL's is aborted, since it would wait for its peers. Those that wait in it themselves go on waiting.
+        """
         import torch.distributed as dist
 
         if self._joined and dist.is_initialized():
-            with contextlib.suppress(Exception):  # the group may be broken already
-                dist.destroy_process_group()
+            if dist.get_backend() == "nccl":
+                aborting = threading.Thread(target=_abort, name="aborts NCCL", daemon=True)
+                aborting.start()
+                aborting.join(_ABORT_LIMIT_S)
+            else:
+                with contextlib.suppress(Exception):  # the group may be broken already
+                    dist.destroy_process_group()
             _forget_meshes()
         self._joined = False
 
@@ -96,15 +108,23 @@ class TorchGroup:
         return self._ours is not None
 
     def lost_peer(self, error: BaseException) -> bool:
-        """Tell whether an error is gloo's or NCCL's for a lost connection."""
-        return isinstance(error, RuntimeError) and any(
-            word in str(error) for word in ("gloo", "Connection closed", "NCCL")
+        """Tell whether an error is gloo's or NCCL's for a lost connection. NCCL also says that memory is out."""
+        said = str(error)
+        return (
+            isinstance(error, RuntimeError)
+            and any(word in said for word in ("gloo", "Connection closed", "NCCL"))
+            and "out of memory" not in said
         )
 
     def advice(self, error: BaseException) -> str | None:
         """Return what to do about a second ``init_process_group``, or Lightning's view of the size; None for others."""
         known = (advice for words, advice in _ADVICE.items() if words in str(error))
         return next(known, None) if isinstance(error, ValueError) else None
+
+
+def _abort() -> None:
+    with contextlib.suppress(Exception):  # the group may be broken already
+        abort_process_group()
 
 
 def _forget_meshes() -> None:

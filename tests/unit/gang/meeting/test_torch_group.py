@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 
 import pytest
 import torch.distributed as dist
 
+from tunelight.gang.meeting import torch_group
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.torch_group import TorchGroup
 from tunelight.messages import Place
@@ -44,3 +46,39 @@ def test_a_group_that_a_failed_trial_left_is_freed(group: TorchGroup) -> None:
     assert world() is not None
     group.tidy()
     assert world() is None
+
+
+def test_a_group_of_nccl_s_is_left_without_its_peers_and_within_a_limit(
+    group: TorchGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL's abort, which this stands for, may wait for a GPU that does not answer."""
+    asked, end = threading.Event(), threading.Event()
+
+    def abort() -> None:
+        asked.set()
+        end.wait(60)
+
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch_group, "abort_process_group", abort)
+    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 0.1)
+    try:
+        group.leave()
+        assert asked.is_set()
+    finally:
+        end.set()
+        monkeypatch.undo()
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError("[enforce fail at gloo/transport/tcp/pair.cc] Connection reset by peer"), True),
+        (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp, remote process exited"), True),
+        (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp: Cuda failure 2 'out of memory'"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("gloo"), False),
+    ],
+)
+def test_a_lost_peer_is_told_from_errors_of_this_rank(group: TorchGroup, error: Exception, lost: bool) -> None:
+    assert group.lost_peer(error) is lost
