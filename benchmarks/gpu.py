@@ -1,14 +1,15 @@
 """Trials on one GPU: how fast they train, how fast one follows another, and many gangs at once on the machine's CPUs.
 
-  throughput  images a second of a vision transformer at full size (examples/vit_cifar10.py) in bf16: in a trial, and in
-              the same loop without Ray
-  turnaround  seconds from one trial's last step to the next one's first, eager and compiled: in a sweep, with a new
-              process each (Lightning's ddp_spawn), and with Ray Train (needs ray[default] and pyarrow)
+  throughput  images a second of a vision transformer at full size (examples/vit_cifar10.py) in bf16: in a trial, in the
+              same loop without Ray, and in that without DDP
+  eager       seconds from one trial's last step to the next one's first: in a sweep, with a new process each
+              (Lightning's ddp_spawn), and with Ray Train (needs ray[default] and pyarrow; not in a short run)
+  compiled    the same with torch.compile
   gangs       trials a minute of gangs of two ranks on CPUs: one gang, and as many as there are pairs of cores, up to 8
 
 The parts are measured one after another, tunelight and its peers in turn.
 
-    python benchmarks/gpu.py                          # about 10 minutes on one GPU and 16 cores
+    python benchmarks/gpu.py                          # about 12 minutes on one GPU and 16 cores
     python benchmarks/gpu.py --only throughput,gangs
     python benchmarks/gpu.py --short                  # small, once, and without a GPU: does it all still run?
 """
@@ -16,9 +17,11 @@ The parts are measured one after another, tunelight and its peers in turn.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -36,7 +39,7 @@ from gpu_vit import Vit
 from vit_cifar10 import SIZES
 
 PEERS = Path(__file__).parent / "peers"
-PARTS = ("throughput", "turnaround", "gangs")
+PARTS = ("throughput", "eager", "compiled", "gangs")
 LIMIT_S = 500
 NOT_LESS, TIMES_FASTER, MOST_GANGS = 0.98, 20, 8
 
@@ -45,19 +48,25 @@ def describe() -> str:
     """Return what is measured on: the GPU with its driver, and torch."""
     import torch
 
+    here = f"{os.cpu_count()} cores, torch {torch.__version__}"
     if not torch.cuda.device_count():
-        return f"no GPU, {os.cpu_count()} cores, torch {torch.__version__}: these figures say nothing about GPUs"
+        return f"no GPU, {here}: these figures say nothing about GPUs"
     # Not by torch, which would make a CUDA context in this process.
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "-i", "0"]
-    name = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
-    gpu = name.replace(", ", ", driver ") or "a GPU of unknown name"
-    return f"{gpu}, {os.cpu_count()} cores, torch {torch.__version__}"
+    name = ""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        name = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+    return f"{name.replace(', ', ', driver ') or 'a GPU of unknown name'}, {here}"
+
+
+class PeerError(Exception):
+    """A peer failed, or took too long."""
 
 
 def build_job(folder: Path, *, short: bool, gpu: bool) -> Vit:
     """Return what is trained for the throughput."""
     size = SIZES["tiny" if short else "full"]
-    steps, warmup, batch = (6, 2, 32) if short else (120, 20, size.batch)
+    steps, warmup, batch = (6, 2, 32) if short else (350, 50, size.batch)
     return Vit(size.model, batch, steps, warmup, "cuda" if gpu else "cpu", "", str(folder))
 
 
@@ -68,12 +77,18 @@ def fits_of(job: Vit) -> list[dict[str, Any]]:
 
 
 def in_process(kind: str, job: Vit, fits: int) -> list[dict[str, Any]]:
-    """Run a peer that is no sweep, in a process of its own. Raises: SystemExit, with the end of its output."""
+    """Run a peer that is no sweep, in a process of its own. Raises: PeerError with the end of its output."""
     Path(job.folder).mkdir(parents=True)
     command = [sys.executable, str(PEERS / "gpu_vit.py"), kind, json.dumps(asdict(job)), str(fits)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LIMIT_S,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # as Ray sets it for a worker
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise PeerError(f"not done within {LIMIT_S} s") from None
     if done.returncode:
-        raise SystemExit(f"{kind} failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
+        raise PeerError(f"{done.stdout[-1000:]}{done.stderr[-3000:]}")
     return fits_of(job)
 
 
@@ -101,42 +116,51 @@ def in_sweep(job: Vit, fits: int, workers: int = 1, at_once: int = 1) -> list[di
 
 def throughput(job: Vit, repeats: int) -> None:
     """Print images a second."""
-    speeds: dict[str, list[float]] = {"the same loop without Ray": [], "a trial": []}
+    kinds = {"the same loop without Ray": "ddp", "that without DDP": "alone", "a trial": "trial"}
+    speeds: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(repeats):
-        say(f"throughput, run {number + 1}")
-        plain, trial = (replace(job, folder=str(Path(job.folder, f"{kind}{number}"))) for kind in ("plain", "trial"))
-        speeds["the same loop without Ray"].append(in_process("alone", plain, 1)[0]["speed"])
-        speeds["a trial"].append(in_sweep(trial, 1)[0]["speed"])
+        for name, kind in kinds.items():
+            say(f"throughput, {name}, run {number + 1}")
+            one = replace(job, folder=str(Path(job.folder, f"{kind}{number}")))
+            ended = in_sweep(one, 1) if kind == "trial" else in_process(kind, one, 1)
+            speeds[name].append(ended[0]["speed"])
     base = median(speeds["the same loop without Ray"])
-    lines = [[kind, show(median(found), 0), show(median(found) / base, 3)] for kind, found in speeds.items()]
+    lines = [[name, show(median(found), 0), show(median(found) / base, 3)] for name, found in speeds.items()]
     print(f"\nthroughput: ViT {job.model}, bf16-mixed, batch {job.batch}; medians of {repeats}.\n")
     print(table(["", "images/s", "ratio"], lines, markdown=False))
     if job.device == "cuda":
         print(verdict("\na trial / the same loop", median(speeds["a trial"]) / base, least=NOT_LESS, digits=3))
 
 
-def turnaround(job: Vit, fits: int, compilers: dict[str, str], *, short: bool) -> None:
+def turnaround(mode: str, job: Vit, *, short: bool) -> None:
     """Print the seconds from fit to fit."""
     peers = {"ddp_spawn": "spawn"}
     if not short and importlib.util.find_spec("opencensus") and importlib.util.find_spec("pyarrow"):
         peers["Ray Train"] = "ray_train"
-    lines, ratios = [], {}
-    for mode, compiler in compilers.items():
-        job = replace(job, compiler=compiler)
-        found = {}
-        for name in ("tunelight", *peers):
-            say(f"turnaround, {mode}, {name}")
-            one = replace(job, folder=str(Path(job.folder, f"{mode}-{name}".replace(" ", "-"))))
+    found: dict[str, float] = {}
+    lines = []
+    for name in ("tunelight", *peers):
+        say(f"{mode}, {name}")
+        one = replace(job, folder=str(Path(job.folder, f"{mode}-{name}".replace(" ", "-"))))
+        try:
+            fits = 2 if short else 5 if name == "tunelight" else 3
             ended = in_sweep(one, fits) if name == "tunelight" else in_process(peers[name], one, fits)
-            found[name] = median(later["first"] - earlier["last"] for earlier, later in pairwise(ended))
-            lines.append([mode, name, show(found[name], 3), show(found[name] / found["tunelight"], 1)])
-        ratios[mode] = min(value for name, value in found.items() if name != "tunelight") / found["tunelight"]
-    print(f"\nturnaround: from the last step of a fit to the end of the next one's first; medians of {fits - 1}.\n")
-    print(table(["", "", "seconds", "times tunelight's"], lines, markdown=False))
+            if job.compiler and not ended[0]["graphs"]:
+                raise PeerError("it compiled nothing")
+        except PeerError as error:
+            say(str(error))
+            lines.append([name, "failed", "-"])
+            continue
+        found[name] = median(later["first"] - earlier["last"] for earlier, later in pairwise(ended))
+        lines.append([name, show(found[name], 3), show(found[name] / found["tunelight"], 1)])
+    print(f"\n{mode}: from the last step of a fit to the end of the next one's first; medians.\n")
+    print(table(["", "seconds", "times tunelight's"], lines, markdown=False))
     if "Ray Train" not in peers:
         print("Ray Train is left out: it needs ray[default] and pyarrow, and is not in a short run.")
-    if job.device == "cuda":
-        print(verdict("\ncompiled, the faster peer / tunelight", ratios["compiled"], least=TIMES_FASTER, digits=1))
+    if job.device == "cuda" and job.compiler:
+        others = [value for name, value in found.items() if name != "tunelight"]
+        ratio = min(others, default=math.nan) / found["tunelight"]
+        print(verdict("\ncompiled, the faster peer / tunelight", ratio, least=TIMES_FASTER, digits=1))
 
 
 def gangs(job: Vit, each: int) -> None:
@@ -163,10 +187,10 @@ def main() -> int:
     """Measure what is asked for, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="small, once, and on CPUs where there is no GPU")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--only", help=f"some of {','.join(PARTS)} (default: all; in a short run all but eager)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of the throughput (default 3)")
     args = parser.parse_args()
-    asked = args.only.split(",")
+    asked = args.only.split(",") if args.only else [part for part in PARTS if not (args.short and part == "eager")]
     if unknown := set(asked) - set(PARTS):
         parser.error(f"--only takes some of {','.join(PARTS)}, not {','.join(sorted(unknown))}")
     import torch
@@ -183,9 +207,12 @@ def main() -> int:
         job = build_job(Path(parent), short=args.short, gpu=gpu)
         if "throughput" in asked:
             throughput(job, 1 if args.short else args.repeats)
-        if "turnaround" in asked:
-            modes = {"compiled": "aot_eager"} if args.short else {"eager": "", "compiled": "inductor"}
-            turnaround(replace(job, steps=3, warmup=2), 2 if args.short else 5, modes, short=args.short)
+        brief = replace(job, steps=3, warmup=2)
+        if "eager" in asked:
+            turnaround("eager", brief, short=args.short)
+        if "compiled" in asked:
+            compiler = "aot_eager" if args.short else "inductor"
+            turnaround("compiled", replace(brief, compiler=compiler), short=args.short)
         if "gangs" in asked:
             small = replace(job, model=SIZES["tiny"].model, batch=16, steps=6 if args.short else 100, device="cpu")
             gangs(small, 2 if args.short else 6)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # What needs a GPU, in parts that take less than ten minutes each: gpu.sh PYTHON [PART ...]
 #   PYTHON  an interpreter with what `pip install -e '.[dev]'` installs (`make gpu` gives that of .venv)
-#   PART    some of: doctor tests example throughput turnaround gangs (default: all)
+#   PART    some of: doctor tests example throughput eager compiled gangs (default: all)
 # Without a CUDA device the tests and the benchmark run on CPUs, small, which shows only that they run.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${1:?gpu.sh PYTHON [PART ...]}
 shift
 parts=("$@")
-((${#parts[@]})) || parts=(doctor tests example throughput turnaround gangs)
+((${#parts[@]})) || parts=(doctor tests example throughput eager compiled gangs)
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 if ! gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())'); then
@@ -39,7 +39,7 @@ for part in "${parts[@]}"; do
         echo "examples/vit_cifar10.py was NOT run: it needs pyarrow"
       fi
       ;;
-    throughput | turnaround | gangs) "$python" benchmarks/gpu.py "${short[@]}" --only "$part" ;;
+    throughput | eager | compiled | gangs) "$python" benchmarks/gpu.py "${short[@]}" --only "$part" ;;
     *) echo "gpu.sh: no part is called $part" >&2; exit 2 ;;
   esac || failed+=("$part")
 done

@@ -62,6 +62,7 @@ CLUSTER_SETTLE_S = 10.0
 """How long actors and placement groups may take: Ray learns of an end by message."""
 
 ENVIRONMENT_BY_IMPORTS = {
+    "CUDA_MODULE_LOADING": "older versions of torch set it when they initialise CUDA",
     "PYTEST_CURRENT_TEST": "pytest's own, of each phase of a test",
     "CRC32C_SW_MODE": "tensorboardX sets it when it is imported",
     "KMP_DUPLICATE_LIB_OK": "scikit-learn sets it when it is imported",

@@ -1,7 +1,7 @@
 """The vision transformer that gpu.py trains: in this process, in new ones (ddp_spawn, Ray Train), or in a trial.
 
 Every fit appends a line to FOLDER/fits.jsonl: when its first and its last step had ended (seconds of the wall clock),
-and the images a second between them, the first few steps left out.
+the images a second between them, the first few steps left out, and how many graphs its process has compiled so far.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch._dynamo.utils
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from tunelight.zoo import VisionTransformer
@@ -54,8 +55,13 @@ class Model(VisionTransformer):
     def __init__(self, job: Vit, lr: float) -> None:
         super().__init__(lr, **job.model)
         self.net = Whole(self.net)
-        if job.compiler:
-            self.net.compile(backend=job.compiler)
+        self.job = job
+
+    def setup(self, stage: str) -> None:
+        """Compile in the process that trains: a module that is sent to one arrives as it was before."""
+        torch.set_float32_matmul_precision("high")
+        if self.job.compiler:
+            self.net.compile(backend=self.job.compiler)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Make numbers from -1 to 1 of the bytes, on the device."""
@@ -65,8 +71,8 @@ class Model(VisionTransformer):
 class Clock(pl.Callback):
     """Notes when steps end, once the device has done them, and writes the fit's line after the last."""
 
-    def __init__(self, job: Vit, number: int) -> None:
-        self.job, self.number = job, number
+    def __init__(self, job: Vit) -> None:
+        self.job = job
         self.times: dict[int, float] = {}
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
@@ -79,7 +85,8 @@ class Clock(pl.Callback):
         self.times[step] = time.time()
         if step == job.steps and trainer.is_global_zero:
             speed = (job.steps - job.warmup) * job.batch / (self.times[step] - self.times[job.warmup])
-            line = {"number": self.number, "first": self.times[1], "last": self.times[step], "speed": speed}
+            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+            line = {"first": self.times[1], "last": self.times[step], "speed": speed, "graphs": graphs}
             with Path(job.folder, "fits.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -95,10 +102,9 @@ def loader(job: Vit) -> DataLoader[Any]:
 
 def fit(job: Vit, number: int, **settings: Any) -> None:
     """Train once."""
-    torch.set_float32_matmul_precision("high")
     trainer = pl.Trainer(
         max_steps=job.steps, accelerator="gpu" if job.device == "cuda" else "cpu", precision="bf16-mixed",
-        callbacks=[Clock(job, number)], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        callbacks=[Clock(job)], logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, use_distributed_sampler=False, **settings,
     )  # fmt: skip
     trainer.fit(Model(job, 1e-4 * (1 + number)), loader(job))
@@ -143,16 +149,25 @@ def ray_train_worker(config: dict[str, Any]) -> None:
 
 
 def alone(job: Vit, fits: int) -> None:
-    """Train several times in this process, without Ray."""
+    """Train several times in this process, without Ray and without DDP."""
     for number in range(fits):
         fit(job, number, devices=1)
 
 
+def ddp(job: Vit, fits: int) -> None:
+    """Train several times in this process, without Ray, by DDP with one rank: what a trial does."""
+    from pytorch_lightning.strategies import DDPStrategy
+
+    backend = "nccl" if job.device == "cuda" else "gloo"
+    for number in range(fits):
+        fit(job, number, devices=1, strategy=DDPStrategy(process_group_backend=backend))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("alone", "spawn", "ray_train"))
+    parser.add_argument("kind", choices=("alone", "ddp", "spawn", "ray_train"))
     parser.add_argument("job", type=json.loads)
     parser.add_argument("fits", type=int)
     args = parser.parse_args()
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    {"alone": alone, "spawn": spawn, "ray_train": ray_train}[args.kind](Vit(**args.job), args.fits)
+    {"alone": alone, "ddp": ddp, "spawn": spawn, "ray_train": ray_train}[args.kind](Vit(**args.job), args.fits)

@@ -13,6 +13,9 @@ from tests.gpu.device import Device, on_cpus
 
 Sweep = Callable[..., tl.SweepResults]
 
+LIMIT_S = 400
+"""For one test: CUDA's libraries are read from a cold disk, and kernels are compiled."""
+
 _figures: list[str] = []
 
 
@@ -23,6 +26,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in here:
         if item.get_closest_marker("gpu") is None:
             item.add_marker("gpu")
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
         on_gpus_only = any(marker.kwargs.get("cpus") is False for marker in item.iter_markers("gpu"))
         if on_cpus() and (on_gpus_only or item.get_closest_marker("multi")):
             left_out.append(item)

@@ -33,7 +33,6 @@ def test_halved_batches_fit_and_learn_the_same(sweep: Sweep, device: Device) -> 
     assert halves == pytest.approx(whole, rel=1e-4)
 
 
-@pytest.mark.timeout(300)
 def test_a_process_killed_in_a_kernel_frees_its_memory_and_the_trial_goes_on(
     sweep: Sweep, device: Device, figure: Callable[[str], None]
 ) -> None:
@@ -52,9 +51,16 @@ def test_a_process_killed_in_a_kernel_frees_its_memory_and_the_trial_goes_on(
 
 
 @pytest.mark.gpu(cpus=False)
-def test_an_error_that_cuda_does_not_get_over_replaces_the_process(sweep: Sweep) -> None:
-    results = sweep({"breaks": tl.choice([True, False])}, asserting, [{"breaks": True}, {"breaks": False}])
+@pytest.mark.parametrize("when", ["start", "step"])
+def test_an_error_that_cuda_does_not_get_over_replaces_the_process(
+    sweep: Sweep, figure: Callable[[str], None], when: str
+) -> None:
+    """In a step NCCL's watchdog may see it first, and end the process, so that the trial is tried again."""
+    results = sweep({"breaks": tl.choice([when, ""])}, asserting, [{"breaks": when}, {"breaks": ""}])
     assert [trial.state for trial in results.trials] == ["ERROR", "FINISHED"]
-    assert "device-side assert" in str(results.trials[0].error)
-    first, second = (notes_of(trial, "began")[0]["pid"] for trial in results.trials)
-    assert first != second
+    failed, trained = (notes_of(trial, "began") for trial in results.trials)
+    assert trained[-1]["pid"] not in {start["pid"] for start in failed}
+    said = str(results.trials[0].error).partition("\n")[0]
+    if when == "start":
+        assert "device-side assert" in said
+    figure(f"device-side assert, {when}: after {len(failed)} start(s) the trial's error was {said!r}")

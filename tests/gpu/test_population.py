@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 import tunelight as tl
 from tests.gpu.conftest import Sweep
 from tests.gpu.device import Device
@@ -15,7 +13,6 @@ from tunelight.record import read_record
 RATES = (1e-4, 1.0)  # the loss of a member is its rate
 
 
-@pytest.mark.timeout(300)
 def test_a_member_adopts_a_gigabyte_from_another_on_the_same_gpu(
     sweep: Sweep, device: Device, figure: Callable[[str], None]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import tunelight as tl
 from tests.gpu.conftest import Sweep
 from tests.gpu.device import Device
-from tests.gpu.training import in_a_trial
+from tests.gpu.training import asserting, compiling, in_a_trial, notes_of
 
 ROOT = Path(__file__).parents[2]
 PRECISIONS = ["32-true", "bf16-mixed", "16-mixed"]
@@ -31,80 +32,105 @@ def space(device: Device) -> dict[str, Any]:
 
 
 def configs_of(device: Device) -> list[dict[str, Any]]:
+    """Return the configurations; the first two are for all gangs, and the last one is compiled."""
     precisions = PRECISIONS if device.is_gpu else PRECISIONS[:2]  # CPUs have no 16-mixed
     compiled = config_of(device, compiler="inductor" if device.is_gpu else "aot_eager")
     return [*(config_of(device, precision) for precision in precisions), compiled]
 
 
+@dataclass(frozen=True)
+class Plain:
+    """The losses of a process that trains the configurations without a gang, and what it said."""
+
+    losses: dict[int, list[float]]
+    said: str
+
+    def check(self, results: tl.SweepResults, configs: list[dict[str, Any]], rel: float, first: int = 0) -> None:
+        """Check that trials have learned what it has from ``first`` on; ``rel`` is for numbers of full precision."""
+        assert [trial.state for trial in results.trials] == ["FINISHED"] * len(configs), results.trials[0].error
+        for number, (trial, config) in enumerate(zip(results.trials, configs, strict=True), first):
+            assert number in self.losses, self.said
+            losses = self.losses[number]
+            found = [report["loss"] for report in trial.history]
+            tolerance = rel if config["precision"] == "32-true" else max(rel, 0.02)
+            assert found == pytest.approx(losses, rel=tolerance), config
+            assert losses[-1] < losses[0]  # something was learned
+
+
 @pytest.fixture(scope="module")
-def plain(device: Device) -> list[list[float]]:
-    """Return the losses of a process that trains the configurations without a gang."""
+def plain(device: Device) -> Plain:
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.plain", json.dumps(configs_of(device))], cwd=ROOT, capture_output=True,
         text=True, timeout=300, check=False,
     )  # fmt: skip
-    found = [line for line in done.stdout.splitlines() if line.startswith("LOSSES")]
-    assert found, done.stdout[-1000:] + done.stderr[-3000:]
-    losses: list[list[float]] = json.loads(found[0][len("LOSSES ") :])
-    return losses
+    found = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("LOSSES")]
+    return Plain(dict(found), done.stdout[-1000:] + done.stderr[-3000:])
 
 
 def seen(trial: tl.TrialResult) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(trial.path.glob("seen-*.json"))]
 
 
-def check(results: tl.SweepResults, plain: list[list[float]], configs: list[dict[str, Any]], rel: float) -> None:
-    """Check that trials have learned what the plain process has; ``rel`` is for numbers of full precision."""
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * len(configs), results.trials[0].error
-    for trial, losses, config in zip(results.trials, plain, configs, strict=False):  # it may have trained more
-        found = [report["loss"] for report in trial.history]
-        tolerance = rel if config["precision"] == "32-true" else max(rel, 0.02)
-        assert found == pytest.approx(losses, rel=tolerance), config
-        assert losses[-1] < losses[0]  # something was learned
-
-
-@pytest.mark.timeout(400)
 def test_a_rank_with_a_gpu_of_its_own_learns_what_a_plain_process_does(
-    sweep: Sweep, device: Device, plain: list[list[float]]
+    sweep: Sweep, device: Device, plain: Plain
 ) -> None:
-    configs = configs_of(device)
+    configs = configs_of(device)[:-1]
     results = sweep(space(device), in_a_trial, configs)
-    check(results, plain, configs, rel=1e-5)
+    plain.check(results, configs, rel=1e-5)
     for trial in results.trials:
         (one,) = seen(trial)
         assert (one["device"], one["group"]) == (device.kind, "nccl" if device.is_gpu else "gloo")
-    assert results.trials[-1].compiled
 
 
-@pytest.mark.timeout(400)
+def test_so_does_a_compiled_model(sweep: Sweep, device: Device, plain: Plain) -> None:
+    configs = configs_of(device)
+    results = sweep(space(device), in_a_trial, configs[-1:])
+    plain.check(results, configs[-1:], rel=1e-5, first=len(configs) - 1)
+    assert results.trials[0].compiled
+
+
+@pytest.mark.gpu(cpus=False)  # on CPUs inductor compiles in threads
+def test_later_trials_compile_kernels_for_other_shapes(sweep: Sweep) -> None:
+    """Inductor compiles in processes of its own, which have to outlive the trial that started them."""
+    configs = [{"width": width} for width in (256, 320, 384)]
+    results = sweep({"width": tl.choice([256, 320, 384])}, compiling, configs)
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3, results.trials[1].error
+    assert len({notes_of(trial, "compiled")[0]["pid"] for trial in results.trials}) == 1
+
+
 def test_two_ranks_on_halves_of_a_gpu_learn_what_one_on_the_whole_does(
-    sweep: Sweep, device: Device, plain: list[list[float]]
+    sweep: Sweep, device: Device, plain: Plain
 ) -> None:
     configs = configs_of(device)[:2]
     results = sweep(space(device), in_a_trial, configs, workers=2, **device.each(0.5))
-    check(results, plain, configs, rel=1e-4)
+    plain.check(results, configs, rel=1e-4)
     for trial in results.trials:
         assert [(one["device"], one["group"]) for one in seen(trial)] == [(device.kind, "gloo")] * 2
 
 
-@pytest.mark.timeout(400)
-def test_sharded_parameters_learn_the_same(sweep: Sweep, device: Device, plain: list[list[float]]) -> None:
+def test_sharded_parameters_learn_the_same(sweep: Sweep, device: Device, plain: Plain) -> None:
     configs = configs_of(device)[:2]
     results = sweep(space(device), in_a_trial, configs, backend="sharded")
-    check(results, plain, configs, rel=1e-4)
+    plain.check(results, configs, rel=1e-4)
     for trial in results.trials:
         (one,) = seen(trial)
         assert (one["device"], one["parameters"]) == (device.kind, ["DTensor"])
 
 
 @pytest.mark.multi
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("backend", ["ddp", "sharded"])
-def test_two_ranks_on_two_gpus_learn_what_one_does(
-    sweep: Sweep, device: Device, plain: list[list[float]], backend: str
-) -> None:
+def test_two_ranks_on_two_gpus_learn_what_one_does(sweep: Sweep, device: Device, plain: Plain, backend: str) -> None:
     configs = configs_of(device)[:2]
     results = sweep(space(device), in_a_trial, configs, workers=2, backend=backend)
-    check(results, plain, configs, rel=1e-4)
+    plain.check(results, configs, rel=1e-4)
     for trial in results.trials:
         assert [(one["device"], one["group"]) for one in seen(trial)] == [("cuda", "nccl")] * 2
+
+
+@pytest.mark.multi
+def test_an_error_of_one_of_two_ranks_is_told_and_the_next_trial_trains(sweep: Sweep, device: Device) -> None:
+    """The other rank waits in a collective of NCCL's, in which nothing but its end frees it."""
+    configs = [{"breaks": "one rank"}, {"breaks": ""}]
+    results = sweep({"breaks": tl.choice(["one rank", ""])}, asserting, configs, workers=2)
+    assert [trial.state for trial in results.trials] == ["ERROR", "FINISHED"]
+    assert "only this rank" in str(results.trials[0].error)

@@ -24,9 +24,9 @@ EPOCHS = 3
 class Layers(torch.nn.Module):
     """Two layers. A class of its own, since ``Module.compile`` compiles nothing of a bare ``Sequential``."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.first, self.last = torch.nn.Linear(INPUTS, WIDTH), torch.nn.Linear(WIDTH, 1)
+        self.first, self.last = torch.nn.Linear(INPUTS, width), torch.nn.Linear(width, 1)
 
     def forward(self, x: torch.Tensor) -> Any:
         """Return (batch, 1)."""
@@ -145,6 +145,22 @@ def in_a_trial(config: dict[str, Any]) -> None:
     trainer.fit(Net(config["lr"], config["compiler"] or None), datamodule=Points())
 
 
+def compiling(config: dict[str, Any]) -> None:
+    """Run a compiled net of a width, whose kernels no cache on disk has, once inductor's processes are there."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(tl.get_context().trial_dir, "inductor"))
+    net: Any = Layers(config["width"]).cuda()
+    compiled: Any = torch.compile(net)
+    compiled(torch.randn(BATCH, INPUTS, device="cuda")).sum().backward()
+    torch.cuda.synchronize()
+    end = time.monotonic() + 60
+    while not AsyncCompile.use_process_pool() and time.monotonic() < end:
+        time.sleep(0.1)
+    note("compiled")
+    tl.report({"loss": 1.0})
+
+
 # --- memory -----------------------------------------------------------------------------------------------
 
 
@@ -249,13 +265,34 @@ def killed(config: dict[str, Any]) -> None:
     trainer.fit(Net(config["lr"]), datamodule=Points())
 
 
+class Breaking(Callback):
+    """Breaks this process's CUDA for good in the second epoch, or raises an error on rank 1, as it is told."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Do so, in the middle of the epoch."""
+        if trainer.current_epoch != 1 or trainer.global_step % 8 != 4:
+            return
+        if self.how == "step":
+            break_cuda()
+        elif self.how == "one rank" and trainer.global_rank == 1:
+            raise ArithmeticError("only this rank")
+
+
+def break_cuda() -> None:
+    """Cause a device-side assert: each later call of CUDA raises it again."""
+    torch.zeros(3, device="cuda")[torch.tensor([5], device="cuda")]
+    torch.cuda.synchronize()
+
+
 def asserting(config: dict[str, Any]) -> None:
-    """Break this process's CUDA for good, if the configuration says so; else train."""
+    """Train, and break as the configuration says: "start", "step", "one rank" or "" for not at all."""
     note("began")
-    if config["breaks"]:
-        torch.zeros(3, device="cuda")[torch.tensor([5], device="cuda")]
-        torch.cuda.synchronize()
-    trainer = build_trainer("cuda", EPOCHS, [report()], strategy=strategy())
+    if config["breaks"] == "start":
+        break_cuda()
+    trainer = build_trainer("cuda", EPOCHS, [Breaking(config["breaks"]), report()], strategy=strategy())
     trainer.fit(Net(0.01), datamodule=Points())
 
 
