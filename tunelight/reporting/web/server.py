@@ -127,7 +127,10 @@ def serve(
 
 @contextlib.contextmanager
 def _quiet_end() -> Iterator[None]:
-    """Let the server clean up also where it is told to end by SIGTERM or SIGHUP, which uvicorn passes on at its end."""
+    """Let the server clean up also where it is told to end by SIGTERM or SIGHUP before uvicorn runs, and after.
+
+    uvicorn raises the signal that ended it again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -173,15 +176,18 @@ async def _run(
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=1 << 15,
     )
-    servers.append(uvicorn.Server(config))
+    servers.append(server := uvicorn.Server(config))
+    if threading.current_thread() is threading.main_thread():
+        # uvicorn handles SIGINT and SIGTERM alone; an exception in the middle of its loop ends no stream in good order
+        signal.signal(signal.SIGHUP, lambda *_: setattr(server, "should_exit", True))
     told = _tell(working, own)
     say(own)
     beside = [asyncio.create_task(_read_ahead(sweeps))]
     if not lasting:
-        beside.append(asyncio.create_task(_leave_when_idle(servers[0], page, sweeps, working)))
+        beside.append(asyncio.create_task(_leave_when_idle(server, page, sweeps, working)))
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            await servers[0].serve(sockets=[listener])
+            await server.serve(sockets=[listener])
     finally:
         for task in beside:
             task.cancel()
