@@ -114,9 +114,11 @@ def in_sweep(job: Vit, fits: int, workers: int = 1, at_once: int = 1) -> list[di
     return fits_of(job)
 
 
-def throughput(job: Vit, repeats: int) -> None:
+def throughput(job: Vit, repeats: int, *, short: bool) -> None:
     """Print images a second."""
     kinds = {"the same loop without Ray": "ddp", "that without DDP": "alone", "a trial": "trial"}
+    if short:
+        del kinds["that without DDP"]
     speeds: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(repeats):
         for name, kind in kinds.items():
@@ -163,17 +165,17 @@ def turnaround(mode: str, job: Vit, *, short: bool) -> None:
         print(verdict("\ncompiled, the faster peer / tunelight", ratio, least=TIMES_FASTER, digits=1))
 
 
-def gangs(job: Vit, each: int) -> None:
+def gangs(job: Vit, each: int, *, short: bool) -> None:
     """Print trials a minute of one gang and of several."""
     many = max(2, min(MOST_GANGS, (os.cpu_count() or 1) // 2))
     rates = {}
-    for count in (1, many):
+    for count in (many,) if short else (1, many):
         say(f"{count} gang(s) of two ranks")
         one = replace(job, folder=str(Path(job.folder, f"gangs{count}")))
         ended = in_sweep(one, count * each, workers=2, at_once=count)
         seconds = ended[-1]["last"] - ended[count - 1]["last"]  # without the gangs' starts
         rates[count] = 60 * (len(ended) - count) / seconds
-    lines = [[str(count), show(rate, 1), show(rate / rates[1], 2)] for count, rate in rates.items()]
+    lines = [[str(count), show(rate, 1), show(rate / rates.get(1, math.nan), 2)] for count, rate in rates.items()]
     print(f"\ngangs of two ranks on CPUs, {os.cpu_count()} cores: trials of {job.steps} steps.\n")
     print(table(["gangs", "trials/min", "ratio"], lines, markdown=False))
 
@@ -206,7 +208,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpu-") as parent:
         job = build_job(Path(parent), short=args.short, gpu=gpu)
         if "throughput" in asked:
-            throughput(job, 1 if args.short else args.repeats)
+            throughput(job, 1 if args.short else args.repeats, short=args.short)
         brief = replace(job, steps=3, warmup=2)
         if "eager" in asked:
             turnaround("eager", brief, short=args.short)
@@ -215,7 +217,7 @@ def main() -> int:
             turnaround("compiled", replace(brief, compiler=compiler), short=args.short)
         if "gangs" in asked:
             small = replace(job, model=SIZES["tiny"].model, batch=16, steps=6 if args.short else 100, device="cpu")
-            gangs(small, 2 if args.short else 6)
+            gangs(small, 2 if args.short else 6, short=args.short)
     ray.shutdown()
     return 0
 
