@@ -110,13 +110,15 @@ def fit(job: Vit, number: int, **settings: Any) -> None:
     trainer.fit(Model(job, 1e-4 * (1 + number)), loader(job))
 
 
-def spawn(job: Vit, fits: int) -> None:
-    """Train several times, each in a process that ddp_spawn starts."""
+def lightning(job: Vit, fits: int, kind: str) -> None:
+    """Train several times without Ray: here alone, here by DDP with one rank as a trial does, or in new processes."""
     from pytorch_lightning.strategies import DDPStrategy
 
     backend = "nccl" if job.device == "cuda" else "gloo"
     for number in range(fits):
-        fit(job, number, devices=1, strategy=DDPStrategy(start_method="spawn", process_group_backend=backend))
+        start: Any = "spawn" if kind == "spawn" else "popen"
+        ddp = DDPStrategy(start_method=start, process_group_backend=backend)
+        fit(job, number, devices=1, strategy="auto" if kind == "alone" else ddp)
 
 
 def ray_train(job: Vit, fits: int) -> None:
@@ -148,21 +150,6 @@ def ray_train_worker(config: dict[str, Any]) -> None:
     fit(Vit(**config["job"]), config["number"], **settings)
 
 
-def alone(job: Vit, fits: int) -> None:
-    """Train several times in this process, without Ray and without DDP."""
-    for number in range(fits):
-        fit(job, number, devices=1)
-
-
-def ddp(job: Vit, fits: int) -> None:
-    """Train several times in this process, without Ray, by DDP with one rank: what a trial does."""
-    from pytorch_lightning.strategies import DDPStrategy
-
-    backend = "nccl" if job.device == "cuda" else "gloo"
-    for number in range(fits):
-        fit(job, number, devices=1, strategy=DDPStrategy(process_group_backend=backend))
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=("alone", "ddp", "spawn", "ray_train"))
@@ -170,4 +157,7 @@ if __name__ == "__main__":
     parser.add_argument("fits", type=int)
     args = parser.parse_args()
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    {"alone": alone, "ddp": ddp, "spawn": spawn, "ray_train": ray_train}[args.kind](Vit(**args.job), args.fits)
+    if args.kind == "ray_train":
+        ray_train(Vit(**args.job), args.fits)
+    else:
+        lightning(Vit(**args.job), args.fits, args.kind)

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 PRECISIONS = ["32-true", "bf16-mixed", "16-mixed"]
 
 
-def config_of(device: Device, precision: str = "32-true", compiler: str = "", lr: float = 0.01) -> dict[str, Any]:
-    return {"device": device.kind, "precision": precision, "compiler": compiler, "lr": lr}
+def config_of(device: Device, precision: str = "32-true", compiler: str = "") -> dict[str, Any]:
+    return {"device": device.kind, "precision": precision, "compiler": compiler, "lr": 0.01}
 
 
 def space(device: Device) -> dict[str, Any]:

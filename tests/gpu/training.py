@@ -36,7 +36,7 @@ class Layers(torch.nn.Module):
 class Net(pl.LightningModule):
     """A net without dropout and BatchNorm: halves of a batch teach it what the whole does."""
 
-    def __init__(self, lr: float, compiler: str | None = None) -> None:
+    def __init__(self, lr: float, compiler: str = "") -> None:
         super().__init__()
         torch.manual_seed(SEED)
         self.lr = lr
@@ -103,7 +103,7 @@ def alone(config: dict[str, Any]) -> list[float]:
     """Train in this process, on its first device; return the losses."""
     curve = Curve()
     trainer = build_trainer(config["device"], EPOCHS, [curve], devices=1, precision=config["precision"])
-    trainer.fit(Net(config["lr"], config["compiler"] or None), datamodule=Points())
+    trainer.fit(Net(config["lr"], config["compiler"]), datamodule=Points())
     return curve.losses
 
 
@@ -130,7 +130,6 @@ class Seen(Callback):
         seen = {
             "group": torch.distributed.get_backend(),
             "device": pl_module.device.type,
-            "name": torch.cuda.get_device_name() if pl_module.device.type == "cuda" else "CPU",
             "parameters": sorted({type(one).__name__ for one in pl_module.parameters()}),
         }
         Path(context.trial_dir, f"seen-{context.rank}.json").write_text(json.dumps(seen))
@@ -142,7 +141,7 @@ def in_a_trial(config: dict[str, Any]) -> None:
     trainer = build_trainer(
         config["device"], EPOCHS, [Seen(), report()], strategy=strategy(**settings), precision=config["precision"]
     )
-    trainer.fit(Net(config["lr"], config["compiler"] or None), datamodule=Points())
+    trainer.fit(Net(config["lr"], config["compiler"]), datamodule=Points())
 
 
 def compiling(config: dict[str, Any]) -> None:
@@ -187,8 +186,7 @@ def notes_of(trial: tl.TrialResult, name: str) -> list[dict[str, Any]]:
 def measured(config: dict[str, Any]) -> None:
     """Note how much memory is in use, then train with more of it, as much as the configuration says."""
     note("began", used=used_memory(config["device"]))
-    device = "cuda" if config["device"] == "cuda" else "cpu"
-    own = torch.ones(config["megabytes"], 2**18, device=device)
+    own = torch.ones(config["megabytes"], 2**18, device=config["device"])
     trainer = build_trainer(config["device"], EPOCHS, [report()], strategy=strategy())
     trainer.fit(Net(config["lr"] * float(own.mean())), datamodule=Points())
 
@@ -266,7 +264,7 @@ def killed(config: dict[str, Any]) -> None:
 
 
 class Breaking(Callback):
-    """Breaks this process's CUDA for good in the second epoch, or raises an error on rank 1, as it is told."""
+    """Breaks CUDA in this process in the second epoch, or raises an error on rank 1, as ``how`` says."""
 
     def __init__(self, how: str) -> None:
         self.how = how

@@ -78,7 +78,8 @@ class GpuMemory:
         try:
             self._cuda.synchronize(self._device)
         except RuntimeError as error:
-            return (f"an error of CUDA, which ends only with the process: {str(error).partition(chr(10))[0]}",)
+            said = str(error).partition("\n")[0]
+            return (f"an error of CUDA, which ends only with the process: {said}",)
         self._cuda.empty_cache()
         if drop is None or self._device is None or self._before is None:
             return ()

@@ -180,17 +180,21 @@ def _children() -> list[psutil.Process]:
     """
     if not has_children():
         return []  # psutil would look at every process of the machine
-    helpers = compile_processes()
-    for pid in tuple(helpers):
-        with suppress(psutil.Error):
-            helpers.update(child.pid for child in psutil.Process(pid).children(recursive=True))
+    helpers, compilers = set(), compile_processes()
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     if tracker is not None:
         helpers.add(tracker._resource_tracker._pid)
     forkserver = sys.modules.get("multiprocessing.forkserver")
     if forkserver is not None:
         helpers.add(forkserver._forkserver._forkserver_pid)
-    return [child for child in psutil.Process().children(recursive=True) if child.pid not in helpers]
+    found = []
+    for child in psutil.Process().children(recursive=True):  # a parent comes before its children
+        with suppress(psutil.Error):
+            if child.pid in compilers or child.ppid() in compilers:
+                compilers.add(child.pid)
+            elif child.pid not in helpers:
+                found.append(child)
+    return found
 
 
 def _seed(seed: int) -> None:

@@ -61,8 +61,9 @@ class NumberAxis:
         if self.step is not None:
             first, last = math.ceil(self.lower / self.step - _ROUNDING), math.floor(self.upper / self.step + _ROUNDING)
             found = min(max(round(found / self.step), first), last) * self.step
-            return int(found) if self.whole else float(min(max(found, self.lower), self.upper))
-        if self.whole:
+            if self.whole:
+                return int(found)
+        elif self.whole:
             return int(min(max(math.floor(found), self.lower), self.upper - 1))
         return float(min(max(found, self.lower), self.upper))
 

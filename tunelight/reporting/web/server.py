@@ -127,14 +127,17 @@ def serve(
 
 @contextlib.contextmanager
 def _quiet_end() -> Iterator[None]:
-    """Let the server clean up also where it is told to end by SIGTERM or SIGHUP before uvicorn runs, and after.
+    """Let the server clean up also when SIGTERM or SIGHUP ends it.
 
-    uvicorn raises the signal that ended it again.
+    uvicorn does not handle SIGHUP, which acts as SIGTERM here, and raises a signal again when it has shut down.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM)),
+    }
     try:
         with contextlib.suppress(KeyboardInterrupt):
             yield
@@ -176,18 +179,15 @@ async def _run(
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=1 << 15,
     )
-    servers.append(server := uvicorn.Server(config))
-    if threading.current_thread() is threading.main_thread():
-        # uvicorn handles SIGINT and SIGTERM alone; an exception in the middle of its loop ends no stream in good order
-        signal.signal(signal.SIGHUP, lambda *_: setattr(server, "should_exit", True))
+    servers.append(uvicorn.Server(config))
     told = _tell(working, own)
     say(own)
     beside = [asyncio.create_task(_read_ahead(sweeps))]
     if not lasting:
-        beside.append(asyncio.create_task(_leave_when_idle(server, page, sweeps, working)))
+        beside.append(asyncio.create_task(_leave_when_idle(servers[0], page, sweeps, working)))
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            await server.serve(sockets=[listener])
+            await servers[0].serve(sockets=[listener])
     finally:
         for task in beside:
             task.cancel()
