@@ -49,6 +49,7 @@ class RecordCallback(Callback):
             None for a trial of the search.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
+        over: why no further trial of the search is begun, in an earlier run or by a rule that is new; None while trials are.
         scheduler: its rungs are recorded, if it has any, and why it stops and pauses trials, if it has a method
             ``reason``, which returns that in words, or None, for a trial's id.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
@@ -68,6 +69,7 @@ class RecordCallback(Callback):
         is_baseline: Callable[[str], bool] = lambda _: False,
         repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
         again: Mapping[str, bool] | None = None,
+        over: str | None = None,
         scheduler: Any = None,
         budget_s: float | None = None,
         announced: Callable[[], Iterable[str]] = tuple,
@@ -94,8 +96,11 @@ class RecordCallback(Callback):
         self._idle = IdleGpus()
         self._closed = False
         self._take_up(again or {})
-        facts = {**sweep, **_rungs(scheduler), "ends": self._budget_end}
+        facts = {**sweep, **_rungs(scheduler), "ends": self._budget_end, **({} if over is None else {"over": over})}
+        known = self.state.over
         self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **facts})
+        if over is not None and over != known:
+            self.over(over)
 
     def _take_up(self, again: Mapping[str, bool]) -> None:
         """End the trials that a dead driver left running, and put those that go on into their state."""

@@ -194,6 +194,7 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     sweep = dict(line["sweep"])
     state.runs.append(masked_run(sweep.pop("run", None) or {}))
+    state.over = sweep.pop("over", None)
     state.sweep.update(sweep)
     state.started, state.ended, state.paused = line["time"], None, False
 
@@ -204,8 +205,6 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
     state.trials[trial.id] = trial
     if trial.repeats is not None:
         state.repetitions[trial.id] = trial
-    elif not line.get("baseline"):
-        state.over = None  # the search goes on
     state.counts[trial.state] += 1
 
 
@@ -344,6 +343,8 @@ def _apply_command(state: SweepState, line: Mapping[str, Any]) -> None:
         state.paused = line["do"] == "pause" or (state.paused and line["do"] != "resume")
         if line.get("num_samples") is not None:
             state.sweep["num_samples"] = line["num_samples"]
+        if line["do"] == "set" and "num_samples" in line["arguments"]:
+            state.over = None  # it goes on, also where the number is the same
 
 
 def _apply_end(state: SweepState, line: Mapping[str, Any]) -> None:

@@ -109,7 +109,7 @@ class SavedSweep:
 
         if self.state.ended is None:
             sweep_file = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
-            RecordCallback(self.folder, **sweep_file).close()
+            RecordCallback(self.folder, over=self.state.over, **sweep_file).close()
 
     def check(self, space: SearchSpace, settings: Settings, sweep_file: Mapping[str, Any]) -> None:
         """Check that the sweep is still the same; with ``resume="force"``, warn where it is not.

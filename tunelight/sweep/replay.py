@@ -346,12 +346,12 @@ def start_from(
 
 def _over(past: SavedSweep, settings: Settings, trainings: Sequence[Training]) -> str | None:
     """Return why no further trial of the search is begun: as recorded, or by a rule that was given since."""
-    before = past.sweep_file.get("stop_when"), past.sweep_file.get("num_samples") or 0
-    if settings.stop_when == before[0] and settings.num_samples <= before[1]:
-        return past.state.over
     stopping = Stopping.of(settings, trainings)
     if stopping is None:
         return None
+    before = past.sweep_file.get("stop_when"), past.sweep_file.get("num_samples") or 0
+    if settings.stop_when == before[0] and settings.num_samples <= before[1]:
+        return past.state.over
     paused = [trial.id for trial in past.state.trials.values() if trial.state == PAUSED]
     searched = len(past.state.trials) - len(past.state.repetitions)
     stopping.consider(lambda: paused, settings.num_samples - searched, now=True)

@@ -452,6 +452,7 @@ def _callbacks(
         seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
         is_baseline=search.is_baseline,
         repetition_of=search.repetition_of,
+        over=search.over,
         **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,
@@ -483,8 +484,6 @@ def _callbacks(
         sweep.scheduler.on_change = record.change
     if search.stopping is not None:
         search.stopping.say = record.over
-        if search.over is not None and search.over != record.state.over:
-            record.over(search.over)
     if isinstance(sweep.searcher, TrackingSearcher):
         sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:

@@ -226,9 +226,11 @@ def test_who_sends_a_command_learns_that_the_driver_ended_before_it_answered(tmp
 def test_more_trials_than_a_rule_would_make_put_the_rule_aside_also_in_a_resumed_sweep(tmp_path: Path) -> None:
     driver = Driver(tmp_path, stop_when="no_better:0.1")
     driver.search.stopping = Stopping(0.1, "loss", "min", reason="stop_when: enough")
+    driver.sweep.callback.over("stop_when: enough")
     assert driver.told("enqueue", config={"model": {"lr": 0.5, "width": 64}})[0]
     assert driver.file["stop_when"] == "no_better:0.1"
+    assert driver.sweep.state.over == "stop_when: enough"
     assert driver.told("set", num_samples=9) == (True, "set by command: num_samples=9, stop_when=None")
-    assert driver.search.over is None
+    assert driver.search.over is driver.sweep.state.over is None
     assert driver.file["stop_when"] is None
     assert driver.file["num_samples"] == 9

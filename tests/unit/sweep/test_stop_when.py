@@ -13,7 +13,7 @@ import ray
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
-from tunelight.record import read_record, write_sweep_file
+from tunelight.record import read_record, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Settings
@@ -114,16 +114,44 @@ def test_a_rule_or_a_number_of_trials_that_is_new_is_judged_at_once(
     assert (reopened(settings).start.over is not None) == ends
 
 
-def test_a_further_trial_of_the_search_takes_it_back_and_a_baseline_does_not(tmp_path: Path) -> None:
-    baselines: set[str] = set()
-    sweep = Sweep(tmp_path, is_baseline=baselines.__contains__)
+def test_a_trial_that_was_made_before_and_is_recorded_after_changes_nothing(tmp_path: Path) -> None:
+    """Tune makes trials within a step; their lines are written when the recorder is called next."""
+    sweep = Sweep(tmp_path, num_samples=50)
     sweep.start(sweep.add(x=0.1))
+    late = sweep.add(x=0.2)
     sweep.callback.over(WHY)
-    baselines.add("00001")
-    sweep.start(sweep.add(x=0.2))
+    sweep.start(late)
     assert sweep.state.over == WHY
-    sweep.start(sweep.add(x=0.3))
-    assert sweep.state.over is None
+    assert sweep.state.expected(50) == 2
+    assert read_record(tmp_path).over == WHY
+
+
+@pytest.mark.parametrize(("over", "notes"), [(None, 1), (WHY, 1), ("stop_when: another rule", 2)])
+def test_each_run_records_whether_the_search_is_over(tmp_path: Path, over: str | None, notes: int) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.callback.over(WHY)
+    sweep.callback.close()
+    again = Sweep(tmp_path, over=over)
+    assert again.state.over == read_record(tmp_path).over == over
+    assert len(again.state.notes) == notes
+    assert "over" not in again.state.sweep
+
+
+def test_a_driver_that_died_after_the_last_trial_leaves_the_reason(tmp_path: Path) -> None:
+    settings = recorded(tmp_path)
+    with open_saved_sweep(settings) as past:
+        past.settle()
+    state = read_record(tmp_path / "s")
+    assert (state.over, state.ended) == (WHY, "finished")
+
+
+def test_a_rule_that_was_put_aside_is_so_after_a_crash_between_the_settings_and_the_record(tmp_path: Path) -> None:
+    settings = recorded(tmp_path)
+    sweep_file = read_sweep_file(tmp_path / "s")
+    write_sweep_file(tmp_path / "s", {**sweep_file, "stop_when": None})
+    sweep = reopened(replace(settings, stop_when=None, repeats=2))
+    assert read_record(tmp_path / "s").over == WHY
+    assert sweep.start.over is None
 
 
 @pytest.mark.parametrize(
