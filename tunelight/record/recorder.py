@@ -49,7 +49,7 @@ class RecordCallback(Callback):
             None for a trial of the search.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
-        over: why no further trial of the search is begun, in an earlier run or by a rule that is new; None while trials are.
+        over: why no further trial of the search is begun, by an earlier run or a new rule; None while trials are.
         scheduler: its rungs are recorded, if it has any, and why it stops and pauses trials, if it has a method
             ``reason``, which returns that in words, or None, for a trial's id.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.

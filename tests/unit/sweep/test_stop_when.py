@@ -17,6 +17,7 @@ from tunelight.record import read_record, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Settings
+from tunelight.settings.repeats import Repeats
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.sweep import run as sweeps
@@ -140,6 +141,7 @@ def test_each_run_records_whether_the_search_is_over(tmp_path: Path, over: str |
 def test_a_driver_that_died_after_the_last_trial_leaves_the_reason(tmp_path: Path) -> None:
     settings = recorded(tmp_path)
     with open_saved_sweep(settings) as past:
+        assert past is not None
         past.settle()
     state = read_record(tmp_path / "s")
     assert (state.over, state.ended) == (WHY, "finished")
@@ -149,7 +151,7 @@ def test_a_rule_that_was_put_aside_is_so_after_a_crash_between_the_settings_and_
     settings = recorded(tmp_path)
     sweep_file = read_sweep_file(tmp_path / "s")
     write_sweep_file(tmp_path / "s", {**sweep_file, "stop_when": None})
-    sweep = reopened(replace(settings, stop_when=None, repeats=2))
+    sweep = reopened(replace(settings, stop_when=None, repeats=Repeats(2)))
     assert read_record(tmp_path / "s").over == WHY
     assert sweep.start.over is None
 
