@@ -87,7 +87,8 @@ class RecordCallback(Callback):
         self._is_baseline = is_baseline
         self._repetition_of = repetition_of
         self._scheduler = scheduler
-        self._met = 0
+        self._met: set[str] = set()
+        """Ids of the trials in Tune's list that were looked at."""
         self._running: dict[str, Any] = {}
         self._announced, self._asked = announced, 0.0
         self._metrics: dict[str, Lines] = {}
@@ -149,10 +150,15 @@ class RecordCallback(Callback):
         )
 
     def _meet(self, trials: Sequence[Any]) -> None:
-        """Record the new trials; Tune only ever appends to its list."""
-        while self._met < len(trials):
-            trial = trials[self._met]
-            self._met += 1
+        """Record the new trials. Tune appends them to its list, and moves a trial to its end that is tried again."""
+        new: list[Any] = []
+        for trial in reversed(trials):
+            if len(self._met) + len(new) == len(trials):
+                break
+            if trial.trial_id not in self._met:
+                new.append(trial)
+        for trial in reversed(new):
+            self._met.add(trial.trial_id)
             if trial.trial_id in self.state.trials:
                 continue
             self._write(

@@ -135,6 +135,19 @@ def test_failure_that_tune_sees_is_an_error_once(sweep):
     assert sweep.state.counts["ERROR"] == 1
 
 
+def test_new_trial_is_recorded_though_tune_moves_another_behind_it(sweep):
+    first, second = sweep.add(lr=0.1), sweep.add(lr=0.2)
+    sweep.start(first)
+    new = sweep.add(lr=0.5)
+    sweep.trials.remove(first)
+    sweep.trials.append(first)  # as Tune does where a trial's head died
+    sweep.call("on_trial_recover", trial=first)
+    sweep.start(new)
+    sweep.start(first)
+    assert sweep.state.trials[new.trial_id].config == {"lr": 0.5}
+    assert list(sweep.state.trials) == [first.trial_id, second.trial_id, new.trial_id]
+
+
 def test_error_text_that_cannot_be_read_does_not_raise(sweep):
     trial = sweep.add()
     sweep.start(trial)
