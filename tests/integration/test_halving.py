@@ -11,6 +11,7 @@ import torch
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
 from tunelight.record import read_record
+from tunelight.trial import fitting
 
 KINDS = ["cut", "by hand", "validation"]
 
@@ -49,13 +50,17 @@ def narrow(config: dict[str, Any]) -> None:
 
 
 def sweep(
-    folder: Path, name: str, configs: list[dict[str, Any]], backend: Any = "ddp", on_oom: Any = "halve_batch"
+    folder: Path,
+    name: str,
+    configs: list[dict[str, Any]],
+    backend: Any = "ddp",
+    **more: Any,
 ) -> tl.SweepResults:
     space = {"lr": tl.uniform(0, 1), "room": tl.choice([2, 99]), "kind": tl.choice(KINDS)}
     return tl.run(
         space, narrow, metric="loss", baselines=configs, num_samples=len(configs), workers=2, backend=backend, seed=3,
-        max_concurrent=1, scheduler="fifo", failures=tl.FailurePolicy(on_oom=on_oom), storage=folder, name=name,
-        progress=False,
+        max_concurrent=1, scheduler="fifo", storage=folder, name=name, progress=False,
+        **{"failures": tl.FailurePolicy(on_oom="halve_batch"), **more},
     )  # fmt: skip
 
 
@@ -82,6 +87,16 @@ def test_a_trial_goes_on_with_smaller_pieces_and_learns_the_same(ray4: Any, tmp_
     assert "cuts each training batch into 4 pieces, as a configuration like it had to" in said
 
 
+def test_a_resumed_sweep_still_knows_the_size_that_fits(ray4: Any, tmp_path: Path) -> None:
+    configs = [{"lr": lr, "room": 2, "kind": "cut"} for lr in (0.05, 0.1)]
+    (first,) = sweep(tmp_path, "s", configs[:1]).trials
+    fitting.remember(tmp_path / "s", first.config, 1)  # a new driver's trials cannot ask those of an earlier one
+    assert fitting.recall(tmp_path / "s", configs[1]) == 1
+    second = sweep(tmp_path, "s", configs, resume=True).trials[1]
+    assert (first.batch_pieces, second.batch_pieces) == (4, 4)
+    assert not (second.path / "oom.txt").exists()
+
+
 def test_a_trial_that_runs_out_of_memory_ends_by_default(ray4: Any, tmp_path: Path) -> None:
-    results = sweep(tmp_path, "ends", [{"lr": 0.05, "room": 2, "kind": "cut"}], on_oom="end")
+    results = sweep(tmp_path, "ends", [{"lr": 0.05, "room": 2, "kind": "cut"}], failures=0)
     assert [(trial.state, trial.batch_pieces) for trial in results.trials] == [("OOM", 1)]

@@ -44,6 +44,7 @@ from tunelight.record import (
 )
 from tunelight.searchers import ResumedTrial, ResumeState, Stopping, TrackingSearcher, teach
 from tunelight.space import SearchSpace
+from tunelight.trial.fitting import remember
 
 if TYPE_CHECKING:
     from tunelight.settings import Settings
@@ -342,6 +343,13 @@ def start_from(
         return start
     trainings = _past(past, space)
     return replace(start, past=trainings, over=_over(past, settings, [training for training, _ in trainings]))
+
+
+def remember_pieces(past: SavedSweep, space: SearchSpace) -> None:
+    """Tell trials how small the pieces of a batch had to be in earlier runs of the sweep. Call it with Ray started."""
+    for trial in past.state.trials.values():
+        if trial.pieces > 1:
+            remember(past.folder.absolute(), revived(space, trial.config), trial.pieces)
 
 
 def _over(past: SavedSweep, settings: Settings, trainings: Sequence[Training]) -> str | None:

@@ -212,9 +212,11 @@ class GangTrainable(Trainable):
             self._gang = Gang(self._gang_spec(), ray.util.get_current_placement_group())
         elif self._gang.unfit is not None:
             trial.say(f"a worker is replaced: {self._gang.unfit}")
-        if self.spec.failures.on_oom == "halve_batch" and (pieces := fitting.recall(trial)) > trial.pieces:
-            trial.pieces = pieces
-            trial.say(f"cuts each training batch into {pieces} pieces, as a configuration like it had to")
+        if self.spec.failures.on_oom == "halve_batch":
+            pieces = fitting.recall(trial.folder.parent, trial.config)
+            if pieces > trial.pieces:
+                trial.pieces = pieces
+                trial.say(f"cuts each training batch into {pieces} pieces, as a configuration like it had to")
         run = ResilientRun(
             self._gang,
             trial.task(),
@@ -261,7 +263,7 @@ class GangTrainable(Trainable):
         trial.note(report)
         if trial.run is not None and trial.run.pieces > trial.pieces:
             trial.pieces = trial.run.pieces
-            fitting.remember(trial, trial.pieces)
+            fitting.remember(trial.folder.parent, trial.config, trial.pieces)
         result = {
             **report.metrics,
             "epoch": report.epoch,
