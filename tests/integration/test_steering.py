@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -92,6 +94,34 @@ def test_a_sweep_is_stopped_paused_and_changed_while_it_runs_and_loses_no_report
     again = steered(tmp_path, lambda _, sweep: sweep.stop(), scheduler=rule, num_samples=3, resume=True)
     assert again.trials[0].state == "STOPPED"  # it stays what a person made it
     assert [len(trial.history) for trial in again.trials] >= [len(trial.history) for trial in results.trials]
+
+
+def brief(config: dict[str, Any]) -> None:
+    """Report three times, without a checkpoint, so that a pause lets it run to its end."""
+    for number in range(3):
+        time.sleep(0.2)
+        tl.report({"val_loss": config["model.lr"] / (number + 1)})
+
+
+def test_a_paused_sweep_without_a_trial_that_lives_hears_commands_and_signals(ray4: Any, tmp_path: Path) -> None:
+    def states() -> list[str]:
+        return [trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials]
+
+    def person(results: tl.SweepResults, sweep: Any) -> None:
+        sweep.pause()
+        wait(lambda: set(states()) == {"FINISHED"}, "the trials to end")
+        before = len(states())
+        assert sweep.resume() == "the sweep goes on"
+        wait(lambda: len(states()) > before, "another trial")
+        sweep.pause()
+        wait(lambda: set(states()) == {"FINISHED"}, "that to end")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    results = steered(tmp_path, person, train=brief, model=None, data=None, max_epochs=None, trainer_args=None,
+                      scheduler="fifo", num_samples=50)  # fmt: skip
+    assert len(results.trials) < 50
+    assert {trial.state for trial in results.trials} == {"FINISHED"}
+    assert results.ended == "interrupted"
 
 
 def test_nobody_steers_a_sweep_that_has_ended(ray4: Any, tmp_path: Path) -> None:

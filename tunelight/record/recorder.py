@@ -53,6 +53,7 @@ class RecordCallback(Callback):
         scheduler: its rungs are recorded, if it has any, and why it stops and pauses trials, if it has a method
             ``reason``, which returns that in words, or None, for a trial's id.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
+        complete: tells whether no trial is left to be made; a sweep that ends without one has finished.
         announced: returns the starts whose workers have met since the last call, as ``trial/report``: the trial's id,
             and the number of the report after which it starts.
         clock: seconds since the epoch.
@@ -72,6 +73,7 @@ class RecordCallback(Callback):
         over: str | None = None,
         scheduler: Any = None,
         budget_s: float | None = None,
+        complete: Callable[[], bool] = lambda: True,
         announced: Callable[[], Iterable[str]] = tuple,
         clock: Callable[[], float] = time.time,
         **sweep: Any,
@@ -82,7 +84,7 @@ class RecordCallback(Callback):
         self.ends: str | None = None
         """Why the sweep ends, set by whoever ends it early."""
         self._budget_end = None if budget_s is None else clock() + budget_s
-        self._clock = clock
+        self._clock, self._complete = clock, complete
         self._seed_of = seed_of
         self._is_baseline = is_baseline
         self._repetition_of = repetition_of
@@ -102,6 +104,11 @@ class RecordCallback(Callback):
         self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **facts})
         if over is not None and over != known:
             self.over(over)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the sweep's time budget is spent."""
+        return self._budget_end is not None and self._clock() >= self._budget_end
 
     def _take_up(self, again: Mapping[str, bool]) -> None:
         """End the trials that a dead driver left running, and put those that go on into their state."""
@@ -369,8 +376,8 @@ class RecordCallback(Callback):
         cut = [trial for trial in self.state.trials.values() if trial.state not in TERMINAL]
         for trial in cut:
             self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED)
-        over = self._budget_end is not None and self._clock() >= self._budget_end
-        reason = reason or self.ends or ("finished" if not cut else "time budget" if over else "interrupted")
+        over = "time budget" if self.out_of_time else "interrupted"
+        reason = reason or self.ends or ("finished" if not cut and self._complete() else over)
         self._write("end", reason=reason)
         self.record.close()
 

@@ -157,6 +157,9 @@ class SweepSearch(SearchAlgorithm):
         self.searcher = searcher
         self.held = False
         """Whether no trial begins now, because somebody has paused the sweep."""
+        self.waits: Callable[[], bool] = lambda: False
+        """Called where no trial lives and none begins: Tune then asks for one each second, and does nothing else for up
+        to ten minutes. True ends the search."""
         self._num_samples = num_samples
         self._baselines = deque(dict(config) for config in baselines)
         self._baseline_ids: set[str] = set()
@@ -200,6 +203,12 @@ class SweepSearch(SearchAlgorithm):
 
         Raises: TunelightError if the searcher suggests nothing for ten minutes while no trial lives.
         """
+        trial = self._next_trial()
+        if trial is None and not self._live and self.waits():
+            self._finished = True
+        return trial
+
+    def _next_trial(self) -> Trial | None:
         if self.held or not self.has_room():
             return None
         if self._resumed:
@@ -396,9 +405,12 @@ class SweepSearch(SearchAlgorithm):
         return FINISHED if result.get("done") and reported and not waits else STOPPED
 
     def is_finished(self) -> bool:
-        """Tell whether no trial lives and none is to come."""
-        if self._finished:
-            return True
+        """Tell whether no trial lives and none is to come, or something has ended the search before."""
+        return bool(self._finished) or self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether no trial lives and none was to come."""
         if self._live or not self.all_made:
             return False
         return self._to_repeat is None or not self._admit()

@@ -25,14 +25,7 @@ from tunelight.lightning.recipe import payload
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import DatasetHandle, OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.record import (
-    RECORD_FILE,
-    SWEEP_FILE,
-    create_sweep_folder,
-    locked,
-    mirrored,
-    write_sweep_file,
-)
+from tunelight.record import RECORD_FILE, SWEEP_FILE, create_sweep_folder, locked, mirrored, write_sweep_file
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
@@ -218,6 +211,10 @@ def run(
         ):
             if page is not None:
                 page.say()
+            if past is not None:
+                from tunelight.sweep.replay import remember_pieces
+
+                remember_pieces(past, space)
             steps(f"Starting the first trial, workers: {reservation.workers}")
             try:
                 _tune(replace(sweep, reservation=reservation), watch, handle, signals, steps)
@@ -460,6 +457,7 @@ def _callbacks(
         workers=sweep.reservation.workers,
         scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
+        complete=lambda: search.complete,
         announced=announced,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
@@ -478,6 +476,7 @@ def _callbacks(
         shown=shown,
         answered=sweep.upload,
     )
+    search.waits = lambda: steering.wait() or signals.received is not None or record.out_of_time
     metrics = [metric for metric, _ in settings.objectives]
     first = FailFast(settings.failures.give_up_after, metrics, total, record)
     if hasattr(sweep.scheduler, "on_change"):

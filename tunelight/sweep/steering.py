@@ -159,6 +159,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         scheduler.has_room = search.has_room
         self._answered = answered
         self._clock, self._looked = clock, 0.0
+        self._stopped = False
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str]] = {
             "stop": self._stop,
             "pause": self._pause,
@@ -167,6 +168,12 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             "set": self._set,
             "resize": self._resize,
         }
+
+    def wait(self) -> bool:
+        """Carry out new commands while no trial lives and Tune takes no steps; return whether the sweep was stopped."""
+        controller = self._scheduler.controller
+        self.on_step_end(0, [] if controller is None else controller.get_trials())
+        return self._stopped
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Carry out new commands. Called by Tune at the end of each step of its loop."""
@@ -199,7 +206,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     def _stop(self, command: Command, trials: dict[str, Any]) -> str:
         if command.trial is None:
-            self._scheduler.controller.request_stop_experiment()
+            self._stopped = True
+            if self._scheduler.controller is not None:
+                self._scheduler.controller.request_stop_experiment()
             return "the sweep is stopped by command; resume it to go on"
         trial = self._living(command, trials)
         self._record.stop(trial.trial_id)

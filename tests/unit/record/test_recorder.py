@@ -204,6 +204,16 @@ def test_an_end_by_time_budget_is_told_from_an_interruption(tmp_path, budget_s, 
     assert read_record(tmp_path).ended == ended
 
 
+def test_a_sweep_that_ends_between_two_trials_has_not_finished(tmp_path):
+    sweep = Sweep(tmp_path, complete=lambda: False)
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    sweep.end_by_itself(trial)
+    sweep.end()
+    assert sweep.state.ended == "interrupted"
+
+
 def test_the_reason_of_the_end_is_recorded_once(sweep):
     sweep.end()
     sweep.callback.close("something else")

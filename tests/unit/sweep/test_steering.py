@@ -234,3 +234,20 @@ def test_more_trials_than_a_rule_would_make_put_the_rule_aside_also_in_a_resumed
     assert driver.search.over is driver.sweep.state.over is None
     assert driver.file["stop_when"] is None
     assert driver.file["num_samples"] == 9
+
+
+def test_commands_are_carried_out_while_no_trial_lives_and_tune_waits_for_one(driver: Driver) -> None:
+    search, ended = driver.search, driver.ended
+    driver.scheduler.controller.get_trials = lambda: driver.sweep.trials
+    search.waits = driver.steering.wait
+    search.held = driver.scheduler.paused = True
+    assert search.next_trial() is None
+    assert not search.is_finished()
+    for do in ("resume", "stop"):
+        send(driver.sweep.folder, do)
+        driver.now += 1
+        assert search.next_trial() is None
+    assert not driver.scheduler.paused
+    assert ended == [None]
+    assert search.is_finished()
+    assert not search.complete
