@@ -77,6 +77,8 @@ class ResumeState:
     """Ids of the trials that the searcher knows as its own suggestions, and whose reports and end it gets."""
     points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Trial id -> values by dotted key, for searchers that learn a trial as a point once it has ended."""
+    last: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Trial id -> its last recorded report, as a result of Tune's: of the trials that are resumed."""
     past: Past = ()
     """All recorded trainings with their configurations, where what follows depends on them."""
     repetitions: int = 0
@@ -177,7 +179,8 @@ class SweepSearch(SearchAlgorithm):
         self._resumed = deque(start.resumed)
         self._known = set(start.known)
         self._points = start.points
-        self._last_reports: dict[str, Any] = {}
+        self._last: dict[str, Mapping[str, Any]] = dict(start.last)
+        """The last reports of trials that live."""
         self._live: dict[str, Trial] = {}
         self._exhausted = False
         self._idle_since: float | None = None
@@ -295,7 +298,8 @@ class SweepSearch(SearchAlgorithm):
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
             trial.status = Trial.PAUSED
-            set_last_result(trial, {TRAINING_ITERATION: past.number})  # Tune prints if there is none
+        if past.number:  # where nothing is left to train, Tune ends the trial with this
+            set_last_result(trial, {TRAINING_ITERATION: past.number, **self._last.get(past.trial_id, {})})
         return trial
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
@@ -354,7 +358,7 @@ class SweepSearch(SearchAlgorithm):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the searcher, if it knows the trial."""
-        self._last_reports[trial_id] = _which(result)
+        self._last[trial_id] = result
         if self._repeats is not None:
             self._repeats.report(trial_id, result)
         self._consider(trial_id, result)
@@ -366,8 +370,10 @@ class SweepSearch(SearchAlgorithm):
         trial = self._live.pop(trial_id, None)
         if trial is not None:
             forget_default_result(trial)
+        last = self._last.pop(trial_id, {})
+        result = result or dict(last) or None  # Tune gives none of a trial that waited
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
-        state = self._ended(trial, trial_id, result or {}, error)
+        state = self._ended(trial, result or {}, last, error=error)
         if self._repeats is not None:
             self._repeats.end(trial_id, state, result or {})
         self._consider(trial_id, result or {}, state)
@@ -392,7 +398,7 @@ class SweepSearch(SearchAlgorithm):
     def _paused(self) -> set[str]:
         return {trial_id for trial_id, trial in self._live.items() if trial.status == Trial.PAUSED}
 
-    def _ended(self, trial: Trial | None, trial_id: str, result: Mapping[str, Any], error: bool) -> str:
+    def _ended(self, trial: Trial | None, result: Mapping[str, Any], last: Mapping[str, Any], *, error: bool) -> str:
         """Return the state that the record will have.
 
         A trial that ends by itself does so with a report that was passed on before; one that the scheduler answers with
@@ -401,7 +407,7 @@ class SweepSearch(SearchAlgorithm):
         if error:
             return str(result.get(f"{_ERROR_KEY}/state") or ERROR)
         waits = trial is not None and trial.status in (Trial.PENDING, Trial.PAUSED)
-        reported = self._last_reports.pop(trial_id, None) == _which(result)
+        reported = _which(last) == _which(result)
         return FINISHED if result.get("done") and reported and not waits else STOPPED
 
     def is_finished(self) -> bool:

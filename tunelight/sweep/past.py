@@ -86,8 +86,8 @@ class SavedSweep:
             )
         return found
 
-    def again(self, max_epochs: int | None) -> list[TrialState]:
-        """Return the trials to resume, in order of creation.
+    def again(self, max_epochs: int | None, *, repetitions: bool = True) -> list[TrialState]:
+        """Return the trials to resume, in order of creation; no repetitions, if the sweep makes none any more.
 
         These are the trials that were cut off; if ``max_epochs`` has grown, also finished ones; if the last run gave
         up, also the trials that failed in it.
@@ -98,9 +98,12 @@ class SavedSweep:
         return [
             trial
             for trial in sorted(self.state.trials.values(), key=lambda trial: trial.index)
-            if (trial.state not in TERMINAL - {INTERRUPTED} and trial.decision != "STOP")
-            or (longer and trial.state == FINISHED)
-            or (gave_up and trial.state == ERROR and trial.runs[-1:] == [last])
+            if (repetitions or trial.repeats is None)
+            and (
+                (trial.state not in TERMINAL - {INTERRUPTED} and trial.decision != "STOP")
+                or (longer and trial.state == FINISHED)
+                or (gave_up and trial.state == ERROR and trial.runs[-1:] == [last])
+            )
         ]
 
     def settle(self) -> None:

@@ -218,9 +218,12 @@ def replay_searcher(
             f"The searcher {name} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
             f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
         ) from error
-    points = {trial: values for trial, values in teller.points.items() if trial in again}
     return ResumeState(
-        created=teller.created, known=frozenset(teller.told), points=points, repetitions=len(teller.repetitions)
+        created=teller.created,
+        known=frozenset(teller.told),
+        points={trial: values for trial, values in teller.points.items() if trial in again},
+        last={trial: result for trial, result in teller.last.items() if trial in again},
+        repetitions=len(teller.repetitions),
     )
 
 
@@ -239,7 +242,8 @@ class _Teller:
         self._foreign = foreign
         self._baselines = baselines
         self._takes_points = type(searcher).add_evaluated_point is not Searcher.add_evaluated_point
-        self._last: dict[str, dict[str, Any]] = {}
+        self.last: dict[str, dict[str, Any]] = {}
+        """The last report of each trial."""
         self.created = 0
         self.repetitions: set[str] = set()
         self.told: set[str] = set()
@@ -286,7 +290,7 @@ class _Teller:
         return False
 
     def report(self, line: Mapping[str, Any], result: dict[str, Any]) -> None:
-        self._last[line["trial"]] = result
+        self.last[line["trial"]] = result
         if line["trial"] in self.told and line["decision"] != "STOP":
             self._searcher.on_trial_result(line["trial"], result)
 
@@ -296,10 +300,10 @@ class _Teller:
             return
         if isinstance(self._searcher, TrackingSearcher):
             self.told.discard(trial)
-            self._searcher.end(trial, line["state"], self._last.get(trial))
+            self._searcher.end(trial, line["state"], self.last.get(trial))
             return
         error = line["state"] in FAILED
-        result = None if error else self._last.get(trial)
+        result = None if error else self.last.get(trial)
         if trial in self.points:
             teach(self._searcher, self.points[trial], result)
         elif trial in self.told:
@@ -321,7 +325,7 @@ def start_from(
     past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
 ) -> ResumeState:
     """Replay the record to scheduler and searcher; return the state that the search resumes from."""
-    again = past.again(settings.max_epochs)
+    again = past.again(settings.max_epochs, repetitions=settings.repeats is not None)
     paused = replay_scheduler(past.lines, scheduler)
     foreign, again_ids = searcher is settings.searcher, [trial.id for trial in again]
     start = replay_searcher(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +22,12 @@ from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
 from tests.unit.recording import Sweep
+from tunelight.compat.ray import flattened
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
 from tunelight.schedulers import ASHA, ElasticASHA, OneEpoch
-from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch
+from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch, TrackingSearcher
 from tunelight.space import SearchSpace
 from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
 
@@ -296,6 +298,52 @@ def test_a_search_says_when_no_trial_is_to_come_also_while_some_live(tmp_path):
     assert not search.all_made
     admitted[0] = False
     assert search.all_made
+
+
+class Noting(TrackingSearcher):
+    """Notes how trials ended."""
+
+    def __init__(self) -> None:
+        super().__init__(metric="loss", mode="min")
+        self.ends: list[Any] = []
+
+    def take(self, trial_id, config, *, asked=False): ...
+
+    def on_trial_result(self, trial_id, result): ...
+
+    def end(self, trial_id, state, result=None):
+        self.ends.append((trial_id, state, None if result is None else result["loss"]))
+
+
+def resumed_search(folder: Path) -> tuple[Noting, SweepSearch, list[Any]]:
+    """Return the search of a resumed sweep with two trials: one that has just reported, one that is paused."""
+    sweep = Sweep(folder)
+    for loss in (0.5, 0.7):
+        trial = sweep.add(lr=loss)
+        sweep.start(trial)
+        sweep.report(trial, 3, loss)
+    sweep.callback._set("00001", "PAUSED")
+    sweep.callback.record.close()
+    searcher, ids = Noting(), ("00000", "00001")
+    start = replay_searcher(read_lines(folder), searcher, LR, foreign=False, again=ids)
+    again = tuple(ResumedTrial(one, {"lr": 0.5}, 3, folder, paused=one == "00001") for one in ids)
+    search = SweepSearch(searcher, 2, start=replace(start, resumed=again))
+    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
+    return searcher, search, [search.next_trial(), search.next_trial()]
+
+
+def test_a_resumed_trial_with_nothing_left_ends_as_it_would_have_without_the_interruption(tmp_path):
+    searcher, search, (trial, _) = resumed_search(tmp_path)
+    trial.status = Trial.RUNNING
+    trial.last_result.update(done=True)  # as Tune does where the head has no further report
+    search.on_trial_complete("00000", flattened(trial.last_result))
+    assert searcher.ends == [("00000", "FINISHED", 0.5)]
+
+
+def test_the_searcher_gets_the_last_report_of_a_trial_that_ends_while_it_is_paused(tmp_path):
+    searcher, search, _ = resumed_search(tmp_path)
+    search.on_trial_complete("00001")  # Tune has no result for it
+    assert searcher.ends == [("00001", "STOPPED", 0.7)]
 
 
 @pytest.mark.parametrize("state", ["OOM", "DIVERGED", "ERROR"])

@@ -17,6 +17,7 @@ from tests.fakes import FakeGang, MemoryControl
 from tests.heads import Heads, heads_in
 from tests.unit.recording import Sweep
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.ray import stub_trial
 from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place
 from tunelight.record import create_sweep_folder, read_lines, read_record
 from tunelight.resources import reserve
@@ -135,7 +136,7 @@ def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(hea
         before = 40.0  # what the driver makes of its record
     past = ResumedTrial("00000", {}, 2, heads.folder(), trained=before)
     search = SweepSearch(SimpleNamespace(), 1)  # type: ignore[arg-type]
-    search._make = lambda *_: None  # type: ignore[assignment, method-assign]
+    search._make = lambda *_: stub_trial("00000", {})  # type: ignore[method-assign]
     search._take_up(past)
     third = heads.train(heads.make(make_trainable(SPEC), {}))
     assert third["training_iteration"] == 3
