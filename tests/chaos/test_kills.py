@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import tunelight as tl
+from tests.integration.test_steering import steered, wait
 from tests.integration.training import plain
 from tests.processes import family
 
@@ -43,6 +44,28 @@ def test_a_killed_worker_is_its_trials_error_and_the_others_train(ray4: Any, tmp
     assert str(failed.error).startswith("rank 1 on ")
     assert "died" in str(failed.error)
     assert failed.seconds < 5
+
+
+def brief(config: dict[str, Any]) -> None:
+    """Report once, without a checkpoint, so that a paused sweep ends all of its trials."""
+    time.sleep(0.2)
+    tl.report({"val_loss": config["model.lr"]})
+
+
+def test_a_head_that_dies_between_two_trials_fails_neither(ray4: Any, tmp_path: Path) -> None:
+    def person(results: tl.SweepResults, sweep: Any) -> None:
+        sweep.pause()
+        wait(lambda: {trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials} == {"FINISHED"}, "the end")
+        (head,) = [one for one in psutil.process_iter() if one.name().startswith("ray::brief")]
+        head.kill()
+        head.wait(10)
+        sweep.resume()
+
+    results = steered(tmp_path, person, train=brief, model=None, data=None, max_epochs=None, trainer_args=None,
+                      scheduler="fifo", num_samples=8, max_concurrent=1)  # fmt: skip
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 8
+    said = [text for _, text in results.record.notes if "will be started again" in text]
+    assert len(said) == 1
 
 
 SCRIPT = """

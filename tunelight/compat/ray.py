@@ -128,7 +128,8 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray.tune.trainable.trainable_fn_utils", "_in_tune_session"),
         Internal("ray.tune.utils", "flatten_dict"),
         Internal("ray.tune.utils.resource_updater", "_ResourceUpdater", sets="get_num_cpus get_num_gpus"),
-        Internal(_CONTROLLER, "TuneController", sets="_resource_updater"),
+        Internal(_CONTROLLER, "TuneController", sets="_resource_updater _resetting_trials"),
+        Internal(_CONTROLLER, "TuneController._process_trial_failure", takes="trial exception"),
         Internal(_CONTROLLER, "TuneController._cleanup_cached_actors", takes="force_all"),
         Internal(_CONTROLLER, "TuneController.stop_trial", takes="trial"),
         Internal(_CONTROLLER, "TuneController.request_stop_experiment"),
@@ -526,6 +527,34 @@ def end_cached_actors(controller: Any) -> None:
     inner = getattr(controller, "_tune_controller", controller)
     if (end := getattr(inner, "_cleanup_cached_actors", None)) is not None:
         end(force_all=True)
+
+
+def fail_once(controller: Any) -> None:
+    """Have Tune's controller handle the death of an actor once. Nothing happens with a controller of another class.
+
+    An actor that is gone when Tune resets it for a trial fails twice, by the same error: as an actor, whose trial Tune
+    queues again, and by its task, for which Tune then ends that trial as failed. Besides, Tune goes on to wait for the
+    reset. ``TuneController._process_trial_failure`` and ``_resetting_trials``, read in 2.43.0 and 2.60.0.
+    """
+    from ray.tune.execution.tune_controller import TuneController
+
+    inner = getattr(controller, "_tune_controller", controller)
+    if type(inner) is TuneController:
+        inner.__class__ = _once()
+
+
+@functools.cache
+def _once() -> Any:
+    from ray.tune.execution.tune_controller import TuneController
+
+    class OnceController(TuneController):
+        def _process_trial_failure(self, trial: Any, exception: Any) -> None:
+            self._resetting_trials.discard(trial)
+            if getattr(exception, "failed_trial", None) is not trial:
+                exception.failed_trial = trial
+                super()._process_trial_failure(trial, exception)
+
+    return OnceController
 
 
 def schedulers_by_name() -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from ray.tune import Callback
 from ray.tune.schedulers import TrialScheduler
 
-from tunelight.compat.ray import TRAINING_ITERATION, trial_actor
+from tunelight.compat.ray import TRAINING_ITERATION, fail_once, trial_actor
 from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
 from tunelight.messages import Resize
 from tunelight.record import (
@@ -69,6 +69,8 @@ class SteeredScheduler(TrialScheduler):  # type: ignore[misc,unused-ignore]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Pass on a new trial."""
+        if self.controller is None:
+            fail_once(tune_controller)
         self.controller = tune_controller
         self._inner.on_trial_add(tune_controller, trial)
 
