@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from tunelight.settings.plain import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.stores.masking import masked_settings
 
+_log = logging.getLogger("tunelight")
 FORCE: Final = "force"
 _CODE: Final = ("train", "model", "data")
 _SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets")
@@ -65,6 +67,34 @@ class SavedSweep:
         """Return its baselines, and those of ``baselines`` (plain data) that are new."""
         known = [to_json_types(config) for config in self.sweep_file.get("baselines") or ()]
         return [*known, *(config for config in baselines if to_json_types(config) not in known)]
+
+    def steered(self, settings: Settings) -> Settings:
+        """Return ``settings`` with what was set by command in earlier runs, where these have the value from before it.
+
+        A script that starts its sweep again passes the same arguments as at first; one whose argument was changed
+        since means it. Enqueued configurations are added to the baselines.
+        """
+        steered = self.sweep_file.get("steered") or {}
+        enqueued = list(steered.get("enqueued") or ())
+        for config in map(to_json_types, settings.baselines):
+            if config in enqueued:
+                enqueued.remove(config)
+        changed: dict[str, Any] = {
+            name: pair[1]
+            for name, pair in steered.items()
+            if name != "enqueued" and getattr(settings, name) == pair[0] != pair[1]
+        }
+        if changed:
+            said = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+            _log.warning("%s: set by command while the sweep ran, and still so.", said)
+        return replace(settings, **changed, baselines=(*settings.baselines, *enqueued))
+
+    def still_steered(self, settings: Settings) -> dict[str, Any]:
+        """Return of what was set by command in earlier runs that which holds under ``settings``."""
+        steered = self.sweep_file.get("steered") or {}
+        return {
+            name: kept for name, kept in steered.items() if name == "enqueued" or getattr(settings, name) == kept[1]
+        }
 
     def untried(self, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
         """Return the baselines without a trial. Raises: SettingsError if new ones exceed the number of trials."""

@@ -184,6 +184,7 @@ def run(
 
     with contextlib.ExitStack() as stack:
         past = stack.enter_context(open_saved_sweep(settings)) if settings.resume else None
+        settings = settings if past is None else past.steered(settings)
         if settings.seed is None:
             seed = None if past is None else past.seed
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
@@ -329,6 +330,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
         folder = past.folder
         baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
+        sweep_file["steered"] = past.still_steered(settings)
     else:
         folder = Path()  # created when all checks have passed
         baselines = [space.filled(config) for config in settings.baselines]

@@ -155,6 +155,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
     ) -> None:
         self._record, self._search, self._scheduler, self._space = record, search, scheduler, space
         self._reservation, self._sweep_file, self._shown = reservation, dict(sweep_file), shown
+        self._steered = dict(sweep_file.get("steered") or {})
+        """By setting, [the value before, the value now]; and the configurations that were enqueued."""
         driver = driver_of(record.folder)  # this process, since it has taken the sweep
         self._commands = CommandReader(record.folder, 0.0 if driver is None else driver.since)
         scheduler.can_pause = self._can_pause
@@ -251,6 +253,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             raise SettingsError(str(error).replace("baselines[0]", "The configuration", 1)) from error
         self._search.enqueue(self._space.filled(config))
         known = [*(self._sweep_file.get("baselines") or ()), config]
+        self._steered["enqueued"] = [*(self._steered.get("enqueued") or ()), config]
         kept = self._keep(baselines=known, num_samples=self._search.total_samples)
         return f"enqueued by command: {self._space.dotted(config)}{kept}"
 
@@ -300,11 +303,16 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
     def _keep(self, **settings: Any) -> str:
         """Write settings that have changed into the sweep's file, from which a resumed sweep takes them.
 
-        Return what to add to the answer where it cannot be written: they hold for this run all the same.
+        ``steered`` has the number of samples and so on that they replace, by which a script that starts the sweep again
+        with its own arguments is known not to have changed since (:meth:`SavedSweep.steered`). Return what to add to
+        the answer where it cannot be written: they hold for this run all the same.
         """
-        self._sweep_file.update(settings)
         if "num_samples" in settings:
-            self._sweep_file["num_samples"] = self._search.total_samples // self._space.grid_size
+            settings["num_samples"] = self._search.total_samples // self._space.grid_size
+        for name in settings.keys() - {"baselines"}:
+            replaced, _ = self._steered.get(name) or (self._sweep_file.get(name), None)
+            self._steered[name] = [replaced, settings[name]]
+        self._sweep_file.update(settings, steered=self._steered)
         try:
             write_sweep_file(self._record.folder, self._sweep_file)
         except StorageError as error:

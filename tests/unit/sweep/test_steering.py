@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,8 @@ from tunelight.record.names import COMMANDS_FILE
 from tunelight.resources import Reservation
 from tunelight.schedulers import OneEpoch
 from tunelight.searchers import RandomSearcher, Stopping, SweepSearch
+from tunelight.settings import Settings
+from tunelight.sweep.past import SavedSweep
 from tunelight.sweep.steering import SteeredScheduler, Steering
 
 
@@ -139,6 +143,28 @@ def test_limits_change_at_once_and_are_kept_for_a_resume(driver: Driver) -> None
     assert (driver.file["max_concurrent"], driver.file["num_samples"]) == (2, 7)
     assert driver.told("set", max_concurrent=None)[0]
     assert driver.search.has_room()
+
+
+def test_what_was_set_holds_for_a_script_that_starts_its_sweep_again_until_it_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tunelight"), "propagate", True)
+    driver = Driver(tmp_path, max_concurrent=None, stop_when="no_better:0.1", baselines=[{"model": {"lr": 0.1}}])
+    changes: list[Any] = [{"num_samples": 6}, {"max_concurrent": 2}, {"num_samples": 7, "max_concurrent": 3}]
+    for arguments in changes:
+        assert driver.told("set", **arguments)[0]
+    assert driver.told("enqueue", config={"model.lr": 0.5})[0]
+    past = SavedSweep(tmp_path, driver.file, (), driver.sweep.state)
+    script = Settings(train=print, metric="loss", num_samples=4, baselines=({"model": {"lr": 0.1}},))
+    found = past.steered(script)
+    assert (found.num_samples, found.max_concurrent) == (8, 3)
+    assert found.baselines == ({"model": {"lr": 0.1}}, {"model": {"lr": 0.5}})
+    assert "num_samples=8, max_concurrent=3: set by command while the sweep ran, and still so." in caplog.text
+    assert past.steered(found) == found  # as tl.resume has it, from the sweep's file
+    assert past.still_steered(found) == driver.file["steered"]
+    other = past.steered(replace(script, num_samples=20))
+    assert (other.num_samples, other.max_concurrent) == (20, 3)
+    assert past.still_steered(other).keys() == {"max_concurrent", "enqueued"}
 
 
 def test_a_change_that_cannot_be_kept_for_a_resume_holds_and_the_answer_says_so(driver: Driver) -> None:
