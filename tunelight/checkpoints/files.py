@@ -16,7 +16,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,8 @@ FOLDER = "checkpoints"
 POINTER = "pointer.json"
 ACKED = "heard.json"
 """The file that says which report the driver received last."""
+ADOPTED = "adopted.json"
+"""The file that says what the trial took over last through memory, until a checkpoint of its own has that."""
 _CHUNK = 1 << 20
 SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
@@ -295,6 +297,32 @@ def copy_from_trial(
     copy_into(replace(info, name=written.name), home)
     discard(_companion(Path(copy.path)))
     return commit(copy, written)
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What a trial took over from another one through memory, after its report ``number``.
+
+    ``folder``: the other trial's folder; None if it has none. ``parent_number``: the report at which it had offered
+    that; None for its newest.
+    """
+
+    number: int
+    parent: str
+    folder: str | None
+    parent_number: int | None
+
+
+def note_adoption(adoption: Adoption, trial_dir: str | os.PathLike[str]) -> None:
+    """Write down what a trial has taken over, for a restart before its next checkpoint. Raises: OSError."""
+    write_json(Path(trial_dir, ADOPTED), asdict(adoption))
+
+
+def read_adoption(trial_dir: str | os.PathLike[str]) -> Adoption | None:
+    """Return what a trial took over last; None if nothing, or if that cannot be read."""
+    with suppress(OSError, ValueError, TypeError):
+        return Adoption(**json.loads(stores.read(Path(trial_dir, ADOPTED))))
+    return None
 
 
 def discard_after(number: int, trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:

@@ -92,6 +92,7 @@ class ResilientRun:
         failures: which failures are survived.
         say: called with notes for the person who runs it.
         keep: called with each finished checkpoint.
+        saved: called, before ``keep``, with one that was asked for: it has what was adopted at its report.
         newest: called before a restart with a report number; returns the newest checkpoint up to that report (by
             default the last one that the ranks have reported).
         fresh: called with the task at each start; returns it with what is too large to be kept in between.
@@ -108,6 +109,7 @@ class ResilientRun:
         *,
         say: Callable[[str], object],
         keep: Keep = lambda _: None,
+        saved: Keep = lambda _: None,
         newest: Callable[[int], CheckpointInfo | None] | None = None,
         fresh: Callable[[Task], Task] = lambda task: task,
         size: int | None = None,
@@ -124,13 +126,12 @@ class ResilientRun:
         self._task = task
         """What the next start trains: the configuration, checkpoint and ``until`` of now."""
         self._failures = FailureTally(failures, task.pieces)
-        self._say, self._keep, self._fresh = say, keep, fresh
+        self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave, self._sleep, self._clock = leave or (lambda: None), sleep, clock
         self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
         self._met_at: float | None = None
-        self._adopted_at = 0
         self._seconds = task.resume.seconds if task.resume else None
 
     # -- the run protocol
@@ -206,6 +207,8 @@ class ResilientRun:
         """Note what an event brings, as it comes from the gang."""
         if isinstance(event, Report | Saved | Wrote) and event.checkpoint is not None:
             self._resume_from(event.checkpoint)
+            if isinstance(event, Saved):
+                self._saved(event.checkpoint)
             self._keep(event.checkpoint)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
@@ -276,9 +279,6 @@ class ResilientRun:
             self._task = replace(self._task, pieces=self._failures.pieces)
             seen = max([self.seen, *(event.number for event in self._queue if isinstance(event, Report))])
             self._resume_from(self._newest(seen))
-            if self._adopted_at and (self.resume is None or self.resume.number <= self._adopted_at):
-                self._say(f"what it adopted after report {self._adopted_at} is in no checkpoint, and lost")
-                self._adopted_at = 0
             how = self._from() + self._how()
             self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {how}")
             self._sleep(delay_s)
@@ -385,7 +385,7 @@ class ResilientRun:
         if adopted is None:  # it has failed or ended: its end is the next event
             return None
         if adopted.why is None:
-            self._task, self._adopted_at = replace(self._task, config=dict(adopt.config)), self.seen
+            self._task = replace(self._task, config=dict(adopt.config))
             return "memory"
         if adopt.folder is None or resume_point(adopt.folder)[0] is None:
             self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")

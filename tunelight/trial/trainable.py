@@ -127,7 +127,9 @@ class GangTrainable(Trainable):
         fresh = info is not None and info.number == trial.number
         if not fresh and gang is not None and gang.running and trial.number:
             saved = gang.save().checkpoint
-            if saved is None:  # the trial ended first; its last report may have written one in the background
+            if saved is not None:
+                trial.saved(saved)
+            else:  # the trial ended first; its last report may have written one in the background
                 saved = next((info for info in checkpoints.find(trial.folder) if info.number == trial.number), None)
             if saved is not None:
                 # Ranks that need no answer may be ahead: the reports that Tune has not heard are trained again.
@@ -223,6 +225,7 @@ class GangTrainable(Trainable):
             self.spec.failures,
             say=trial.say,
             keep=trial.kept.add,
+            saved=trial.saved,
             newest=trial.newest,
             size=trial.size,
             leave=reason_to_leave(self._gang),

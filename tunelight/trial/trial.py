@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.gang.run import ResilientRun
@@ -60,6 +61,8 @@ class Trial:
         self.kept = checkpoints.Kept(spec.checkpoints.keep, spec.mode)
         self.divergence = Divergence(spec.metric, spec.mode)
         self._adopted: str | None = None
+        self._adopted_at: int | None = None
+        """The report after which it adopted last, while that is in no checkpoint that was asked for."""
         self._log: list[str] = []
 
     def say(self, text: str) -> None:
@@ -124,7 +127,9 @@ class Trial:
         """Find the checkpoint to resume from, if the trial has trained before and Tune does not know."""
         checkpoints.remove_temp_files(self.folder)
         if self.resume is None:
-            self.resume = self._tell(checkpoints.resume_point(self.folder, checkpoints.read_acked(self.folder)))
+            acked = checkpoints.read_acked(self.folder)
+            found = self._tell(checkpoints.resume_point(self.folder, acked))
+            self.resume = self._after_adoption(found, acked)
             if self.resume is not None:
                 self.number = self.resume.number
                 self.say(f"goes on from its checkpoint of report {self.number}")
@@ -136,7 +141,28 @@ class Trial:
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
         checkpoints.remove_temp_files(self.folder)
-        return self._tell(checkpoints.resume_point(self.folder, number, self.resume))
+        return self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.resume)), number)
+
+    def _after_adoption(self, found: CheckpointInfo | None, upto: int | None) -> CheckpointInfo | None:
+        """Return where to resume: from the other trial's checkpoint, if the last adoption is in none of its own yet."""
+        adoption = checkpoints.read_adoption(self.folder)
+        if adoption is None or (found is not None and found.number > adoption.number):
+            return found
+        if upto is not None and adoption.number > upto:  # the driver did not hear of that report
+            return found
+        seconds, copy = None if found is None else found.seconds, None
+        if adoption.folder is not None:
+            with suppress(OSError, CheckpointError):
+                copy = checkpoints.copy_from_trial(
+                    adoption.folder, self.folder, adoption.number, adoption.parent_number, seconds
+                )
+        with suppress(OSError):
+            stores.drop(self.folder / checkpoints.ADOPTED)
+        if copy is None:
+            self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
+            return found
+        self.say(f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}")
+        return self.kept.add(copy)
 
     def _tell(self, found: tuple[CheckpointInfo | None, str | None]) -> CheckpointInfo | None:
         """Pass on what resume_point has to say; return the checkpoint."""
@@ -146,6 +172,13 @@ class Trial:
         return None if info is None else checkpoints.with_seconds(info, self.folder)
 
     # -- its checkpoints
+
+    def saved(self, info: CheckpointInfo) -> None:
+        """Note a checkpoint that was asked for: it has what the trial adopted at its report."""
+        if self._adopted_at is not None and info.number >= self._adopted_at:
+            self._adopted_at = None
+            with suppress(OSError):
+                stores.drop(self.folder / checkpoints.ADOPTED)
 
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
@@ -166,6 +199,11 @@ class Trial:
         if how is not None and self.run is not None:
             self.config = dict(adopt.config)
             self.kept.newest = self.run.resume if how == "disk" else None  # earlier ones are of the former training
+        if how == "memory":
+            self._adopted_at = self.number
+            adoption = checkpoints.Adoption(self.number, adopt.parent, adopt.folder, adopt.number)
+            with suppress(OSError):
+                checkpoints.note_adoption(adoption, self.folder)
 
     def adoption(self) -> str | None:
         """Return the outcome of the last order to adopt, once: "memory", "disk" or "none"."""

@@ -160,17 +160,55 @@ def test_who_is_paused_after_that_says_so_first_and_leaves_what_it_was(make: Mak
     assert child._trial.config["lr"] == 1.0
 
 
-def test_a_fault_before_the_next_checkpoint_loses_what_was_adopted_but_not_the_configuration(
-    make: Make, heads: Heads
+@pytest.mark.parametrize("saves", [True, False])
+def test_after_a_fault_before_the_next_checkpoint_what_was_adopted_comes_from_the_other_ones_checkpoint(
+    make: Make, heads: Heads, saves: bool
 ) -> None:
-    parent, child = make("a", start=100.0), make("b", fails_after=1)
+    parent, child = make("a", start=100.0, saves=saves), make("b", fails_after=1)
     parent.step()
     child.step()
     config = {"lr": 2.0, "start": 0.0, "fails_after": 1}
-    child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), until=2))
+    child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=2))
     result = child.step()
-    assert result["loss"] == 3.0
-    assert "what it adopted after report 1 is in no checkpoint, and lost" in result[RESULT_KEY]["log"]
+    assert result["loss"] == (103.0 if saves else 3.0)
+    lost = "what it adopted after report 1 is in no checkpoint, and lost"
+    assert ("takes what it adopted after report 1 from a checkpoint of a" if saves else lost) in result[RESULT_KEY][
+        "log"
+    ]
+
+
+def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until_a_checkpoint_does(
+    make: Make, heads: Heads
+) -> None:
+    parent, child = make("a", start=100.0), make("b")
+    parent.step()
+    child.step()
+    config = {"lr": 2.0, "start": 0.0}
+    child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
+    child._close_gang()
+    checkpoints.write_acked(1, heads.folder("b"))
+    parent.step()  # 102, which is not what was offered
+    assert make("b", **config).step()["loss"] == 103.0
+    assert not (heads.folder("b") / checkpoints.ADOPTED).exists()
+    again = make("b", **config)
+    checkpoints.write_acked(2, heads.folder("b"))
+    assert again.step()["loss"] == 105.0  # from its own checkpoint
+
+
+def test_an_adoption_that_the_driver_did_not_hear_of_or_that_a_checkpoint_has_is_past(
+    make: Make, heads: Heads, tmp_path: Path
+) -> None:
+    parent, child = make("a", start=100.0), make("b")
+    parent.step()
+    child.step()
+    child.step()
+    child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), number=1, until=2))
+    marked = heads.folder("b") / checkpoints.ADOPTED
+    assert marked.exists()
+    checkpoints.write_acked(1, heads.folder("b"))
+    assert make("b").step()["loss"] == 2.0
+    child.save_checkpoint(str(tmp_path))
+    assert not marked.exists()
 
 
 def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_neither(make: Make) -> None:
