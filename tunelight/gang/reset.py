@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -34,8 +34,17 @@ _DAEMON_THREADS_LEFT = 16
 """How many idle daemon threads of libraries, such as a progress bar's monitor, may be left."""
 
 
-def torch_flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """Return (read, write) pairs for torch's process-wide settings."""
+Flags = list[tuple[Callable[[], Any], Callable[[Any], Any]]]
+UNREADABLE: Final = "unreadable"
+"""What is read of a flag that torch refuses to read."""
+
+
+def torch_flags() -> Flags:
+    """Return (read, write) pairs for torch's process-wide settings.
+
+    The older of two settings for the same thing comes first: torch refuses to read ``allow_tf32`` and the precision of
+    matrix products once code has set ``fp32_precision`` (from 2.9 on).
+    """
     import torch  # the head imports this package too
 
     def attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
@@ -70,12 +79,32 @@ def torch_flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
 _anomaly_nan = True
 
 
+def read_flags(flags: Flags) -> list[Any]:
+    """Return the flags' values; UNREADABLE for one that torch refuses to read."""
+    return [_read(read) for read, _ in flags]
+
+
+def write_flags(flags: Flags, values: list[Any]) -> None:
+    """Set the flags that differ from ``values``, which :func:`read_flags` returned; what it could not read stays."""
+    for (read, write), value in zip(flags, values, strict=True):
+        if value != UNREADABLE and _read(read) != value:
+            write(value)
+
+
+def _read(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except RuntimeError:
+        return UNREADABLE
+
+
 class CleanState:
     """The state of this process before its first trial, which it restores after each. Runs on: worker."""
 
     def __init__(self, gpu_memory: GpuMemory) -> None:
         self._gpu_memory = gpu_memory
-        self._flags = [(read, write, read()) for read, write in torch_flags()]
+        self._flags = torch_flags()
+        self._values = read_flags(self._flags)
         self._environ = dict(os.environ)
         self._filters = list(warnings.filters)
         self._levels = {name: logging.getLogger(name).level for name in self._loggers()}
@@ -125,9 +154,7 @@ class CleanState:
         import torch
 
         self._end_children()
-        for read, write, value in self._flags:
-            if read() != value:
-                write(value)
+        write_flags(self._flags, self._values)
         torch.set_default_device(None)
         forget_states()
         for name in os.environ.keys() - self._environ.keys():

@@ -268,20 +268,31 @@ class GangWorker:
                 ended = self._train(task, box)
                 if ended.error is not None:
                     post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
-                said = self._compiled.end()
-                self._left = self._clean.restore(None if task.job else self._compiled.drop)
-                if said and self._rank == 0 and not task.job:
-                    sys.stdout.write(f"{said}\n")
-                parted = not self._rendezvous.tidy()
+                parted = self._clean_up(task)
             if task.terminal is None:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
                 bring_home(task.trial_dir, began, over=first and ended.error is None)
             if ended.error is None:
                 post(Ended(ended.rank, ended.stopped, left_behind=self._left, parted=parted))
         except BaseException as error:  # noqa: BLE001 - the head must know of any error
-            self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
+            self._left = (f"an end that failed: {type(error).__name__}: {error}",)
             if ended is None or ended.error is None:
                 post(Ended(self._rank, error=self._describe(error, secondary=False), left_behind=self._left))
+
+    def _clean_up(self, task: Task) -> bool:
+        """Reset the process after a trial; return whether the gang's group is gone.
+
+        An error here costs the worker, and not the trial, which is over.
+        """
+        try:
+            said = self._compiled.end()
+            self._left = self._clean.restore(None if task.job else self._compiled.drop)
+            if said and self._rank == 0 and not task.job:
+                sys.stdout.write(f"{said}\n")
+            return not self._rendezvous.tidy()
+        except Exception as error:  # noqa: BLE001 - of any library that a trial has used
+            self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
+            return True
 
     def _output(self, task: Task, post: Callable[[Event], None]) -> JobOutput | TrialOutput:
         if task.terminal is not None:

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,6 +140,29 @@ def test_nor_does_one_that_fails_while_it_handles_an_error(trial: Any, mine: Any
 
     assert trial(fails) == ()
     assert mine.cuda.memory_allocated(0) == 0
+
+
+def test_a_clean_up_that_fails_costs_the_worker_and_not_the_trial(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trains(config: Any) -> None:
+        import warnings
+
+        warnings.filters = tuple(warnings.filters)
+
+    monkeypatch.setattr(warnings, "filters", list(warnings.filters))
+    (left,) = trial(trains)
+    assert left.startswith("a clean-up that failed: TypeError")
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="needs torch 2.9")
+def test_precision_that_a_trial_sets_by_torchs_newer_settings_is_put_back(trial: Any) -> None:
+    def trains(config: Any) -> None:
+        import torch
+
+        assert torch.backends.cuda.matmul.fp32_precision == "none"
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+
+    assert trial(trains) == ()
+    assert trial(trains) == ()
 
 
 def test_a_trial_that_keeps_a_model_in_a_global_makes_the_worker_unfit(trial: Any) -> None:

@@ -29,7 +29,7 @@ from tunelight.compat.lightning import (
     pl,
 )
 from tunelight.errors import TrainFunctionError
-from tunelight.gang.reset import torch_flags
+from tunelight.gang.reset import Flags, read_flags, torch_flags, write_flags
 from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
@@ -54,18 +54,16 @@ class Globals:
     def here(cls) -> Globals:
         """Return those of this process."""
         environ = {name: os.environ[name] for name in _SEEDS if name in os.environ}
-        return cls(_collect_rng_states(include_cuda=False), environ, [read() for read, _ in _flags()])
+        return cls(_collect_rng_states(include_cuda=False), environ, read_flags(_flags()))
 
     def set(self) -> None:
         """Set them in this process."""
         os.environ.update(self.environ)
-        for (read, write), value in zip(_flags(), self.flags, strict=True):
-            if read() != value:
-                write(value)
+        write_flags(_flags(), self.flags)
         _set_rng_states(self.rng)
 
 
-def _flags() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+def _flags() -> Flags:
     return [pair for pair in torch_flags() if pair[0] is not torch.get_num_threads]  # a worker has its own share
 
 
