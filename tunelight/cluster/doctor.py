@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from tunelight.cluster import standing
 from tunelight.cluster.connect import nodes_of
 from tunelight.compat.ray import HOW_TO_GET_RAY, missing_internals, untested
+from tunelight.machine.metadata import is_installed
 from tunelight.machine.network import OPTUNA_PORT, TENSORBOARD_PORT, is_free
 from tunelight.settings.backends import BACKENDS
 
@@ -78,6 +79,14 @@ def _machine() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
+    if not is_installed():
+        yield Finding(
+            "tunelight",
+            "note",
+            "on the import path, but not installed: what it requires is not checked",
+            "pip install .",
+        )
+        return
     for text in importlib.metadata.requires("tunelight") or []:
         needed = Requirement(text)
         if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):

@@ -38,6 +38,7 @@ from tunelight.gang.reset import CleanState
 from tunelight.gang.usage import Meter
 from tunelight.gang.watch import Sign
 from tunelight.machine.imports import collector_resting
+from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.usage import Sampler
 from tunelight.machine.versions import installed
 from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Usage, WorkerError
@@ -135,6 +136,7 @@ class GangWorker:
         with contextlib.suppress(OSError):
             os.chdir(cwd)
         os.environ[CACHE_VARIABLE] = str(Path(session_folder(), "tunelight-cache"))  # this node's
+        ensure_entry_points(Path(os.environ[CACHE_VARIABLE]))
         switch(asked() or flavour())  # a fork may have the modules of the other one
         warm_imports()
         self._rendezvous = Rendezvous()
