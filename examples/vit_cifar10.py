@@ -145,7 +145,7 @@ class Curve(pl.Callback):
 def one_process(job: Job) -> Curve:
     """Train in this process."""
     curve = Curve()
-    trainer = job.trainer(curve, job.checkpoints(1))
+    trainer = job.trainer(curve, job.checkpoints(1), devices=1)
     trainer.fit(job.model(), datamodule=job.data(workers=1))
     return curve
 
@@ -232,7 +232,7 @@ def sweep(job: Job) -> tl.SweepResults:
     written = results.export_best(job.runs / "best.yaml", checkpoint=True)
     print(f"Written to {written}, and its model beside it")
     model = best.load_model(VisionTransformer)
-    tested = job.trainer(enable_checkpointing=False).test(model, datamodule=job.data(1), verbose=False)
+    tested = job.trainer(devices=1, enable_checkpointing=False).test(model, datamodule=job.data(1), verbose=False)
     print(f"Accuracy on the test images: {tested[0]['test_acc']:.4f}")
     return results
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pickle
 import sys
+import threading
+from collections import defaultdict
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -110,6 +112,40 @@ def compile_processes() -> set[int]:
             found.add(process.pid)
         found.update(getattr(pool, "_processes", None) or ())
     return found
+
+
+def compile_threads() -> set[threading.Thread]:
+    """Return the threads in which inductor compiles, as many as there are cores, which wait for the next kernel.
+
+    ``AsyncCompile.pool`` of ``torch._inductor.async_compile``, read in 2.13.0.
+    """
+    module: Any = sys.modules.get("torch._inductor.async_compile")
+    if module is None or not module.AsyncCompile.pool.cache_info().currsize:  # or asking would make it
+        return set()
+    return set(module.AsyncCompile.pool()._threads)
+
+
+def share_graph_trees(kept: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
+    """Let this thread record and run CUDA graphs in the trees ``kept``, or in new ones; return them.
+
+    None until inductor is in use. ``torch.compile(mode="reduce-overhead")`` keeps its trees in thread-local storage,
+    which other threads than autograd's do not inherit. Before 2.13 only the thread that imported ``cudagraph_trees``
+    can run such graphs; from 2.13 on each thread has trees of its own, of which another one cannot free the memory.
+    Read in 2.4.0 and 2.13.0.
+    """
+    import torch
+
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None:
+        return kept
+    local, names = trees.local, ("tree_manager_containers", "tree_manager_locks")
+    if kept is None and all(hasattr(local, name) for name in names):
+        return tuple(getattr(local, name) for name in names)
+    kept = kept or ({}, defaultdict(threading.Lock))
+    for name, value in zip(names, kept, strict=True):
+        setattr(local, name, value)
+        torch._C._stash_obj_in_tls(name, value)  # for autograd's threads
+    return kept
 
 
 def abort_process_group() -> None:

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tunelight.compat.torch import compiled_graphs, forget_compiled, recompile_limit, set_recompile_limit, versions
+from tunelight.compat.torch import (
+    compiled_graphs,
+    forget_compiled,
+    recompile_limit,
+    set_recompile_limit,
+    share_graph_trees,
+    versions,
+)
 
 KEPT: Final = 64
 """How many graphs stay: each call of a function tries its versions one after another."""
@@ -23,9 +30,12 @@ class Compiled:
         """What torch allows by itself, once that is known."""
         self._before = compiled_graphs()
         self._dropped_at = self._before
+        self._trees = share_graph_trees(None)
+        """CUDA graphs: those of ``mode="reduce-overhead"``."""
 
     def begin(self) -> None:
         """Give a trial the room that it would have in a new process."""
+        self._trees = share_graph_trees(self._trees)
         self._before = compiled_graphs()
         if (found := recompile_limit()) is None:
             return  # nothing was compiled in this process yet
@@ -41,6 +51,7 @@ class Compiled:
 
     def end(self) -> str:
         """Return what is worth a line of the trial's log, and drop graphs if there are many."""
+        self._trees = share_graph_trees(self._trees)
         now, limit = compiled_graphs(), self._limit
         made, there = now - self._before, self._before - self._dropped_at
         said = f"torch.compile made {made} graph{'s' * (made != 1)}" if made else ""

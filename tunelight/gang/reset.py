@@ -23,7 +23,7 @@ from typing import Any, Final
 import psutil
 
 from tunelight.compat.accelerate import forget_states
-from tunelight.compat.torch import compile_processes, use_gpu
+from tunelight.compat.torch import compile_processes, compile_threads, use_gpu
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.machine.processes import has_children
 
@@ -187,14 +187,15 @@ class CleanState:
     def _threads_left(self) -> tuple[str, ...]:
         deadline = time.monotonic() + _THREAD_LIMIT_S
         mine = threading.current_thread()
-        extra = [t for t in threading.enumerate() if t not in self._threads and t is not mine]
+        ours = {mine, *compile_threads()}
+        extra = [t for t in threading.enumerate() if t not in self._threads and t not in ours]
         for thread in extra:
             if not thread.daemon:
                 thread.join(max(0.0, deadline - time.monotonic()))
         stuck = [t.name for t in extra if t.is_alive() and not t.daemon]
         if stuck:
             return (f"threads still running after the trial: {', '.join(sorted(stuck))}",)
-        daemons = [t for t in threading.enumerate() if t.daemon]
+        daemons = [t for t in threading.enumerate() if t.daemon and t not in ours]
         if len(daemons) > _DAEMON_THREADS_LEFT:
             return (f"{len(daemons)} daemon threads have piled up",)
         return ()

@@ -192,6 +192,8 @@ class GangWorker:
             # All GPUs of the node's ranks at the first meeting, so that they can reach one another; the same later.
             os.environ[visible_variable(torch.version)] = ",".join(place.gpus)
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            # torch looks once in a process whether deterministic products are possible, which a later trial may want.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self._rendezvous.join(meeting, place)
         self._clean.remember_environment()
 

@@ -99,3 +99,20 @@ def test_a_process_that_compiles_nothing_has_nothing_to_say(monkeypatch):
     graphs.begin()
     assert not graphs.end()
     forget_compiled()
+
+
+def test_graphs_of_cuda_are_shared_by_the_trials_threads(worker: Callable[..., tuple[int, str]]) -> None:
+    pytest.importorskip("torch._inductor.cudagraph_trees")
+    found: list[Any] = []
+
+    def train() -> None:
+        from torch._inductor import cudagraph_trees as trees
+
+        found.append(trees.get_obj(trees.local, "tree_manager_containers"))
+        assert torch._C._is_key_in_tls("tree_manager_locks")  # and so in autograd's threads
+        assert trees.get_obj(trees.local, "tree_manager_locks") is torch._C._get_obj_in_tls("tree_manager_locks")
+
+    for _ in range(3):
+        worker(train)
+    assert len(found) == 3
+    assert found[0] is found[1] is found[2]

@@ -165,6 +165,25 @@ def test_precision_that_a_trial_sets_by_torchs_newer_settings_is_put_back(trial:
     assert trial(trains) == ()
 
 
+def test_threads_that_wait_for_kernels_to_compile_are_no_leak(trial: Any) -> None:
+    def trains(config: Any) -> None:
+        import threading
+
+        from torch._inductor import config as inductor
+        from torch._inductor.async_compile import AsyncCompile
+
+        inductor.compile_threads = 24
+        AsyncCompile.pool.cache_clear()
+        together = threading.Barrier(24)
+        list(AsyncCompile.pool().map(lambda _: together.wait(30), range(24)))
+
+    from torch._inductor.async_compile import AsyncCompile
+
+    assert trial(trains) == ()
+    AsyncCompile.pool().shutdown()
+    AsyncCompile.pool.cache_clear()
+
+
 def test_a_trial_that_keeps_a_model_in_a_global_makes_the_worker_unfit(trial: Any) -> None:
     def trains(config: Any) -> None:
         mine = of_user()
