@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # What needs a GPU, in parts that take less than ten minutes each: gpu.sh PYTHON [PART ...]
 #   PYTHON  an interpreter with what `pip install -e '.[dev]'` installs (`make gpu` gives that of .venv)
-#   PART    some of: doctor tests example throughput eager compiled gangs (default: all)
+#   PART    some of: doctor training memory faults population copies example throughput eager compiled gangs
+#           (default: all)
 # Without a CUDA device the tests and the benchmark run on CPUs, small, which shows only that they run.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${1:?gpu.sh PYTHON [PART ...]}
 shift
 parts=("$@")
-((${#parts[@]})) || parts=(doctor tests example throughput eager compiled gangs)
+((${#parts[@]})) || parts=(doctor training memory faults population copies example throughput eager compiled gangs)
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 if ! gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())'); then
@@ -30,8 +31,8 @@ for part in "${parts[@]}"; do
   echo "--- $part"
   case $part in
     doctor) "$python" -m tunelight doctor ;;
-    # those in tests/unit are one or two lines of CUDA each
-    tests) "$python" -m pytest -q -m gpu --durations=5 tests/gpu tests/unit/checkpoints/test_writer.py tests/unit/lightning/test_transfer.py ;;
+    training | memory | faults | population) "$python" -m pytest -q -m gpu --durations=3 "tests/gpu/test_$part.py" ;;
+    copies) "$python" -m pytest -q -m gpu tests/unit/checkpoints/test_writer.py tests/unit/lightning/test_transfer.py ;;
     example)
       if "$python" -c 'import pyarrow' 2>/dev/null; then
         "$python" examples/vit_cifar10.py --size tiny --workers 1 --steps 1,2,4 "${gpu[@]}" --storage "$runs"
