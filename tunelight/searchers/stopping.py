@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from tunelight.record import FAILED, INFEASIBLE, Training, metric_value
+from tunelight.record import FAILED, INFEASIBLE, PAUSED, Training, metric_value
 from tunelight.settings import Settings
 
 LEAST: Final = 20
@@ -121,7 +121,8 @@ class Stopping:
         self._trainings = {one.id: replace(one) for one in past if one.repeats is None}
         self._reported = {one.id for one in self._trainings.values() if one.reports}
         self._next = LEAST
-        while self._next <= len(self._settled(())):
+        paused = [one.id for one in self._trainings.values() if one.state == PAUSED]
+        while self._next <= len(self._settled(paused)):
             self._next = _following(self._next)
 
     @classmethod

@@ -445,6 +445,7 @@ def _callbacks(
     from tunelight.trial.trial import trial_seed
 
     settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.searched)
+    write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
     record = RecordCallback(
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
@@ -463,7 +464,6 @@ def _callbacks(
         announced=announced,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
-    write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
     tensorboard = TensorBoardCallback(folder, record.state)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps)
     if settings.progress:

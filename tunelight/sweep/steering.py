@@ -192,6 +192,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._record.record.complain(error)
             return
         for command in found:
+            if command.id in self._record.state.answers:  # by an earlier driver
+                continue
             before = self._search.total_samples
             try:
                 if command.do not in self._carry_out:

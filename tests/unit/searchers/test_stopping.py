@@ -220,6 +220,22 @@ def test_a_rule_that_goes_on_is_as_one_that_was_not_interrupted() -> None:
     assert again.reason == whole.reason
 
 
+def test_paused_trials_count_for_a_rule_that_goes_on_as_they_did_before() -> None:
+    def past(state: str) -> list[Training]:
+        return [
+            Training(f"{n:05d}", n, state=state if n < 10 else "FINISHED", reports=3, value=0.5 + n / 100)
+            for n in range(30)
+        ]
+
+    paused = {f"{n:05d}" for n in range(10)}
+    for state in ("FINISHED", "PAUSED"):
+        again = Stopping(0.05, "loss", "min", past(state))
+        again.begin("00030")
+        again.report("00030", {"loss": 0.5})
+        again.consider(lambda: paused, 100)
+        assert again.reason is None  # too early: it was asked at thirty, and will be at 32
+
+
 # --- the search
 
 
