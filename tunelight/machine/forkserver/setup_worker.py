@@ -55,6 +55,7 @@ _READ = frozenset({"py_executable", "env_vars"})
 _FREE = frozenset(
     {
         *("PYTHONPATH", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "LINES", "COLUMNS", "SPT_NOENV"),
+        *("PS1", "PS2", "PS4"),  # virtual environments export PS1, and bash, by which Ray starts workers, drops it
         "PL_DISABLE_FORK",  # Tune sets it for its trials; Lightning reads it when it launches processes
         # Lightning, torch and scikit-learn set these when a driver imports them, and so in a worker that does:
         *("PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"),

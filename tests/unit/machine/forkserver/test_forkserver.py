@@ -303,7 +303,8 @@ def test_servers_end_where_memory_gets_short_and_workers_stay(server, tmp_path, 
     worker.kill()
 
 
-def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path):
+def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("PS1", "(.venv) $ ")  # as an activated virtual environment exports it; bash drops it
     server.start({})
     until(Path(server.folder, setup_worker.BASE).exists)
     (first,) = servers(server.folder)
