@@ -66,7 +66,7 @@ Searcher = Annotated[
     str | None,
     typer.Option(
         "--searcher",
-        help="random, tpe, gp, cmaes, ..., or YAML: '{name: tpe}'.",
+        help="random, auto, tpe, gp, cmaes, ..., or YAML: '{name: tpe}'.",
         autocompletion=complete.choices(*complete.SEARCHERS),
     ),
 ]
@@ -88,7 +88,7 @@ Columns = Annotated[
     typer.Option(
         "--columns",
         metavar="A,B,...",
-        help="Columns of the live table: hyperparameters, metrics, workers, epoch, best, time. Default: what fits.",
+        help="Columns of the live table: hyperparameters, metrics, workers, epoch, best, time, GPU. Default: what fits.",
     ),
 ]
 Web = Annotated[

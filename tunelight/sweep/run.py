@@ -158,8 +158,8 @@ def run(
         warm_start: folders of earlier sweeps for the searcher to learn from, also with other search spaces as far as
             they overlap; a folder that holds sweeps stands for the last 20 that reported the metric (none).
         callbacks: Ray Tune Callbacks, on the driver.
-        failures: FailurePolicy(max_failures=3, ...), or only a number: how many failures (lost workers and nodes,
-            hangs) a trial survives, each time continuing from its last checkpoint.
+        failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only a number: how many failures
+            (lost workers and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
         on_resize: what an elastic gang keeps when its size changes: "keep_global_batch", or "scale_lr" (also
             {"scale_lr": "sqrt", "warmup_steps": 100}).
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
