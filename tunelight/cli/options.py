@@ -88,7 +88,7 @@ Columns = Annotated[
     typer.Option(
         "--columns",
         metavar="A,B,...",
-        help="Columns of the live table: hyperparameters, metrics, workers, epoch, best, time, GPU. Default: what fits.",
+        help="Columns of the live table: keys, metrics, workers, epoch, best, time, GPU. Default: all that fit.",
     ),
 ]
 Web = Annotated[

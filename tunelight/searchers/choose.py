@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
 
+_log = logging.getLogger("tunelight")
+_COUNTED = 10_000
+"""How many configurations of a grid are counted."""
 _BLIND = ("random", "grid")
 """tunelight's searchers that learn nothing, and take no options."""
 _OWN = (*_BLIND, "auto")
@@ -82,6 +86,15 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
 
     metric, mode = settings.judged_by.values()
     if name == "grid":
+        tried = max(0, settings.num_samples * space.grid_size - len(settings.baselines))
+        if (there := GridSearcher(space).count(_COUNTED)) > tried:
+            all_of_them = f"more than {_COUNTED}" if there > _COUNTED else str(there)
+            _log.warning(
+                "The grid has %s configurations, of which num_samples=%s tries the first %s.",
+                all_of_them,
+                settings.num_samples,
+                tried,
+            )
         return GridSearcher(space, metric, mode)
     return RandomSearcher(space, settings.seed or 0, metric, mode)
 

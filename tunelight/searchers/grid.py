@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from ray.tune.search import Searcher
@@ -42,6 +44,10 @@ class GridSearcher(Searcher):
                 return self._space.written(values)
         return Searcher.FINISHED
 
+    def count(self, most: int) -> int:
+        """Return how many configurations are left, which then are none; ``most`` + 1 where there are more."""
+        return sum(1 for _ in itertools.islice(iter(lambda: self.suggest(""), Searcher.FINISHED), most + 1))
+
     def _pick(self, taken: list[tuple[int, int]], key: str, domain: Any) -> Any:
         """Return a key's value on the path (beyond it: the first); add its index and their number to ``taken``."""
         values = self._values[key] or []
@@ -70,7 +76,7 @@ class GridSearcher(Searcher):
         """Restore nothing; see ``save``."""
 
 
-def _values(domain: Any) -> list[Any] | None:
+def _values(domain: Any) -> Sequence[Any] | None:
     """Return all values of a domain; None where they have no end. Fixed ones and functions are not chosen."""
     name, arguments = spell(domain)
     if name in ("fixed", "sample_from"):
@@ -80,7 +86,7 @@ def _values(domain: Any) -> list[Any] | None:
             return list(values)
         case (("randint" | "qrandint"), [low, high, *q]):
             first, last = whole_bounds(low, high, *q)
-            return list(range(first, last + 1, *q))
+            return range(first, last + 1, *q)
         case "quniform", [low, high, q]:
             return [low + q * index for index in range(round((high - low) / q) + 1)]
     return None

@@ -129,7 +129,9 @@ class Settings:
         _enum(MODES),
         _array(_enum(MODES)),
     )
-    num_samples: int = _setting(10, checks.whole, "Trials in all; of a grid: how often it is walked through.", _COUNT)
+    num_samples: int = _setting(
+        10, checks.whole, "Trials in all; of grid_search axes: how often they are searched.", _COUNT
+    )
     repeats: Repeats | None = _setting(
         None,
         Repeats.of,

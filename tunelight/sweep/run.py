@@ -122,7 +122,7 @@ def run(
         metric, mode: the metric that trials are judged by, and whether to minimize ("min", default) or maximize
             ("max") it. With lists, the scheduler and ``results.best`` use the first metric, the searcher uses all, and
             ``results.pareto()`` returns the front.
-        num_samples: number of trials, including baselines (10); for a grid, how often it is searched.
+        num_samples: number of trials, including baselines (10); of ``grid_search`` axes, how often they are searched.
         repeats: how often the 5 best configurations are trained in all, each time with another seed: 3, or {"top": 5,
             "repeats": 3}; ``Folds(5)`` trains them on 5 folds (None). These trials come once all others have ended, and
             ``results.best`` then is of the configuration with the best mean.

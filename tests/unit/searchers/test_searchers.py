@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,30 @@ def test_wrong_ones_are_refused_before_anything_starts(tmp_path: Path, given: di
 
 
 # --- the grid ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "said"),
+    [
+        (10, {}, "The grid has 12 configurations, of which num_samples=10 tries the first 10."),
+        (12, {"baselines": ({"x": 1},)}, "The grid has 12 configurations, of which num_samples=12 tries the first 11."),
+        (12, {}, ""),
+    ],
+)
+def test_a_grid_says_where_it_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, most: int, more: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tunelight"), "propagate", True)
+    space = SearchSpace({"x": tl.choice([1, 2, 3]), "y": tl.randint(0, 4)})
+    settings = Settings(train=print, metric="loss", searcher="grid", num_samples=most, **more)
+    searcher = build_searcher(space, settings)
+    assert [record.getMessage() for record in caplog.records] == ([said] if said else [])
+    assert searcher.suggest("0") == {"x": 1, "y": 0}
+
+
+def test_a_large_grid_is_not_counted_to_its_end() -> None:
+    searcher = GridSearcher(SearchSpace({"x": tl.randint(0, 10**9)}))
+    assert searcher.count(20) == 21
 
 
 def walked(grid: GridSearcher) -> list[Any]:
