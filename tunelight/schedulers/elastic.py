@@ -172,7 +172,7 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
             return
         if trial.status == Trial.PAUSED and member.state in (State.PAUSED, State.PAUSING):
             return  # a replay does not call choose_trial_to_run, so the pause may not have been noticed
-        if member.state is State.PAUSED:
+        if member.state in (State.PAUSED, State.PAUSING):
             member.again = True
             self._promotion.leave(member)
         self._resources = member.resources
@@ -212,8 +212,12 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         self._end(member)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Keep the failed trial's results in the rungs: they were measured."""
-        self._end(self._members.get(trial.trial_id))
+        """Keep the failed trial's results in the rungs: they were measured. One that was to pause is judged again."""
+        member = self._members.get(trial.trial_id)
+        pausing = member is not None and member.state is State.PAUSING
+        self._end(member)
+        if member is not None:
+            member.again = pausing  # Tune may try it once more
 
     def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
         """Forget a trial that was ended while it waited."""

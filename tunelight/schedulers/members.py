@@ -58,7 +58,7 @@ class Member:
     refused: int = 0
     """How often in a row growing failed for want of workers."""
     again: bool = False
-    """Whether it paused in an earlier run of the sweep, and is judged again at its next report."""
+    """Whether it trains again although it was to pause, as after a fault, and is judged again at its next report."""
 
 
 class Members:

@@ -253,6 +253,19 @@ def test_a_rung_is_not_closed_while_the_best_of_a_lower_one_is_still_to_go_on():
     assert reported(elastic, better, 3, 0.1) == "CONTINUE"
 
 
+def test_a_trial_whose_gang_is_lost_while_it_writes_the_checkpoint_of_its_pause_does_not_pass_the_rung():
+    elastic = make()
+    better, worse = rung_trial(elastic, "better"), rung_trial(elastic, "worse")
+    reported(elastic, better, 1, 0.1)
+    worse.set_status(Trial.RUNNING)
+    assert elastic.on_trial_result(nobody(), worse, {"loss": 0.5, "training_iteration": 1}) == "PAUSE"
+    elastic.on_trial_error(nobody(), worse)  # before it was paused
+    worse.set_status(Trial.PENDING)
+    elastic.on_trial_add(nobody(), worse)
+    assert elastic.choose_trial_to_run(nobody()) is not worse
+    assert reported(elastic, worse, 2, 0.5) == "PAUSE"
+
+
 def test_a_replay_of_reports_knows_who_was_promoted():
     elastic = make()
     trials = [rung_trial(elastic, name) for name in ("first", "second")]
