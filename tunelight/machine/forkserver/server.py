@@ -15,6 +15,7 @@ when they are imported; the worker is then started as Ray would. Servers end wit
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -264,9 +265,14 @@ def _unfit() -> str | None:
         return f"threads {[thread.name for thread in threading.enumerate()]}"
     with contextlib.suppress(OSError):
         maps = Path("/proc/self/maps").read_text()
-        if "/libcuda.so" in maps or "/dev/kfd" in maps:
+        if "/dev/kfd" in maps or ("/libcuda.so" in maps and _uses_cuda()):
             return "a library has met a GPU"
     return None
+
+
+def _uses_cuda() -> bool:
+    """Tell whether CUDA is initialised in this process, which has loaded its driver; asking does not initialise it."""
+    return ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0
 
 
 def _same(env: Mapping[str, str], mine: Mapping[str, str]) -> bool:

@@ -285,6 +285,19 @@ def test_a_server_that_finds_no_room_is_not_waited_for(tmp_path):
     assert time.monotonic() - began < setup_worker.LISTEN_S / 2
 
 
+@pytest.mark.parametrize("initialised", [True, False])
+def test_who_has_initialised_cuda_does_not_fork_and_who_has_loaded_its_driver_does(
+    server, tmp_path, monkeypatch, initialised
+):
+    driver, source = tmp_path / "libcuda.so.1", tmp_path / "driver.c"
+    source.write_text(f"int cuDeviceGetCount(int *count) {{ return {0 if initialised else 3}; }}")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", driver, source], check=True)
+    (tmp_path / "modules" / "loads.py").write_text(f"import ctypes\nctypes.CDLL({str(driver)!r})\n")
+    monkeypatch.setattr("tunelight.machine.forkserver.ready._FIRST", ("json.tool", "loads"))
+    assert bool(launched(server, tmp_path)["imported"]) is not initialised
+    assert ("no forks: a library has met a GPU" in Path(server.folder, "log").read_text()) is initialised
+
+
 def test_servers_end_where_memory_gets_short_and_workers_stay(server, tmp_path, monkeypatch):
     (tmp_path / "modules" / "pressure.py").write_text(
         "import sys; from pathlib import Path; main = sys.modules['__main__']\n"
