@@ -66,9 +66,9 @@ class GpuMemory:
     def left(self, drop: Callable[[], object] | None) -> tuple[str, ...]:
         """Free what is cached; return what is still allocated, where that is more than the limit.
 
-        Where it seems to be, ``drop`` is called, which frees what is kept from trial to trial, and garbage of any age
-        is collected: a new process would have nothing of that either. With None, nothing is looked for: a driver's job
-        leaves the states of its optimizers where they are, for the driver to ask for.
+        Where more is in use, CUDA graphs included, ``drop`` is called, which frees what is kept from trial to trial,
+        and garbage of any age is collected: a new process would have nothing of that either. With None, nothing is
+        looked for: a driver's job leaves the states of its optimizers where they are, for the driver to ask for.
 
         An error of CUDA, such as a device-side assert, is returned as well: each later call of the process would raise
         it again.
@@ -84,7 +84,8 @@ class GpuMemory:
         if drop is None or self._device is None or self._before is None:
             return ()
         limit = max(PART * self._share * self._cuda.get_device_properties(self._device).total_memory, LEAST)
-        if self._growth() <= limit:
+        # CUDA graphs hold memory, for their next replay, that torch does not count as allocated.
+        if self._cuda.memory_reserved(self._device) - (self._before or 0) <= limit:
             return ()
         drop()
         gc.unfreeze()

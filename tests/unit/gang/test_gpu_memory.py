@@ -23,6 +23,8 @@ class Cuda:
 
     def __init__(self, total: int = 16 * GB, *, used: bool = True) -> None:
         self.total, self.used, self.allocated = total, used, 0
+        self.graphs = 0
+        """What CUDA graphs hold for their next replay."""
         self.asked: list[Any] = []
         self.broken = ""
 
@@ -36,6 +38,9 @@ class Cuda:
         self.asked.append(("memory", device))
         self.used = True
         return self.allocated
+
+    def memory_reserved(self, device: int) -> int:
+        return self.memory_allocated(device) + self.graphs
 
     def get_device_properties(self, device: int) -> Any:
         return SimpleNamespace(total_memory=self.total)
@@ -117,6 +122,22 @@ def test_what_was_there_before_the_first_trial_does_not_count(module: Any) -> No
     (text,) = watched.left(DROP)
     assert "models_of_mine.LEAK" in text
     assert "ON_PURPOSE" not in text
+
+
+def test_graphs_that_hold_much_memory_are_dropped_and_leave_the_worker_as_it_is() -> None:
+    cuda = Cuda()
+    dropped: list[int] = []
+
+    def drop() -> None:
+        dropped.append(cuda.graphs)
+        cuda.graphs = 0
+
+    watched = memory(cuda)
+    for held in (GB // 2, 2 * GB):
+        watched.begin(0)
+        cuda.graphs = held
+        assert watched.left(drop) == ()
+    assert dropped == [2 * GB]
 
 
 def test_small_leaks_add_up() -> None:

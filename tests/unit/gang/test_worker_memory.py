@@ -45,6 +45,8 @@ class Cuda:
     def memory_allocated(self, device: int) -> int:
         return GB * sum(one() is not None for one in self.alive)
 
+    memory_reserved = memory_allocated
+
     def get_device_properties(self, device: int) -> Any:
         return SimpleNamespace(total_memory=16 * GB)
 

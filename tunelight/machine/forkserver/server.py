@@ -272,7 +272,7 @@ def _unfit() -> str | None:
 
 def _uses_cuda() -> bool:
     """Tell whether CUDA is initialised in this process, which has loaded its driver; asking does not initialise it."""
-    return ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0
+    return bool(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
 
 
 def _same(env: Mapping[str, str], mine: Mapping[str, str]) -> bool:
