@@ -56,14 +56,14 @@ def test_a_head_that_dies_between_two_trials_fails_neither(ray4: Any, tmp_path: 
     def person(results: tl.SweepResults, sweep: Any) -> None:
         sweep.pause()
         wait(lambda: {trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials} == {"FINISHED"}, "the end")
-        (head,) = [one for one in psutil.process_iter() if one.name().startswith("ray::brief")]
+        (head,) = [one for one in psutil.process_iter(["name"]) if str(one.info["name"]).startswith("ray::brief")]
         head.kill()
         head.wait(10)
         sweep.resume()
 
     results = steered(tmp_path, person, train=brief, model=None, data=None, max_epochs=None, trainer_args=None,
-                      scheduler="fifo", num_samples=8, max_concurrent=1)  # fmt: skip
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * 8
+                      scheduler="fifo", searcher="tpe", num_samples=20, max_concurrent=1)  # fmt: skip
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 20
     said = [text for _, text in results.record.notes if "will be started again" in text]
     assert len(said) == 1
 

@@ -303,13 +303,13 @@ def copy_from_trial(
 class Adoption:
     """What a trial took over from another one through memory, after its report ``number``.
 
-    ``folder``: the other trial's folder; None if it has none. ``parent_number``: the report at which it had offered
-    that; None for its newest.
+    ``folder``: the name of the other trial's folder, beside this one's. ``parent_number``: the report at which it had
+    offered that; None for its newest.
     """
 
     number: int
     parent: str
-    folder: str | None
+    folder: str
     parent_number: int | None
 
 

@@ -550,8 +550,8 @@ def _once() -> Any:
     class OnceController(TuneController):
         def _process_trial_failure(self, trial: Any, exception: Any) -> None:
             self._resetting_trials.discard(trial)
-            if getattr(exception, "failed_trial", None) is not trial:
-                exception.failed_trial = trial
+            if getattr(exception, "failed_trial", None) != trial.trial_id:
+                exception.failed_trial = trial.trial_id  # no more than that: Tune pickles the exception
                 super()._process_trial_failure(trial, exception)
 
     return OnceController

@@ -45,6 +45,8 @@ class GpuMemory:
         self._device: int | None = None
         self._before: int | None = None
         """Bytes that were allocated before the first trial, such as by ``init_hook``."""
+        self._reserved_before = 0
+        """Bytes that torch had reserved then, allocated or not."""
         self._known: frozenset[int] = frozenset()
         """Storages of then."""
 
@@ -61,6 +63,7 @@ class GpuMemory:
             self._cuda.set_per_process_memory_fraction(self._share, device)
         if self._before is None:
             self._before = self._cuda.memory_allocated(device) if used else 0
+            self._reserved_before = self._cuda.memory_reserved(device) if used else 0
             self._known = frozenset(self._storages()) if self._before else frozenset()
 
     def left(self, drop: Callable[[], object] | None) -> tuple[str, ...]:
@@ -85,7 +88,7 @@ class GpuMemory:
             return ()
         limit = max(PART * self._share * self._cuda.get_device_properties(self._device).total_memory, LEAST)
         # CUDA graphs hold memory, for their next replay, that torch does not count as allocated.
-        if self._cuda.memory_reserved(self._device) - (self._before or 0) <= limit:
+        if self._cuda.memory_reserved(self._device) - self._reserved_before <= limit:
             return ()
         drop()
         gc.unfreeze()

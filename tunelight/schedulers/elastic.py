@@ -214,10 +214,9 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
         """Keep the failed trial's results in the rungs: they were measured. One that was to pause is judged again."""
         member = self._members.get(trial.trial_id)
-        pausing = member is not None and member.state is State.PAUSING
+        if member is not None and member.state is State.PAUSING:
+            member.again = True  # if Tune tries it once more
         self._end(member)
-        if member is not None:
-            member.again = pausing  # Tune may try it once more
 
     def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
         """Forget a trial that was ended while it waited."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tunelight")
 _COUNTED = 10_000
-"""How many configurations of a grid are counted."""
+"""How many leaves of a grid are visited to count its configurations."""
 _BLIND = ("random", "grid")
 """tunelight's searchers that learn nothing, and take no options."""
 _OWN = (*_BLIND, "auto")
@@ -87,11 +87,11 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
     metric, mode = settings.judged_by.values()
     if name == "grid":
         tried = max(0, settings.num_samples * space.grid_size - len(settings.baselines))
-        if (there := GridSearcher(space).count(_COUNTED)) > tried:
-            all_of_them = f"more than {_COUNTED}" if there > _COUNTED else str(there)
+        there, all_counted = GridSearcher(space).count(_COUNTED)
+        if there > tried:
             _log.warning(
                 "The grid has %s configurations, of which num_samples=%s tries the first %s.",
-                all_of_them,
+                there if all_counted else f"at least {there}",
                 settings.num_samples,
                 tried,
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,16 +36,28 @@ class GridSearcher(Searcher):
     def suggest(self, trial_id: str) -> Any:
         """Return the next configuration, or FINISHED."""
         while self._path is not None:
-            taken: list[tuple[int, int]] = []
-            values = self._space.draw(functools.partial(self._pick, taken), self._grid_index)
-            self._step(taken)
+            values = self._leaf()
             if self._space.broken(values) is None:
                 return self._space.written(values)
         return Searcher.FINISHED
 
-    def count(self, most: int) -> int:
-        """Return how many configurations are left, which then are none; ``most`` + 1 where there are more."""
-        return sum(1 for _ in itertools.islice(iter(lambda: self.suggest(""), Searcher.FINISHED), most + 1))
+    def _leaf(self) -> dict[str, Any]:
+        """Return the values of the next leaf, which may break a constraint."""
+        taken: list[tuple[int, int]] = []
+        values = self._space.draw(functools.partial(self._pick, taken), self._grid_index)
+        self._step(taken)
+        return values
+
+    def count(self, most: int) -> tuple[int, bool]:
+        """Return how many configurations are left, and whether these are all: at most ``most`` leaves are visited.
+
+        Afterwards those are passed.
+        """
+        visited = found = 0
+        while self._path is not None and visited < most:
+            visited += 1
+            found += self._space.broken(self._leaf()) is None
+        return found, self._path is None
 
     def _pick(self, taken: list[tuple[int, int]], key: str, domain: Any) -> Any:
         """Return a key's value on the path (beyond it: the first); add its index and their number to ``taken``."""

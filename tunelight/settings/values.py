@@ -268,13 +268,14 @@ class Settings:
         """What the record says of how trials are judged, and of what workers with GPUs have.
 
         ``metric`` and ``mode`` are those of the first objective; ``further`` and ``repeats`` are there if they are set,
-        and ``cpus_per_worker`` and ``gpus_per_worker`` where workers have GPUs.
+        and ``cpus_per_worker`` and ``gpus_per_worker`` where workers have GPUs. ``stop_when`` may be None.
         """
         further = [list(pair) for pair in self.objectives[1:]]
         repeats = {} if self.repeats is None else {"repeats": self.repeats.plain()}
         names = ("cpus_per_worker", "gpus_per_worker") if self.gpus_per_worker else ()
         each = {name: getattr(self, name) for name in names}
-        return {**self.judged_by, **({"further": further} if further else {}), **repeats, **each}
+        rule = {"stop_when": self.stop_when}
+        return {**self.judged_by, **({"further": further} if further else {}), **repeats, **rule, **each}
 
     @property
     def folds(self) -> int | None:

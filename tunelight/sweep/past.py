@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -75,10 +75,9 @@ class SavedSweep:
         since means it. Enqueued configurations are added to the baselines.
         """
         steered = self.sweep_file.get("steered") or {}
-        enqueued = list(steered.get("enqueued") or ())
-        for config in map(to_json_types, settings.baselines):
-            if config in enqueued:
-                enqueued.remove(config)
+        given = [to_json_types(config) for config in settings.baselines]
+        missing = _without(self.sweep_file.get("baselines") or (), given)
+        enqueued = _without(steered.get("enqueued") or (), _without(steered.get("enqueued") or (), missing))
         changed: dict[str, Any] = {
             name: pair[1]
             for name, pair in steered.items()
@@ -197,6 +196,17 @@ def code_of(settings: Settings) -> dict[str, str | None]:
 def objects_in(space: SearchSpace) -> list[str]:
     """Return the keys whose choices are objects, which sweep.yaml holds as text only."""
     return [key for key in space.domains if any(to_json_types(choice) != choice for choice in space.choices(key))]
+
+
+def _without(configs: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+    """Return ``configs`` without one for each equal one of ``others``."""
+    left, others = [], list(others)
+    for config in configs:
+        if config in others:
+            others.remove(config)
+        else:
+            left.append(config)
+    return left
 
 
 def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[str]:

@@ -44,7 +44,7 @@ from tunelight.record import (
 )
 from tunelight.searchers import ResumedTrial, ResumeState, Stopping, TrackingSearcher, teach
 from tunelight.space import SearchSpace
-from tunelight.trial.fitting import remember
+from tunelight.trial.fitting import recall, remember
 
 if TYPE_CHECKING:
     from tunelight.settings import Settings
@@ -353,7 +353,8 @@ def remember_pieces(past: SavedSweep, space: SearchSpace) -> None:
     """Tell trials how small the pieces of a batch had to be in earlier runs of the sweep. Call it with Ray started."""
     for trial in past.state.trials.values():
         if trial.pieces > 1:
-            remember(past.folder.absolute(), revived(space, trial.config), trial.pieces)
+            config, folder = revived(space, trial.config), past.folder.absolute()
+            remember(folder, config, max(trial.pieces, recall(folder, config)))
 
 
 def _over(past: SavedSweep, settings: Settings, trainings: Sequence[Training]) -> str | None:
@@ -361,8 +362,8 @@ def _over(past: SavedSweep, settings: Settings, trainings: Sequence[Training]) -
     stopping = Stopping.of(settings, trainings)
     if stopping is None:
         return None
-    before = past.sweep_file.get("stop_when"), past.sweep_file.get("num_samples") or 0
-    if settings.stop_when == before[0] and settings.num_samples <= before[1]:
+    before = past.state.sweep  # sweep.yaml may be ahead, where a driver died as it began
+    if settings.stop_when == before.get("stop_when") and settings.num_samples <= (before.get("num_samples") or 0):
         return past.state.over
     paused = [trial.id for trial in past.state.trials.values() if trial.state == PAUSED]
     searched = len(past.state.trials) - len(past.state.repetitions)

@@ -127,13 +127,14 @@ class GangTrainable(Trainable):
         fresh = info is not None and info.number == trial.number
         if not fresh and gang is not None and gang.running and trial.number:
             saved = gang.save().checkpoint
-            if saved is not None:
-                trial.saved(saved)
-            else:  # the trial ended first; its last report may have written one in the background
+            asked = saved
+            if saved is None:  # the trial ended first; its last report may have written one in the background
                 saved = next((info for info in checkpoints.find(trial.folder) if info.number == trial.number), None)
             if saved is not None:
                 # Ranks that need no answer may be ahead: the reports that Tune has not heard are trained again.
                 behind = trial.newest(trial.number) if saved.number > trial.number else None
+                if behind is None and asked is not None:
+                    trial.saved(asked)
                 info = behind or trial.kept.add(saved)
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:

@@ -117,7 +117,7 @@ class Trial:
         if left is not None:
             own = Path(left.path).is_relative_to(self.folder)
             upto = (checkpoints.read_acked(self.folder) or 0) if own else 0  # its folder may be ahead of Tune's pointer
-            self.resume = self._tell(checkpoints.resume_point(self.folder, upto, left))
+            self.resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)), upto)
             self.number = self.resume.number if self.resume else left.number
         self.kept.discard_after(self.number, self.folder)
         if self.resume is None and self.number:
@@ -149,15 +149,14 @@ class Trial:
         if adoption is None or (found is not None and found.number > adoption.number):
             return found
         if upto is not None and adoption.number > upto:  # the driver did not hear of that report
+            self._forget_adoption()
             return found
         seconds, copy = None if found is None else found.seconds, None
-        if adoption.folder is not None:
-            with suppress(OSError, CheckpointError):
-                copy = checkpoints.copy_from_trial(
-                    adoption.folder, self.folder, adoption.number, adoption.parent_number, seconds
-                )
-        with suppress(OSError):
-            stores.drop(self.folder / checkpoints.ADOPTED)
+        with suppress(OSError, CheckpointError):
+            copy = checkpoints.copy_from_trial(
+                self.folder.parent / adoption.folder, self.folder, adoption.number, adoption.parent_number, seconds
+            )
+        self._forget_adoption()
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
             return found
@@ -176,9 +175,12 @@ class Trial:
     def saved(self, info: CheckpointInfo) -> None:
         """Note a checkpoint that was asked for: it has what the trial adopted at its report."""
         if self._adopted_at is not None and info.number >= self._adopted_at:
-            self._adopted_at = None
-            with suppress(OSError):
-                stores.drop(self.folder / checkpoints.ADOPTED)
+            self._forget_adoption()
+
+    def _forget_adoption(self) -> None:
+        self._adopted_at = None
+        with suppress(OSError):
+            stores.drop(self.folder / checkpoints.ADOPTED)
 
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
@@ -201,7 +203,8 @@ class Trial:
             self.kept.newest = self.run.resume if how == "disk" else None  # earlier ones are of the former training
         if how == "memory":
             self._adopted_at = self.number
-            adoption = checkpoints.Adoption(self.number, adopt.parent, adopt.folder, adopt.number)
+            name = Path(adopt.folder or adopt.parent).name
+            adoption = checkpoints.Adoption(self.number, adopt.parent, name, adopt.number)
             with suppress(OSError):
                 checkpoints.note_adoption(adoption, self.folder)
 

@@ -168,18 +168,19 @@ def test_precision_that_a_trial_sets_by_torchs_newer_settings_is_put_back(trial:
 
 
 def test_threads_that_wait_for_kernels_to_compile_are_no_leak(trial: Any) -> None:
+    from torch._inductor.async_compile import AsyncCompile
+
+    AsyncCompile.pool.cache_clear()
+
     def trains(config: Any) -> None:
         import threading
 
         from torch._inductor import config as inductor
         from torch._inductor.async_compile import AsyncCompile
 
-        inductor.compile_threads = 24
-        AsyncCompile.pool.cache_clear()
+        inductor.compile_threads = 24  # in this thread
         together = threading.Barrier(24)
         list(AsyncCompile.pool().map(lambda _: together.wait(30), range(24)))
-
-    from torch._inductor.async_compile import AsyncCompile
 
     assert trial(trains) == ()
     AsyncCompile.pool().shutdown()

@@ -147,8 +147,10 @@ def test_a_grid_says_where_it_is_cut_off(
 
 
 def test_a_large_grid_is_not_counted_to_its_end() -> None:
-    searcher = GridSearcher(SearchSpace({"x": tl.randint(0, 10**9)}))
-    assert searcher.count(20) == 21
+    space = {"x": tl.randint(0, 10**9)}
+    assert GridSearcher(SearchSpace(space)).count(20) == (20, False)
+    assert GridSearcher(SearchSpace(space, require=["x < 5"])).count(20) == (5, False)
+    assert GridSearcher(SearchSpace({"x": tl.randint(0, 20)}, require=["x < 5"])).count(20) == (5, True)
 
 
 def walked(grid: GridSearcher) -> list[Any]:

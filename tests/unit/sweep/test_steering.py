@@ -161,10 +161,21 @@ def test_what_was_set_holds_for_a_script_that_starts_its_sweep_again_until_it_sa
     assert found.baselines == ({"model": {"lr": 0.1}}, {"model": {"lr": 0.5}})
     assert "num_samples=8, max_concurrent=3: set by command while the sweep ran, and still so." in caplog.text
     assert past.steered(found) == found  # as tl.resume has it, from the sweep's file
+    again = replace(script, baselines=({"model": {"lr": 0.5}}, {"model": {"lr": 0.1}}))
+    assert len(past.steered(again).baselines) == 2
     assert past.still_steered(found) == driver.file["steered"]
     other = past.steered(replace(script, num_samples=20))
     assert (other.num_samples, other.max_concurrent) == (20, 3)
     assert past.still_steered(other).keys() == {"max_concurrent", "enqueued"}
+
+
+def test_a_baseline_that_is_enqueued_once_more_is_tried_twice(tmp_path: Path) -> None:
+    baseline = {"model": {"lr": 0.5}}
+    driver = Driver(tmp_path, baselines=[baseline])
+    assert driver.told("enqueue", config=baseline)[0]
+    past = SavedSweep(tmp_path, driver.file, (), driver.sweep.state)
+    script = Settings(train=print, metric="loss", num_samples=4, baselines=(baseline,))
+    assert past.steered(script).baselines == (baseline, baseline)
 
 
 def test_a_change_that_cannot_be_kept_for_a_resume_holds_and_the_answer_says_so(driver: Driver) -> None:

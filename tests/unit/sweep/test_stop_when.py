@@ -36,7 +36,7 @@ def recorded(storage: Path, *, over: bool = True, cut: bool = False, last: float
     given: dict[str, Any] = {"num_samples": 50, "stop_when": "no_better:0.1", **told}
     settings = Settings(train=train, metric="loss", name="s", storage=storage, seed=1, scheduler="fifo", **given)
     (storage / "s").mkdir()
-    sweep = Sweep(storage / "s", **settings.recorded)
+    sweep = Sweep(storage / "s", num_samples=settings.num_samples, **settings.recorded)
     for number in range(30):
         trial = sweep.add(x=number / 30)
         sweep.start(trial)
@@ -154,6 +154,12 @@ def test_a_rule_that_was_put_aside_is_so_after_a_crash_between_the_settings_and_
     sweep = reopened(replace(settings, stop_when=None, repeats=Repeats(2)))
     assert read_record(tmp_path / "s").over == WHY
     assert sweep.start.over is None
+
+
+def test_more_trials_are_judged_anew_also_after_a_crash_between_the_settings_and_the_record(tmp_path: Path) -> None:
+    settings = recorded(tmp_path, last=-9.0)
+    write_sweep_file(tmp_path / "s", {**read_sweep_file(tmp_path / "s"), "num_samples": 500})
+    assert reopened(replace(settings, num_samples=500)).start.over is None
 
 
 @pytest.mark.parametrize(

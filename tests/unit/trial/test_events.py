@@ -195,9 +195,21 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
     assert again.step()["loss"] == 105.0  # from its own checkpoint
 
 
-def test_an_adoption_that_the_driver_did_not_hear_of_or_that_a_checkpoint_has_is_past(
-    make: Make, heads: Heads, tmp_path: Path
-) -> None:
+def test_a_trial_that_tune_restores_has_it_too(make: Make, heads: Heads, tmp_path: Path) -> None:
+    parent, child = make("a", start=100.0), make("b")
+    parent.step()
+    child.step()
+    child.save_checkpoint(str(tmp_path))  # as at an earlier pause: Tune restores a new head from there
+    config = {"lr": 2.0, "start": 0.0}
+    child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
+    child._close_gang()
+    checkpoints.write_acked(1, heads.folder("b"))
+    again = make("b", **config)
+    again.load_checkpoint(str(tmp_path))
+    assert again.step()["loss"] == 103.0
+
+
+def test_an_adoption_that_the_driver_did_not_hear_of_is_past(make: Make, heads: Heads) -> None:
     parent, child = make("a", start=100.0), make("b")
     parent.step()
     child.step()
@@ -207,8 +219,17 @@ def test_an_adoption_that_the_driver_did_not_hear_of_or_that_a_checkpoint_has_is
     assert marked.exists()
     checkpoints.write_acked(1, heads.folder("b"))
     assert make("b").step()["loss"] == 2.0
-    child.save_checkpoint(str(tmp_path))
     assert not marked.exists()
+
+
+def test_a_checkpoint_that_was_asked_for_after_an_adoption_has_it(make: Make, heads: Heads, tmp_path: Path) -> None:
+    parent, child = make("a", start=100.0), make("b")
+    parent.step()
+    child.step()
+    child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), number=1, until=1))
+    assert (heads.folder("b") / checkpoints.ADOPTED).exists()
+    child.save_checkpoint(str(tmp_path))
+    assert not (heads.folder("b") / checkpoints.ADOPTED).exists()
 
 
 def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_neither(make: Make) -> None:

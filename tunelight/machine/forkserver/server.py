@@ -272,7 +272,11 @@ def _unfit() -> str | None:
 
 def _uses_cuda() -> bool:
     """Tell whether CUDA is initialised in this process, which has loaded its driver; asking does not initialise it."""
-    return bool(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return True  # nobody can tell
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
 
 
 def _same(env: Mapping[str, str], mine: Mapping[str, str]) -> bool:

@@ -285,6 +285,7 @@ def test_a_server_that_finds_no_room_is_not_waited_for(tmp_path):
     assert time.monotonic() - began < setup_worker.LISTEN_S / 2
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 @pytest.mark.parametrize("initialised", [True, False])
 def test_who_has_initialised_cuda_does_not_fork_and_who_has_loaded_its_driver_does(
     server, tmp_path, monkeypatch, initialised
