@@ -38,7 +38,7 @@ help:
 	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix)"
 	@echo "make matrix-short  the oldest and the newest versions only, with fewer tests"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
-	@echo "make reference  write docs/settings.md and docs/commands from the code"
+	@echo "make reference  write docs/settings.md, docs/commands and searchspaces/schema.json"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
 

@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the code: docs/settings.md and docs/commands/.
+"""Write the reference that follows from the code: docs/settings.md, docs/commands/ and searchspaces/schema.json.
 
 Run it after a change of a setting, of the docstring of ``tunelight.run``, or of a command; a test compares the pages
 with what it would write.
@@ -18,6 +18,7 @@ import typer
 from tunelight.cli import app
 from tunelight.cli.app import TakesSettings
 from tunelight.settings import SETTINGS
+from tunelight.space import schema
 from tunelight.sweep.run import run
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -41,6 +42,7 @@ def pages() -> dict[Path, str]:
     path = DOCS / "settings.md"
     before, _, rest = path.read_text().partition(BEGIN)
     made[path] = f"{before}{BEGIN}\n{_settings()}\n{END}{rest.partition(END)[2]}"
+    made[DOCS.parent / "searchspaces" / "schema.json"] = json.dumps(schema(), indent=1) + "\n"
     return made
 
 
