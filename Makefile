@@ -20,7 +20,7 @@ ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: help setup horovod demo test test-full unit browser gpu lint format bench bench-short matrix matrix-short docs reference clean distclean
+.PHONY: help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short docs reference clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -69,13 +69,17 @@ demo: setup
 # closing line is the last thing that a green run prints.
 test: setup
 	printf '%s\n' matrix-short horovod lint | xargs -P 3 -I PART $(MAKE) PART
-	$(MAKE) bench-short
+	printf '%s\n' bench-short apart | xargs -P 2 -I PART $(MAKE) PART
 	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser; else \
 		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi
 	$(UNIT) -m "not slow"
 	$(UNIT) -m "both and not slow" --lightning lightning
 	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
-	$(ON_CPUS) $(BIN)/python -m pytest -m "not slow" $(TESTS) tests/gpu
+	$(ON_CPUS) $(BIN)/python -m pytest -m "not slow and not apart" $(TESTS) tests/gpu
+
+# What waits most of its time for programs to start.
+apart: setup
+	$(BIN)/python -m pytest -m "apart and not slow" $(TESTS)
 
 test-full: setup horovod lint bench
 	$(UNIT)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import sys
 
@@ -24,6 +26,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.apart
 def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightning_s(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

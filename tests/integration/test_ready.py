@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,17 +24,19 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ready")
-    before = set(Path("/tmp").glob("tunelight-*"))
+    temporary = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))  # paths of sockets are short
     done = subprocess.run(
         [sys.executable, "-m", "tests.integration.ready", str(folder)], cwd=ROOT, capture_output=True, text=True,
-        timeout=250, check=False, env=flavours.as_a_user(),
+        timeout=250, check=False, env=flavours.as_a_user() | {"TMPDIR": str(temporary)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"what"')]
-    left = set(Path("/tmp").glob("tunelight-*")) - before
+    left = list(temporary.glob("tunelight-*"))
+    shutil.rmtree(temporary)
     return {"folders": {"left": left}} | {line["what"]: line for line in lines}
 
 
+@pytest.mark.apart
 def test_a_second_run_is_on_the_same_ray_and_in_new_processes(said: dict[str, dict[str, Any]]) -> None:
     first, again = said["first"], said["again"]
     assert first["kept"]
@@ -42,18 +46,21 @@ def test_a_second_run_is_on_the_same_ray_and_in_new_processes(said: dict[str, di
     assert again["forked"]
 
 
+@pytest.mark.apart
 def test_a_module_is_imported_anew_for_each_run(said: dict[str, dict[str, Any]]) -> None:
     assert [said[what]["said"] for what in ("first", "again", "edited")] == [1, 1, 22]
     assert {said[what]["seen"] for what in ("first", "again", "edited")} == {1}
     assert said["edited"]["session"] == said["first"]["session"]
 
 
+@pytest.mark.apart
 def test_another_environment_needs_another_ray_and_gets_it(said: dict[str, dict[str, Any]]) -> None:
     assert said["edited"]["variable"] == 0
     assert said["environment"]["variable"] == 7
     assert said["environment"]["session"] != said["edited"]["session"]
 
 
+@pytest.mark.apart
 def test_without_reuse_nothing_is_kept_and_nothing_forked(said: dict[str, dict[str, Any]]) -> None:
     assert not said["alone"]["kept"]
     assert not said["alone"]["forked"]
@@ -61,11 +68,13 @@ def test_without_reuse_nothing_is_kept_and_nothing_forked(said: dict[str, dict[s
     assert said["after"]["forked"]
 
 
+@pytest.mark.apart
 def test_a_shutdown_ends_it_and_nothing_is_left(said: dict[str, dict[str, Any]]) -> None:
     assert not said["shutdown"]["kept"]
     assert not said["folders"]["left"]
 
 
+@pytest.mark.apart
 def test_workers_are_as_eager_as_their_driver(said: dict[str, dict[str, Any]]) -> None:
     assert said["first"]["niceness"] == os.nice(0)
 

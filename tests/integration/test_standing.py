@@ -20,7 +20,7 @@ import pytest
 
 from tests import flavours
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = [pytest.mark.apart, pytest.mark.timeout(280)]
 ROOT = Path(__file__).parents[2]
 SWEEP = """
 import json, os, sys, time

@@ -65,6 +65,7 @@ def driven(cache: Path, *arguments: str, code: int) -> None:
         driver.wait()
 
 
+@pytest.mark.apart
 @pytest.mark.timeout(240)
 def test_another_machine_goes_on_from_the_store_alone(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
