@@ -17,8 +17,18 @@ _OUT_OF_MEMORY: Final = (
     "not enough memory",
     "can't allocate memory",
     "cannot allocate memory",
-    "cublas_status_alloc_failed",
+    "alloc_failed",  # cuBLAS, cuFFT, cuSOLVER, cuSPARSE
+    "allocation_failed",  # cuDNN
 )
+_RAISED_FOR_MEMORY: Final = (
+    "RuntimeError",
+    "AcceleratorError",
+    "DistBackendError",
+    "OSError",
+    "InductorError",  # that one and the next wrap an error of compiling for a GPU that is full
+    "BackendCompilerFailed",
+)
+"""Exceptions that may say that memory is out."""
 _ASTRAY: Final = ("returned nan values", "detected nan and/or inf")
 """Parts of the messages of torch's anomaly detection and Lightning's checks for a NaN."""
 EXPLODED: Final = 1e6
@@ -29,15 +39,13 @@ def classify(error: WorkerError) -> str:
     """Return the outcome of a trial that failed with an error: a name in ``record.outcomes``.
 
     OOM: every exception called ...MemoryError (Python's, torch's, NumPy's, and that of Ray's memory monitor), and a
-    RuntimeError, an error of NCCL's or an OSError with such a message. DIVERGED: FloatingPointError, and what torch's
-    anomaly detection and Lightning raise at a NaN.
+    RuntimeError, an OSError or an error of NCCL's or torch.compile's with such a message. DIVERGED:
+    FloatingPointError, and what torch's anomaly detection and Lightning raise at a NaN.
     """
     name, text = error.type_name, error.message.lower()
     if name.endswith("MemoryError"):
         return "OOM"
-    if name in ("RuntimeError", "AcceleratorError", "DistBackendError", "OSError") and any(
-        sign in text for sign in _OUT_OF_MEMORY
-    ):
+    if name in _RAISED_FOR_MEMORY and any(sign in text for sign in _OUT_OF_MEMORY):
         return "OOM"
     if name == "FloatingPointError":
         return "DIVERGED"

@@ -25,6 +25,7 @@ from tunelight.compat.ray import (
     cluster_versions,
     is_client,
     local_cpus,
+    nvml,
     own_versions,
     runtime_env_fields,
 )
@@ -325,8 +326,15 @@ def _gpus_here() -> int:
     return 0
 
 
-def _nvidia_gpus() -> int:
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+def _nvidia_gpus(devices: Path = Path("/dev")) -> int:
+    """Return how many GPUs NVIDIA's driver shows as devices; in WSL, which has one device for all, what NVML counts."""
+    found = len(list(devices.glob("nvidia[0-9]*")))
+    if not found and (devices / "dxg").exists():
+        with contextlib.suppress(Exception):  # without NVIDIA's library there are none
+            bindings = nvml()
+            bindings.nvmlInit()
+            found = int(bindings.nvmlDeviceGetCount())
+    return found
 
 
 def _amd_gpus(nodes: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> int:

@@ -53,12 +53,15 @@ class GpuMemory:
     def begin(self, device: int | None) -> None:
         """Prepare a trial on ``device`` (None: on CPUs): allow its process the worker's part of the GPU, and no less.
 
-        torch's allocator has one limit for each process and device, which an earlier trial's code may have changed.
+        torch's allocator has one limit for each process and device, which an earlier trial's code may have changed. A
+        smaller one that ``init_hook`` has set stays, where torch can tell it.
         """
         self._device = device
         if device is None:
             return
         used = self._cuda.is_initialized()
+        if used and self._before is None and hasattr(self._cuda, "get_per_process_memory_fraction"):
+            self._share = min(self._share, self._cuda.get_per_process_memory_fraction(device))
         if used or (self._share < 1 and self._cuda.is_available()):
             self._cuda.set_per_process_memory_fraction(self._share, device)
         if self._before is None:

@@ -29,14 +29,19 @@ def visible_gpus(by_rank: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return in_order(gpu for gpus in by_rank for gpu in gpus)
 
 
+def is_mig(gpu: str) -> bool:
+    """Tell whether this is an instance of a GPU that is divided by MIG, which Ray names by its UUID."""
+    return gpu.startswith(_MIG)
+
+
 def seen_by(own: tuple[str, ...], gpus: tuple[str, ...]) -> tuple[str, ...]:
     """Return which of a node's ``gpus`` a process with the GPUs ``own`` can see, in CUDA's order.
 
     A process sees one MIG instance and no other GPU, or GPUs that are not divided.
     """
-    if own and own[0].startswith(_MIG):
+    if own and is_mig(own[0]):
         return own[:1]
-    return tuple(gpu for gpu in gpus if not gpu.startswith(_MIG))
+    return tuple(gpu for gpu in gpus if not is_mig(gpu))
 
 
 def visible_variable(build: Any) -> str:

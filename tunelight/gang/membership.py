@@ -208,12 +208,13 @@ class Membership:
         if conflicts:
             raise GangError(f"The gang's workers cannot train together. {' '.join(conflicts)} {ADVICE}", "exception")
         interface, nodes = places[0].interface, layout(places)
+        collectives = self.spec.collectives_of([one.gpus for one in self.locations])
         ((port, group_port),) = self._gather(
-            [self.workers[0].host.remote(interface, self.spec.collectives, nodes)],
+            [self.workers[0].host.remote(interface, collectives, nodes)],
             _CALL_LIMIT_S,
             f"rank 0 to listen on {interface}",
         )
-        meeting = Meeting(interface, port, self.spec.collectives, nodes, group_port, self.spec.collective_limit_s)
+        meeting = Meeting(interface, port, collectives, nodes, group_port, self.spec.collective_limit_s)
         self._gather(
             [worker.join.remote(meeting, place) for worker, place in zip(self.workers, places, strict=True)],
             JOIN_LIMIT_S,

@@ -1,7 +1,7 @@
 """Resets a worker's process between two trials, so that the next trial starts as in a new process.
 
 Reset: environment, working directory, random generators (seeded anew), default dtype and device,
-deterministic, cudnn, matmul and anomaly flags, thread count, warning filters, logging levels, child
+deterministic, cudnn, matmul, attention and anomaly flags, thread count, warning filters, logging levels, child
 processes, threads, CUDA memory, cycles that hold a Trainer, Accelerate's state. Not reset, since they cannot be
 known from outside: module globals, class attributes, monkey patches (``reuse_gangs=False`` is for these).
 """
@@ -34,6 +34,14 @@ _DAEMON_THREADS_LEFT = 16
 """How many idle daemon threads of libraries, such as a progress bar's monitor, may be left."""
 
 
+_ATTENTION: Final = (
+    ("flash_sdp_enabled", "enable_flash_sdp"),
+    ("mem_efficient_sdp_enabled", "enable_mem_efficient_sdp"),
+    ("math_sdp_enabled", "enable_math_sdp"),
+    ("cudnn_sdp_enabled", "enable_cudnn_sdp"),
+    ("fp16_bf16_reduction_math_sdp_allowed", "allow_fp16_bf16_reduction_math_sdp"),
+)
+"""The switches of the kernels for attention in ``torch.backends.cuda``: what reads each, and what sets it."""
 Flags = list[tuple[Callable[[], Any], Callable[[Any], Any]]]
 UNREADABLE: Final = "unreadable"
 """What is read of a flag that torch refuses to read."""
@@ -50,7 +58,15 @@ def torch_flags() -> Flags:
     def attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
         return (lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    cuda, cudnn, matmul = torch.backends.cuda, torch.backends.cudnn, torch.backends.cuda.matmul
+
+    def reduced_precision(kind: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+        name = f"allow_{kind}_reduced_precision_reduction"
+        if not hasattr(matmul, f"{name}_split_k"):  # torch 2.4 has no second part
+            return attribute(matmul, name)
+        both = (name, f"{name}_split_k")
+        return (lambda: tuple(getattr(matmul, one) for one in both), lambda value: setattr(matmul, name, value))
+
     precise = [torch.backends, cudnn, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), matmul]
     return [
         (torch.get_default_dtype, torch.set_default_dtype),
@@ -69,8 +85,10 @@ def torch_flags() -> Flags:
         attribute(cudnn, "deterministic"),
         attribute(cudnn, "allow_tf32"),
         attribute(matmul, "allow_tf32"),
-        attribute(matmul, "allow_fp16_reduced_precision_reduction"),
-        attribute(matmul, "allow_bf16_reduced_precision_reduction"),
+        reduced_precision("fp16"),
+        reduced_precision("bf16"),
+        *([attribute(matmul, "allow_fp16_accumulation")] if hasattr(matmul, "allow_fp16_accumulation") else []),
+        *((getattr(cuda, read), getattr(cuda, write)) for read, write in _ATTENTION if hasattr(cuda, read)),
         attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
         *(attribute(owner, "fp32_precision") for owner in precise if hasattr(owner, "fp32_precision")),
     ]

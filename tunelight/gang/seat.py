@@ -29,6 +29,9 @@ from tunelight.gang.worker import CONCURRENCY, GangWorker
 _LONGEST_PAUSE_S = 30.0
 _LEAVE_S = 0.5
 """How long a worker's process may take to end once Ray has ended it."""
+_FREE_S = 5.0
+"""How long the memory of a GPU may take to be free once its process is killed."""
+_LOOK_S = 0.01
 _PREFIX = "tunelight-seat-"
 """Prefix of the names of the gang's own placement groups; the id of their owner follows."""
 
@@ -154,24 +157,37 @@ def _ended(owner: str) -> bool:
 def _end_process(location: Location, *, only_here: bool) -> None:
     """Make sure that a worker's process ends: a stopped process does not react to Ray's request."""
     here = location.node_id == ray.get_runtime_context().get_node_id()
+    free_s = _FREE_S if location.gpus else 0.0
     if here:
-        _kill(location.pid)
+        _kill(location.pid, free_s)
     if here or only_here:
         return
     there = NodeAffinitySchedulingStrategy(location.node_id, soft=False)
-    ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(location.pid)
+    ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(location.pid, free_s)
 
 
-def _kill(pid: int) -> None:
-    """Kill a worker's process on this node, unless it ends by itself.
+def _kill(pid: int, free_s: float) -> None:
+    """Kill a worker's process on this node, unless it ends by itself; wait up to ``free_s`` until it is gone.
 
-    If it is killed by a signal, Ray tells the driver that it died of an unexpected error.
+    If it is killed by a signal, Ray tells the driver that it died of an unexpected error. A process that ends has no
+    command line any more while the memory of its GPU is freed, which may take seconds, and which the next worker there
+    may need.
     """
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        if "GangWorker" not in " ".join(process.cmdline()):  # the number may be another process's by now
+        command = " ".join(process.cmdline())
+        if command and "GangWorker" not in command:  # the number may be another process's by now
             return
-        try:
-            process.wait(_LEAVE_S)
-        except psutil.TimeoutExpired:
+        if command and not _gone(process, _LEAVE_S):
             process.kill()
+        _gone(process, free_s)
+
+
+def _gone(process: psutil.Process, limit_s: float) -> bool:
+    """Wait for a process to end, though its parent may not have asked for its exit status; tell whether it has."""
+    deadline = time.monotonic() + limit_s
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunelight.gang.gpus import is_mig
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S
 from tunelight.machine.versions import installed
 from tunelight.messages import OnResize
@@ -40,7 +41,7 @@ class GangSpec:
     init_hook: bytes | None = None
     """A pickled function, called without arguments on every worker before the gang first meets."""
     process_group: str | None = None
-    """torch's backend (None: NCCL where each worker has a GPU of its own, else gloo)."""
+    """torch's backend (None: NCCL where each worker has a GPU of its own, and not a MIG instance; else gloo)."""
     timeout_s: float | None = None
     """How long a collective may take (None: 30 minutes, as torch's default, or twice ``hang_timeout_s``)."""
     environ: dict[str, str] = field(default_factory=dict)
@@ -64,10 +65,20 @@ class GangSpec:
     @property
     def collectives(self) -> str:
         """The backend for collectives: its own; or ``nccl`` where each rank has a GPU of its own, else ``gloo``."""
-        own = BACKENDS[self.backend].collectives or self.process_group
-        if own is not None:
-            return own
-        return "nccl" if self.reservation.gpus_per_worker >= 1 else "gloo"
+        return self._own_collectives or ("nccl" if self.reservation.gpus_per_worker >= 1 else "gloo")
+
+    def collectives_of(self, ranks: Sequence[tuple[str, ...]]) -> str:
+        """Return the backend for collectives of ranks with these GPUs: gloo for several on MIG instances.
+
+        NCCL takes two instances of a GPU for the same GPU, which it refuses.
+        """
+        divided = len(ranks) > 1 and any(is_mig(gpu) for gpus in ranks for gpu in gpus)
+        return self._own_collectives or ("gloo" if divided else self.collectives)
+
+    @property
+    def _own_collectives(self) -> str | None:
+        """What the backend, or the user, has chosen."""
+        return BACKENDS[self.backend].collectives or self.process_group
 
     @property
     def collective_limit_s(self) -> float | None:

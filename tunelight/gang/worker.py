@@ -50,6 +50,7 @@ from tunelight.session.task import Task
 _TIDY_LIMIT_S = 10.0
 _FETCH_LIMIT_S = 60.0
 """How long rank 0 may take to hand out references that it has made already."""
+_STUCK = ("connections to other ranks that did not end",)
 _COLLECTIVES = ("torch/distributed/", "horovod/")
 """Parts of the paths of code that waits for other ranks."""
 CONCURRENCY = 6
@@ -203,6 +204,9 @@ class GangWorker:
             self._thread.join(_TIDY_LIMIT_S)
             if self._thread.is_alive():
                 return (f"a trial that has not been cleaned up within {_TIDY_LIMIT_S:.0f} s",)
+        self._rendezvous.leave()
+        if not self._rendezvous.settle():
+            return _STUCK
         self._rendezvous.close()
         return self._left
 
@@ -289,6 +293,9 @@ class GangWorker:
         An error here costs the worker, and not the trial, which is over.
         """
         try:
+            if not self._rendezvous.settle():
+                self._left = _STUCK  # and what it does on a GPU may never end
+                return True
             said = self._compiled.end()
             self._left = self._clean.restore(None if task.job else self._compiled.drop)
             if said and self._rank == 0 and not task.job:

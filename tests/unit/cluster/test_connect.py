@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
 
-from tunelight.cluster.connect import _amd_gpus, _check_versions, nodes_of
+from tunelight.cluster import connect
+from tunelight.cluster.connect import _amd_gpus, _check_versions, _nvidia_gpus, nodes_of
 from tunelight.errors import ResourceError
 
 HERE = platform.python_version()
@@ -45,6 +47,19 @@ def test_gpus_of_amd_s_driver_are_its_nodes_with_a_gpu_s_id(tmp_path: Path) -> N
         (tmp_path / str(node) / "gpu_id").write_text(f"{gpu}\n")
     assert _amd_gpus(tmp_path) == 2
     assert _amd_gpus(tmp_path / "no driver") == 0
+
+
+def test_gpus_of_nvidia_s_are_devices_or_in_wsl_what_its_library_counts(tmp_path: Path, monkeypatch) -> None:
+    bindings = SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 2)
+    monkeypatch.setattr(connect, "nvml", lambda: bindings)
+    assert _nvidia_gpus(tmp_path) == 0
+    (tmp_path / "dxg").touch()
+    assert _nvidia_gpus(tmp_path) == 2
+    monkeypatch.setattr(bindings, "nvmlInit", lambda: 1 / 0)
+    assert _nvidia_gpus(tmp_path) == 0
+    for name in ("nvidia0", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert _nvidia_gpus(tmp_path) == 1
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ class Cuda:
         """What CUDA graphs hold for their next replay."""
         self.asked: list[Any] = []
         self.broken = ""
+        self.fraction = 1.0
 
     def is_initialized(self) -> bool:
         return self.used
@@ -55,7 +56,10 @@ class Cuda:
 
     def set_per_process_memory_fraction(self, fraction: float, device: int) -> None:
         self.asked.append(("fraction", fraction, device))
-        self.used = True
+        self.used, self.fraction = True, fraction
+
+    def get_per_process_memory_fraction(self, device: int) -> float:
+        return self.fraction
 
 
 def memory(cuda: Cuda, share: float = 1) -> GpuMemory:
@@ -244,6 +248,18 @@ def test_a_limit_that_training_code_sets_on_a_gpu_of_its_own_ends_with_its_trial
     watched.left(DROP)
     watched.begin(0)
     assert cuda.asked[-1] == ("fraction", 1.0, 0)
+
+
+@pytest.mark.parametrize(("share", "allowed"), [(1.0, 0.3), (0.2, 0.2)])
+def test_a_limit_that_the_hook_has_set_stays_where_it_is_the_smaller_one(share: float, allowed: float) -> None:
+    cuda = Cuda()
+    cuda.set_per_process_memory_fraction(0.3, 0)  # init_hook, on a GPU that other programs use
+    watched = memory(cuda, share)
+    for _ in range(2):
+        watched.begin(0)
+        assert cuda.fraction == allowed
+        cuda.set_per_process_memory_fraction(0.1, 0)  # the training code
+        watched.left(DROP)
 
 
 def test_a_part_of_a_gpu_without_cuda_is_no_error() -> None:

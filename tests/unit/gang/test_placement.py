@@ -13,6 +13,7 @@ import torch
 from tunelight.errors import GangError
 from tunelight.gang import membership as memberships
 from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order
+from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
@@ -34,9 +35,11 @@ class Process:
         self.sees: tuple[str, ...] | None = None
         self.listens: str | None = None
         self.place: Any = None
+        self.meets_by: set[str] = set()
         self.join = self.host = self
 
     def remote(self, *given: Any) -> Any:
+        self.meets_by.add(given[0].backend if isinstance(given[0], Meeting) else given[1])
         if not isinstance(given[-1], Place):
             return (29500, 0)
         self.place = place = given[-1]
@@ -105,6 +108,26 @@ def test_each_rank_trains_on_the_gpu_that_ray_gave_it(meet: Any, meetings: Seque
         there = [processes.setdefault(letter, Process(gpu)) for letter, gpu in pairs]
         meet(there)
         assert [process.trains_on for process in there] == [gpu for _, gpu in pairs]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "spec", "collectives"),
+    [
+        ("0 1", {}, "nccl"),
+        ("MIG-a MIG-b", {}, "gloo"),
+        ("MIG-a GPU-b", {"backend": "sharded"}, "gloo"),
+        ("MIG-a", {}, "nccl"),
+        ("MIG-a MIG-b", {"process_group": "nccl"}, "nccl"),
+        ("MIG-a MIG-b", {"backend": "horovod"}, "horovod"),
+    ],
+)
+def test_ranks_on_instances_of_gpus_meet_by_gloo_unless_told_otherwise(
+    meet: Any, gpus: str, spec: Any, collectives: str
+) -> None:
+    """NCCL takes two instances of a GPU for the same GPU twice."""
+    ranks = [Process(gpu) for gpu in gpus.split()]
+    meet(ranks, **spec)
+    assert {name for rank in ranks for name in rank.meets_by} == {collectives}
 
 
 def test_ranks_of_a_new_gang_have_the_local_rank_of_their_gpu(meet: Any) -> None:

@@ -26,7 +26,16 @@ CHANGES: dict[str, Callable[[], object]] = {
     "cudnn.allow_tf32": _set(BACKENDS.cudnn, "allow_tf32", False),
     "medium": lambda: torch.set_float32_matmul_precision("medium"),
     "float64": lambda: torch.set_default_dtype(torch.float64),
+    "flash": lambda: BACKENDS.cuda.enable_flash_sdp(False),
+    "memory efficient": lambda: BACKENDS.cuda.enable_mem_efficient_sdp(False),
+    "math": lambda: BACKENDS.cuda.enable_math_sdp(False),
+    "cudnn's": lambda: BACKENDS.cuda.enable_cudnn_sdp(not BACKENDS.cuda.cudnn_sdp_enabled()),
+    "bf16 reduction": _set(BACKENDS.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
 }
+if hasattr(BACKENDS.cuda.matmul, "allow_fp16_accumulation"):
+    CHANGES["fp16 accumulation"] = _set(BACKENDS.cuda.matmul, "allow_fp16_accumulation", True)
+if hasattr(BACKENDS.cuda.matmul, "allow_fp16_reduced_precision_reduction_split_k"):
+    CHANGES["split k"] = _set(BACKENDS.cuda.matmul, "allow_fp16_reduced_precision_reduction", (False, False))
 if NEWER:
     CHANGES |= {
         "fp32_precision": _set(BACKENDS, "fp32_precision", "tf32"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,22 +13,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 
-from tunelight.gang.compiled import Compiled
+from tests.unit.gang.workers import begin, end_of, worker_of_one
 from tunelight.gang.gpu_memory import GpuMemory
-from tunelight.gang.meeting.group import Meeting
-from tunelight.gang.meeting.rendezvous import Rendezvous
-from tunelight.gang.reset import CleanState
-from tunelight.gang.worker import GangWorker, TrialBox
-from tunelight.messages import Continue, Ended, Place
 from tunelight.session.session import report
-from tunelight.session.task import Task
 
 GB = 10**9
-HERE = "127.0.0.1"
 
 
 class Cuda:
@@ -82,29 +74,17 @@ def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Return a function that trains a trial, and returns what that left behind."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(tmp_path)
-    worker: Any = object.__new__(GangWorker)  # its constructor asks Ray
-    worker._gpu_memory = GpuMemory(1, mine.cuda, kind="cpu")
-    worker._clean, worker._compiled, worker._rendezvous = CleanState(worker._gpu_memory), Compiled(), Rendezvous()
-    worker._place, worker._thread = None, None
-    ports = worker.host(HERE, "gloo", (1,))
-    worker.join(Meeting(HERE, ports[0], "gloo", (1,), ports[1], 60.0), Place(0, 1, 0, 1, 0, HERE, gpu=0))
-    made: list[TrialBox] = []
+    worker = worker_of_one(GpuMemory(1, mine.cuda, kind="cpu"), gpu=0)
+    serials = itertools.count(1)
 
     def run(train: Callable[..., object], *, job: bool = False) -> tuple[str, ...]:
         def trains(config: Any) -> None:
             train(config)
             report({"loss": 1.0})
 
-        box, folder, code = TrialBox(len(made) + 1), str(tmp_path / "t"), cloudpickle.dumps(trains)
-        made.append(box)
-        box.mailbox.put(Continue(None))
-        task = Task("t", folder, {}, code, 0, str(tmp_path), len(made), until=None, job=job)
-        thread = threading.Thread(target=worker._run, args=(task, box))
-        thread.start()
-        thread.join(60)
-        while not isinstance(event := box.events.get(timeout=1), Ended):
-            pass
-        assert (event.error is not None) is (train.__name__ == "fails")
+        box = begin(worker, trains, next(serials), tmp_path, job=job)
+        worker._thread.join(60)
+        assert (end_of(box).error is not None) is (train.__name__ == "fails")
         return tuple(worker._left)
 
     yield run

@@ -41,7 +41,10 @@ class CollectiveGroup(Protocol):
         """Meet the other ranks."""
 
     def leave(self) -> None:
-        """Leave the group; collectives in which peers wait fail with an error."""
+        """Leave the group, or begin to; collectives in which peers wait fail with an error."""
+
+    def settle(self) -> bool:
+        """Wait, for some seconds, until a group that was left has ended; tell whether this process can meet again."""
 
     def close(self) -> None:
         """Close what ``host`` opened."""

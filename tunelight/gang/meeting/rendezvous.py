@@ -6,9 +6,11 @@ store of its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunelight.compat.torch import store_on
@@ -27,8 +29,13 @@ JOIN_LIMIT_S = 120.0
 _CLAIM_LIMIT_S = 1.0
 
 
-_TAKES_AN_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
-"""The variables that choose the network interface of gloo, NCCL and Horovod's gloo."""
+_OF_NCCL = "NCCL_SOCKET_IFNAME"
+_TAKES_AN_INTERFACE = {"GLOO_SOCKET_IFNAME": "", _OF_NCCL: "=", "HOROVOD_GLOO_IFACE": ""}
+"""The variables that choose the network interface of gloo, NCCL and Horovod's gloo, and what precedes its name there.
+
+Without "=" NCCL takes each interface whose name begins so: with "eth1" also eth10.
+"""
+_NCCL_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 _ACCELERATE_ON_CPUS = "ACCELERATE_USE_CPU"
 
 
@@ -36,10 +43,23 @@ def interface_variables(interface: str | None, chosen: Mapping[str, str]) -> dic
     """Return the variables that choose each library's interface: the user's choice, else the gang's interface.
 
     ``chosen`` is the environment before the worker first joined a gang, without what an earlier meeting set: a worker
-    whose peers were all on its node may later meet others over the network.
+    whose peers were all on its node may later meet others over the network. A choice in NCCL's configuration files,
+    which a variable would overrule, stays as well.
     """
-    mine = {} if interface is None else dict.fromkeys(_TAKES_AN_INTERFACE, interface)
+    mine = {} if interface is None else {name: before + interface for name, before in _TAKES_AN_INTERFACE.items()}
+    if _OF_NCCL in mine and _in_files_of_nccl(_OF_NCCL, chosen):
+        del mine[_OF_NCCL]
     return mine | {name: chosen[name] for name in _TAKES_AN_INTERFACE if name in chosen}
+
+
+def _in_files_of_nccl(name: str, chosen: Mapping[str, str]) -> bool:
+    """Tell whether a configuration file of NCCL's sets a variable: the machine's, or the user's (NCCL_CONF_FILE)."""
+    for file in (_NCCL_FILES[0], chosen.get("NCCL_CONF_FILE", _NCCL_FILES[1])):
+        with contextlib.suppress(OSError, UnicodeError, RuntimeError):
+            lines = Path(file).expanduser().read_text().splitlines()
+            if any(line.partition("=")[0].strip() == name for line in lines):
+                return True
+    return False
 
 
 def torchrun_variables(meeting: Meeting, place: Place, chosen: Mapping[str, str]) -> dict[str, str]:
@@ -98,7 +118,7 @@ class Rendezvous:
         if self._chosen is None:
             self._chosen = dict(os.environ)
         interface = interface_name(place.interface)
-        if interface is None and _TAKES_AN_INTERFACE[0] not in self._chosen:
+        if interface is None and "GLOO_SOCKET_IFNAME" not in self._chosen:
             raise GangError(no_such_address(place.interface), "exception")
         if self._server is None and (why := reach(meeting.host, meeting.port)) is not None:
             me = f"Rank {place.rank} on {os.uname().nodename} ({place.interface})"
@@ -117,9 +137,13 @@ class Rendezvous:
         return dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=JOIN_LIMIT_S))
 
     def leave(self) -> None:
-        """Leave the group; collectives in which peers wait fail with an error."""
+        """Leave the group, or begin to; collectives in which peers wait fail with an error."""
         if self._group is not None:
             self._group.leave()
+
+    def settle(self) -> bool:
+        """Wait, for some seconds, until a group that was left has ended; tell whether this process can meet again."""
+        return self._group is None or self._group.settle()
 
     def close(self) -> None:
         """Leave, and close the store."""
@@ -149,6 +173,8 @@ class Rendezvous:
         """Tell whether an error only says that another rank is gone, which makes it a consequence and no cause."""
         import torch.distributed as dist
 
+        if "out of memory" in str(error):  # NCCL's own allocations fail with the same class of error
+            return False
         return isinstance(error, dist.DistError) or (self._group is not None and self._group.lost_peer(error))
 
 

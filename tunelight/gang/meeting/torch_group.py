@@ -6,6 +6,7 @@ import contextlib
 import gc
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _ABORT_LIMIT_S: Final = 10.0
-"""How long NCCL may take to end its connections."""
+"""How long NCCL may take to end its connections: those to a rank of the same node wait for that rank to end its own."""
 _ADVICE = {
     "initialize the default process group twice": (
         "A gang's process group is initialised before the train function starts: call "
@@ -44,6 +45,7 @@ class TorchGroup:
         Where a DDP model's reducer has the last reference, torch waits for gloo's threads without giving the GIL up,
         which they may need to free a tensor: a deadlock. A reference of Python's frees the group without the GIL.
         """
+        self._aborting: threading.Thread | None = None
 
     def host(self, address: str, layout: tuple[int, ...]) -> int:
         """Do nothing: the gang's store is all that torch needs."""
@@ -67,20 +69,30 @@ class TorchGroup:
     def leave(self) -> None:
         """Destroy the group. Peers that wait in it are free once ``tidy`` has let go of it, and so has the trial.
 
-        NCCL's is aborted, since it would wait for its peers. Those that wait in it themselves go on waiting.
+        NCCL's is aborted in a thread, which ``settle`` waits for: it would wait for its peers, and an abort may do so
+        too. Those that wait in it themselves go on waiting.
         """
         import torch.distributed as dist
 
         if self._joined and dist.is_initialized():
-            if dist.get_backend() == "nccl":
-                aborting = threading.Thread(target=_abort, name="aborts NCCL", daemon=True)
-                aborting.start()
-                aborting.join(_ABORT_LIMIT_S)
+            if "nccl" in dist.get_backend():  # or "cpu:gloo,cuda:nccl"
+                self._aborting = threading.Thread(target=_end, args=(abort_process_group,), name="aborts NCCL")
+                self._aborting.daemon = True
+                self._aborting.start()
             else:
-                with contextlib.suppress(Exception):  # the group may be broken already
-                    dist.destroy_process_group()
-            _forget_meshes()
+                _end(dist.destroy_process_group)
         self._joined = False
+
+    def settle(self) -> bool:
+        """Wait until NCCL has ended its connections; tell whether the process can make another group."""
+        import torch.distributed as dist
+
+        if self._aborting is not None:
+            self._aborting.join(_ABORT_LIMIT_S)
+            if self._aborting.is_alive():
+                return False
+            self._aborting = None
+        return self._joined or not dist.is_initialized()
 
     def close(self) -> None:
         """Let go of the group."""
@@ -108,12 +120,9 @@ class TorchGroup:
         return self._ours is not None
 
     def lost_peer(self, error: BaseException) -> bool:
-        """Tell whether an error is gloo's or NCCL's for a lost connection. NCCL also says that memory is out."""
-        said = str(error)
-        return (
-            isinstance(error, RuntimeError)
-            and any(word in said for word in ("gloo", "Connection closed", "NCCL"))
-            and "out of memory" not in said
+        """Tell whether an error is gloo's or NCCL's for a lost connection."""
+        return isinstance(error, RuntimeError) and any(
+            word in str(error) for word in ("gloo", "Connection closed", "NCCL")
         )
 
     def advice(self, error: BaseException) -> str | None:
@@ -122,9 +131,10 @@ class TorchGroup:
         return next(known, None) if isinstance(error, ValueError) else None
 
 
-def _abort() -> None:
+def _end(group_by: Callable[[], object]) -> None:
     with contextlib.suppress(Exception):  # the group may be broken already
-        abort_process_group()
+        group_by()
+    _forget_meshes()
 
 
 def _forget_meshes() -> None:

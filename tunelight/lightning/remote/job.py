@@ -17,7 +17,6 @@ import torch
 
 from tunelight.compat.lightning import (
     Callback,
-    MixedPrecision,
     TrainerFn,
     _BaseProgress,
     _collect_rng_states,
@@ -241,9 +240,6 @@ def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:
     connector.accelerator = strategy.accelerator
     connector.cluster_environment = strategy.cluster_environment
     connector._parallel_devices = list(strategy.parallel_devices or [])
-    plugin = strategy.precision_plugin
-    if isinstance(plugin, MixedPrecision):
-        plugin.device = strategy.root_device.type  # the driver may have another kind of device
 
 
 def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: Mapping[str, object]) -> Left:

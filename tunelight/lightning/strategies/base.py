@@ -21,6 +21,7 @@ from tunelight.compat.lightning import (
     CheckpointIO,
     CPUAccelerator,
     CUDAAccelerator,
+    MixedPrecision,
     ParallelStrategy,
     Precision,
     TorchCheckpointIO,
@@ -31,7 +32,7 @@ from tunelight.errors import StrategyError
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.remote.workers import NumWorkers, Workers, assigned
 from tunelight.lightning.state.snapshot import write_later
-from tunelight.lightning.strategies.environment import GangEnvironment
+from tunelight.lightning.strategies.environment import GangEnvironment, GpusOfWorkers
 from tunelight.messages import Place
 from tunelight.session.session import Session, current
 
@@ -126,6 +127,11 @@ class GangStrategy(ParallelStrategy):
             return [self.root_device]
         return None if self.workers.gpus else [torch.device("cpu")] * self.workers.number
 
+    def _choose_accelerator(self) -> None:
+        """Name the workers' GPUs to Lightning where it finds none. Called once Lightning's ``__init__`` is done."""
+        if not self.joined and self.workers.gpus and not CUDAAccelerator.is_available():
+            self._accelerator = GpusOfWorkers()
+
     @property
     def joined(self) -> bool:
         """True on a rank of a gang, False on a driver."""
@@ -199,6 +205,11 @@ class GangStrategy(ParallelStrategy):
         """Set the attributes that `for_ranks` returned on the driver. Runs on: worker."""
         assert self._session is not None  # it was unpickled on a rank
         vars(self).update(sent)
+        plugin = self.precision_plugin
+        if isinstance(plugin, MixedPrecision):
+            plugin.device = self.root_device.type
+            if plugin.scaler is not None and isinstance(self.accelerator, GpusOfWorkers):
+                plugin.scaler = torch.amp.GradScaler(plugin.device)  # one that is made without a GPU is off for ever
         self._of_trainer["accelerator"] = CPUAccelerator() if self._session.context.gpu is None else CUDAAccelerator()
         self._launcher = GangLauncher(self._session)
 

@@ -69,3 +69,4 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
         environment = self._settle(num_workers, ask)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)
+        self._choose_accelerator()

@@ -1,8 +1,12 @@
-"""Lightning's view of a gang, whose processes and ranks exist already."""
+"""Lightning's view of a gang, whose processes and ranks exist already, and of its GPUs."""
 
 from __future__ import annotations
 
-from tunelight.compat.lightning import ClusterEnvironment, rank_zero_only
+from typing import Any
+
+import torch
+
+from tunelight.compat.lightning import ClusterEnvironment, CUDAAccelerator, rank_zero_only
 from tunelight.messages import Place
 
 
@@ -55,3 +59,30 @@ class GangEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Return the rank of this worker's node."""
         return self._place.node_rank
+
+
+class GpusOfWorkers(CUDAAccelerator):
+    """The GPUs of a gang, for a Trainer on a driver that has none.
+
+    By its accelerator Lightning decides what a precision stands for: on CPUs it makes bf16-mixed of 16-mixed.
+    """
+
+    @staticmethod
+    def is_available() -> bool:
+        """Return True: the workers have them."""
+        return True
+
+    @staticmethod
+    def auto_device_count() -> int:
+        """Return 1; the number of workers is the strategy's."""
+        return 1
+
+    @staticmethod
+    def parse_devices(devices: Any) -> Any:
+        """Return ``devices`` as they are, for nothing on this machine is chosen by them."""
+        return devices
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:  # noqa: ARG004
+        """Return one GPU, whatever ``devices`` are."""
+        return [torch.device("cuda", 0)]

@@ -150,6 +150,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         )
         environment = self._settle(num_workers, ask)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices())
+        self._choose_accelerator()
         self._compression = compression
         self._scale_lr = scale_lr
         self._passes = 1

@@ -91,6 +91,7 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         )
         self.cluster_environment = environment
         self.parallel_devices = self._devices()
+        self._choose_accelerator()
         self._min_sharded = min_sharded
 
     def _shards(self) -> tuple[int, int]:

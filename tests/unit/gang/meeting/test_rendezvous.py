@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import torch.distributed as dist
 
 from tunelight.errors import GangError
+from tunelight.gang.meeting import rendezvous
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.horovod import named
 from tunelight.gang.meeting.rendezvous import Rendezvous, interface_variables
@@ -42,10 +45,30 @@ def test_the_interface_is_the_one_that_holds_the_nodes_address(two_networks, add
     assert interface_name(address) == interface
 
 
-def test_gloo_nccl_and_horovod_are_told_the_same_interface():
+@pytest.fixture
+def no_files(tmp_path, monkeypatch):
+    """A machine and a user without configuration files of NCCL's."""
+    files = (str(tmp_path / "etc.conf"), str(tmp_path / "home.conf"))
+    monkeypatch.setattr(rendezvous, "_NCCL_FILES", files)
+    return [Path(file) for file in files]
+
+
+def test_gloo_nccl_and_horovod_are_told_the_same_interface(no_files):
+    """For NCCL the name alone would be a prefix, which ib01 has as well."""
     assert interface_variables("ib0", {}) == {
-        "GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0", "HOROVOD_GLOO_IFACE": "ib0",
+        "GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "=ib0", "HOROVOD_GLOO_IFACE": "ib0",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["the machine's", "the user's", "the one that is named"])
+def test_the_interface_in_a_file_of_nccl_stays(no_files, tmp_path, which):
+    machine, user = no_files
+    file = {"the machine's": machine, "the user's": user}.get(which, tmp_path / "named.conf")
+    chosen = {"NCCL_CONF_FILE": str(file)} if which == "the one that is named" else {}
+    file.write_text("# of the cluster\nNCCL_DEBUG=WARN\n NCCL_SOCKET_IFNAME = ib1\n")
+    assert "NCCL_SOCKET_IFNAME" not in interface_variables("eth0", chosen)
+    file.write_text("#NCCL_SOCKET_IFNAME=ib1\n")
+    assert interface_variables("eth0", chosen)["NCCL_SOCKET_IFNAME"] == "=eth0"
 
 
 def test_what_the_user_chose_stays():
@@ -56,6 +79,22 @@ def test_what_the_user_chose_stays():
 def test_a_node_without_the_address_that_ray_has_says_which_it_has(two_networks):
     with pytest.raises(GangError, match=rf"is {ELSEWHERE} to Ray.*ib0: 10.1.0.4.*--node-ip-address"):
         Rendezvous().host(ELSEWHERE, "gloo", (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp, remote process exited"), True),
+        (dist.DistNetworkError("Connection reset by peer"), True),
+        (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp: Cuda failure 2 'out of memory'"), False),
+        (RuntimeError("NCCL Error 1: unhandled cuda error, out of memory"), False),
+        (ValueError("shapes do not fit"), False),
+    ],
+)
+def test_a_rank_that_has_no_memory_left_has_not_lost_a_peer(error, lost):
+    one = Rendezvous()
+    one._group = rendezvous.group_for("nccl")
+    assert one.lost_peer(error) is lost
 
 
 @pytest.fixture

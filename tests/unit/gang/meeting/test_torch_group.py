@@ -48,26 +48,41 @@ def test_a_group_that_a_failed_trial_left_is_freed(group: TorchGroup) -> None:
     assert world() is None
 
 
-def test_a_group_of_nccl_s_is_left_without_its_peers_and_within_a_limit(
-    group: TorchGroup, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
+    group: TorchGroup, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    """NCCL's abort, which this stands for, may wait for a GPU that does not answer."""
+    """NCCL's abort, which this stands for, may wait for the other ranks of its node, or for a GPU."""
     asked, end = threading.Event(), threading.Event()
 
     def abort() -> None:
         asked.set()
         end.wait(60)
+        dist.destroy_process_group()
+
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(torch_group, "abort_process_group", abort)
+    assert group.settle()
+    group.leave()
+    assert asked.wait(10)
+    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 0.05)
+    assert not group.settle()
+    end.set()
+    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 60)
+    assert group.settle()
+
+
+def test_a_process_whose_group_cannot_be_ended_meets_no_other(
+    group: TorchGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise RuntimeError("NCCL error")
 
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-    monkeypatch.setattr(torch_group, "abort_process_group", abort)
-    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 0.1)
-    try:
-        group.leave()
-        assert asked.is_set()
-    finally:
-        end.set()
-        monkeypatch.undo()
-        dist.destroy_process_group()
+    monkeypatch.setattr(torch_group, "abort_process_group", fails)
+    group.leave()
+    assert not group.settle()
+    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +90,6 @@ def test_a_group_of_nccl_s_is_left_without_its_peers_and_within_a_limit(
     [
         (RuntimeError("[enforce fail at gloo/transport/tcp/pair.cc] Connection reset by peer"), True),
         (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp, remote process exited"), True),
-        (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp: Cuda failure 2 'out of memory'"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ValueError("gloo"), False),
     ],

@@ -6,10 +6,8 @@ import copy
 import inspect
 import pickle
 import threading
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +19,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests import flavours
-from tests.fakes import MemoryControl
 from tunelight.compat.lightning import Precision, TorchCheckpointIO, pl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
@@ -30,29 +27,11 @@ from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.strategies.base import check_lightning
 from tunelight.lightning.strategies.sharded import blocks
 from tunelight.messages import Place
-from tunelight.session import session
-from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 
 needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 ALL = pytest.mark.parametrize(
     "kind", [tl.RayStrategy, pytest.param(tl.HorovodRayStrategy, marks=needs_horovod), tl.RayShardedStrategy]
 )
-
-
-@pytest.fixture
-def join(tmp_path: Path) -> Iterator[Any]:
-    """Return a function that makes this process a rank."""
-
-    def join(backend: str = "ddp", rank: int = 1, size: int = 2, gpu: int | None = None) -> session.Session:
-        task = Task("00000", str(tmp_path), {}, b"", 1, ".", backend=backend)
-        place = Place(rank, size, rank, size, 0, "127.0.0.1", gpus=("0", "1") if gpu is not None else (), gpu=gpu)
-        one = session.Session(task, place, MemoryControl(), lambda event: None, Mailbox(None))
-        session.set_current(one)
-        return one
-
-    yield join
-    session.set_current(None)
 
 
 # --- on a driver --------------------------------------------------------------------------------------------
@@ -119,17 +98,6 @@ def test_without_horovod_its_strategy_says_how_to_get_it(monkeypatch: pytest.Mon
 def test_a_driver_s_trainer_knows_the_gang_s_size_and_is_rank_0(kind: Any) -> None:
     trainer = pl.Trainer(strategy=kind(num_workers=3), logger=False, enable_checkpointing=False, accelerator="cpu")
     assert (trainer.world_size, trainer.global_rank, trainer.is_global_zero) == (3, 0, True)
-
-
-def test_a_gpu_accelerator_without_use_gpu_is_refused_by_lightning() -> None:
-    with pytest.raises(Exception, match=r"No supported gpu backend|choose one device type"):
-        pl.Trainer(strategy=tl.RayStrategy(), accelerator="gpu", logger=False)
-
-
-def test_a_cpu_accelerator_with_use_gpu_is_refused_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(StrategyError, match="reserves 1 GPU for each worker"):
-        pl.Trainer(strategy=tl.RayStrategy(use_gpu=True), accelerator="cpu", logger=False)
 
 
 @ALL

@@ -1,0 +1,72 @@
+"""How a rank's trial ends when its connections to the other ranks do not."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from tests.unit.gang.workers import begin, end_of, worker_of_one
+from tunelight.gang.gpu_memory import GpuMemory
+from tunelight.gang.meeting import torch_group
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.chdir(tmp_path)
+    one = worker_of_one(GpuMemory())
+    yield one
+    one.leave()
+
+
+def test_the_error_of_a_rank_is_told_before_nccl_has_ended_its_connections(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may end only once the head, by this error, has ended the other ranks of the node."""
+    told = threading.Event()
+
+    def abort() -> None:
+        assert told.wait(60)
+        dist.destroy_process_group()
+
+    def train(config: Any) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch_group, "abort_process_group", abort)
+    error = end_of(begin(worker, train, 1, tmp_path), 30).error
+    assert error is not None
+    assert error.message == "CUDA out of memory"
+    assert not error.secondary
+    assert worker._thread.is_alive()
+    told.set()
+    assert worker.leave() == ()
+
+
+def test_a_worker_whose_connections_do_not_end_is_not_used_again(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = threading.Event()
+
+    def abort() -> None:
+        end.wait(60)
+        dist.destroy_process_group()
+
+    def train(config: Any) -> None:
+        raise ValueError("shapes do not fit")
+
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch_group, "abort_process_group", abort)
+    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 0.05)
+    assert end_of(begin(worker, train, 1, tmp_path)).error is not None
+    try:
+        assert worker.leave() == ("connections to other ranks that did not end",)
+    finally:
+        end.set()
+        monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 60)
