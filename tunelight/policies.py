@@ -35,6 +35,11 @@ EXPLODED: Final = 1e6
 """How many times worse than its first value a metric has to be to count as exploded."""
 
 
+def says_memory_is_out(text: str) -> bool:
+    """Tell whether an error's message says that an allocation has failed."""
+    return any(sign in text.lower() for sign in _OUT_OF_MEMORY)
+
+
 def classify(error: WorkerError) -> str:
     """Return the outcome of a trial that failed with an error: a name in ``record.outcomes``.
 
@@ -45,7 +50,7 @@ def classify(error: WorkerError) -> str:
     name, text = error.type_name, error.message.lower()
     if name.endswith("MemoryError"):
         return "OOM"
-    if name in _RAISED_FOR_MEMORY and any(sign in text for sign in _OUT_OF_MEMORY):
+    if name in _RAISED_FOR_MEMORY and says_memory_is_out(text):
         return "OOM"
     if name == "FloatingPointError":
         return "DIVERGED"

@@ -17,7 +17,7 @@ from tunelight.errors import GangError
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import JOIN_LIMIT_S
 from tunelight.gang.placement import Location, arrange, layout
-from tunelight.gang.seat import Seat, reserve_seats, sweep_seats
+from tunelight.gang.seat import Seat, await_ends, reserve_seats, sweep_seats
 from tunelight.gang.spec import START_LIMIT_S, GangSpec
 from tunelight.machine.versions import ADVICE, differences, node_name
 from tunelight.settings.backends import BACKENDS
@@ -139,6 +139,7 @@ class Membership:
             )
         else:
             self._gather_round(self.spec.workers, START_LIMIT_S)
+        await_ends(self._seats)
         self._meet(self._arrived()[:size])
         self.unfit = None
 
@@ -208,7 +209,7 @@ class Membership:
         if conflicts:
             raise GangError(f"The gang's workers cannot train together. {' '.join(conflicts)} {ADVICE}", "exception")
         interface, nodes = places[0].interface, layout(places)
-        collectives = self.spec.collectives_of([one.gpus for one in self.locations])
+        collectives = self.spec.collectives_of(self.locations)
         ((port, group_port),) = self._gather(
             [self.workers[0].host.remote(interface, collectives, nodes)],
             _CALL_LIMIT_S,

@@ -30,7 +30,7 @@ _LONGEST_PAUSE_S = 30.0
 _LEAVE_S = 0.5
 """How long a worker's process may take to end once Ray has ended it."""
 _FREE_S = 5.0
-"""How long the memory of a GPU may take to be free once its process is killed."""
+"""How long the processes that were ended may take to be gone, with all that they held on GPUs."""
 _LOOK_S = 0.01
 _PREFIX = "tunelight-seat-"
 """Prefix of the names of the gang's own placement groups; the id of their owner follows."""
@@ -53,6 +53,8 @@ class Seat:
     """Where the worker runs; None until it has arrived, with all its imports done."""
     lost: str | None = None
     """Why the last worker of this seat was lost."""
+    ended: Location | None = None
+    """Where the last worker with a GPU ran whose process was ended here, until ``await_ends`` has seen it gone."""
     _arriving: Any = None
     tries: int = 0
     """How many workers were started here since the last one arrived."""
@@ -114,6 +116,7 @@ class Seat:
             self.dismiss()
             with contextlib.suppress(Exception):
                 if self.location is not None:
+                    self.ended = self.location if self.location.gpus else None
                     _end_process(self.location, only_here=healthy)
             self.lost = why
         self.worker = self.location = self._arriving = None
@@ -145,6 +148,30 @@ def sweep_seats() -> None:
                 remove_placement_group(get_placement_group(name))
 
 
+def await_ends(seats: Sequence[Seat]) -> None:
+    """Wait, for some seconds, until the processes that were ended on these seats' GPUs are gone.
+
+    A process that is killed frees its GPU's memory in up to a second or two, and the next trial may need all of it.
+    """
+    by_node: dict[str, list[int]] = {}
+    for seat in seats:
+        if seat.ended is not None:
+            by_node.setdefault(seat.ended.node_id, []).append(seat.ended.pid)
+            seat.ended = None
+    if not by_node:
+        return
+    here = by_node.pop(ray.get_runtime_context().get_node_id(), [])
+    there = []
+    for node, pids in by_node.items():
+        affinity = NodeAffinitySchedulingStrategy(node, soft=False)
+        there.append(
+            ray.remote(_all_gone).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity).remote(pids)
+        )
+    _all_gone(here)
+    if there:
+        ray.wait(there, num_returns=len(there), timeout=2 * _FREE_S)  # of a node that is lost nothing is left
+
+
 def _owner() -> str:
     """Return the id of the actor that this process is, or "driver"."""
     return ray.get_runtime_context().get_actor_id() or "driver"
@@ -157,37 +184,47 @@ def _ended(owner: str) -> bool:
 def _end_process(location: Location, *, only_here: bool) -> None:
     """Make sure that a worker's process ends: a stopped process does not react to Ray's request."""
     here = location.node_id == ray.get_runtime_context().get_node_id()
-    free_s = _FREE_S if location.gpus else 0.0
     if here:
-        _kill(location.pid, free_s)
+        _kill(location.pid)
     if here or only_here:
         return
     there = NodeAffinitySchedulingStrategy(location.node_id, soft=False)
-    ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(location.pid, free_s)
+    ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(location.pid)
 
 
-def _kill(pid: int, free_s: float) -> None:
-    """Kill a worker's process on this node, unless it ends by itself; wait up to ``free_s`` until it is gone.
+def _kill(pid: int) -> None:
+    """Kill a worker's process on this node, unless it ends by itself.
 
-    If it is killed by a signal, Ray tells the driver that it died of an unexpected error. A process that ends has no
-    command line any more while the memory of its GPU is freed, which may take seconds, and which the next worker there
-    may need.
+    If it is killed by a signal, Ray tells the driver that it died of an unexpected error.
     """
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        command = " ".join(process.cmdline())
-        if command and "GangWorker" not in command:  # the number may be another process's by now
+        if "GangWorker" not in " ".join(process.cmdline()):  # the number may be another process's by now
             return
-        if command and not _gone(process, _LEAVE_S):
+        try:
+            process.wait(_LEAVE_S)
+        except psutil.TimeoutExpired:
             process.kill()
-        _gone(process, free_s)
 
 
-def _gone(process: psutil.Process, limit_s: float) -> bool:
-    """Wait for a process to end, though its parent may not have asked for its exit status; tell whether it has."""
-    deadline = time.monotonic() + limit_s
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() >= deadline:
-            return False
+def _all_gone(pids: Sequence[int]) -> None:
+    """Wait until these workers' processes on this node are gone, or ``_FREE_S`` seconds."""
+    deadline = time.monotonic() + _FREE_S
+    while any(map(_remains, pids)) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-    return True
+
+
+def _remains(pid: int) -> bool:
+    """Tell whether something of a worker's process remains: its other threads may end later than its first one.
+
+    An ending process has no command line any more. Once its last thread has ended it holds nothing, though its parent
+    may not have asked for its exit status.
+    """
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return process.num_threads() > 1
+        command = " ".join(process.cmdline())
+        return not command or "GangWorker" in command  # the number may be another process's by now
+    except psutil.Error:
+        return False

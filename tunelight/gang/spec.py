@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunelight.gang.gpus import is_mig
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S
@@ -15,6 +15,9 @@ from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 from tunelight.settings.backends import BACKENDS
+
+if TYPE_CHECKING:
+    from tunelight.gang.placement import Location
 
 START_LIMIT_S = 600.0
 """How long the workers may take to start and import (a cold network file system is slow)."""
@@ -41,7 +44,7 @@ class GangSpec:
     init_hook: bytes | None = None
     """A pickled function, called without arguments on every worker before the gang first meets."""
     process_group: str | None = None
-    """torch's backend (None: NCCL where each worker has a GPU of its own, and not a MIG instance; else gloo)."""
+    """torch's backend (None: NCCL where each worker has a GPU of its own, else gloo; see ``collectives_of``)."""
     timeout_s: float | None = None
     """How long a collective may take (None: 30 minutes, as torch's default, or twice ``hang_timeout_s``)."""
     environ: dict[str, str] = field(default_factory=dict)
@@ -67,13 +70,14 @@ class GangSpec:
         """The backend for collectives: its own; or ``nccl`` where each rank has a GPU of its own, else ``gloo``."""
         return self._own_collectives or ("nccl" if self.reservation.gpus_per_worker >= 1 else "gloo")
 
-    def collectives_of(self, ranks: Sequence[tuple[str, ...]]) -> str:
-        """Return the backend for collectives of ranks with these GPUs: gloo for several on MIG instances.
+    def collectives_of(self, ranks: Sequence[Location]) -> str:
+        """Return the backend for collectives of these ranks: with ``ddp`` gloo for several on MIG instances of a node.
 
-        NCCL takes two instances of a GPU for the same GPU, which it refuses.
+        NCCL takes two instances of a GPU for the same GPU, which it refuses. FSDP2 cannot train by gloo on GPUs.
         """
-        divided = len(ranks) > 1 and any(is_mig(gpu) for gpus in ranks for gpu in gpus)
-        return self._own_collectives or ("gloo" if divided else self.collectives)
+        divided = [rank.node_id for rank in ranks if any(map(is_mig, rank.gpus))]
+        share = self.backend == "ddp" and len(set(divided)) < len(divided)
+        return self._own_collectives or ("gloo" if share else self.collectives)
 
     @property
     def _own_collectives(self) -> str | None:

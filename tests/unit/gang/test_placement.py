@@ -115,17 +115,20 @@ def test_each_rank_trains_on_the_gpu_that_ray_gave_it(meet: Any, meetings: Seque
     [
         ("0 1", {}, "nccl"),
         ("MIG-a MIG-b", {}, "gloo"),
-        ("MIG-a GPU-b", {"backend": "sharded"}, "gloo"),
+        ("MIG-a MIG-b GPU-c", {}, "gloo"),
+        ("MIG-a GPU-b", {}, "nccl"),
         ("MIG-a", {}, "nccl"),
+        ("MIG-a MIG-b@b", {}, "nccl"),
         ("MIG-a MIG-b", {"process_group": "nccl"}, "nccl"),
+        ("MIG-a MIG-b", {"backend": "sharded"}, "nccl"),
         ("MIG-a MIG-b", {"backend": "horovod"}, "horovod"),
     ],
 )
-def test_ranks_on_instances_of_gpus_meet_by_gloo_unless_told_otherwise(
+def test_ranks_on_instances_of_a_nodes_gpus_meet_by_gloo_unless_told_otherwise(
     meet: Any, gpus: str, spec: Any, collectives: str
 ) -> None:
     """NCCL takes two instances of a GPU for the same GPU twice."""
-    ranks = [Process(gpu) for gpu in gpus.split()]
+    ranks = [Process(*gpu.split("@")) for gpu in gpus.split()]
     meet(ranks, **spec)
     assert {name for rank in ranks for name in rank.meets_by} == {collectives}
 

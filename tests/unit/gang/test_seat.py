@@ -2,78 +2,124 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
+import psutil
 import pytest
 
 from tunelight.gang import seat
 from tunelight.gang.placement import Location
-from tunelight.gang.seat import _kill
+from tunelight.gang.seat import Seat, _kill, _remains, await_ends
+from tunelight.gang.spec import GangSpec
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(1, flush=True)
+ctypes.CDLL(None).syscall(%d, 0)
+"""
+_EXIT = {"x86_64": 60, "aarch64": 93}
+"""The number of the system call that ends one thread."""
 
 
 @pytest.fixture
-def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
-    one = subprocess.Popen([sys.executable, "-c", DEAF, request.param], stdout=subprocess.PIPE)
-    assert one.stdout is not None
-    assert one.stdout.readline()
-    yield one
-    one.kill()
-    one.wait()
-    one.stdout.close()
+def start() -> Iterator[Any]:
+    """Return a function that starts a program with an argument, and waits until it runs."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str, argument: str) -> subprocess.Popen[bytes]:
+        one = subprocess.Popen([sys.executable, "-c", code, argument], stdout=subprocess.PIPE)
+        started.append(one)
+        assert one.stdout is not None
+        assert one.stdout.readline()
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+        assert one.stdout is not None
+        one.stdout.close()
 
 
-@pytest.mark.parametrize("process", ["GangWorker"], indirect=True)
-def test_a_worker_that_does_not_end_is_killed_and_gone_when_its_gpu_is_needed(
-    process: subprocess.Popen[bytes],
-) -> None:
-    _kill(process.pid, 10.0)
-    assert process.poll() is not None
+def until(condition: Any, limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-@pytest.mark.parametrize("process", ["another program"], indirect=True)
-def test_another_process_of_the_same_number_is_left_alone(process: subprocess.Popen[bytes]) -> None:
-    _kill(process.pid, 10.0)
+def test_a_worker_that_does_not_end_is_killed(start: Any) -> None:
+    process = start(DEAF, "GangWorker")
+    assert _remains(process.pid)
+    _kill(process.pid)
+    until(lambda: not _remains(process.pid))  # nobody has asked for its exit status yet
+    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_another_process_of_the_same_number_is_left_alone(start: Any) -> None:
+    process = start(DEAF, "another program")
+    _kill(process.pid)
     assert process.poll() is None
+    assert not _remains(process.pid)
 
 
-def test_a_process_that_is_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no command line any more, and its GPU's memory may not be free yet."""
-    ended = threading.Event()
-
-    class Ending:
-        def __init__(self, pid: int) -> None:
-            threading.Timer(0.2, ended.set).start()
-
-        def cmdline(self) -> list[str]:
-            return []
-
-        def is_running(self) -> bool:
-            return not ended.is_set()
-
-        def status(self) -> str:
-            return "running"
-
-    monkeypatch.setattr(seat.psutil, "Process", Ending)
-    _kill(1, 10.0)
-    assert ended.is_set()
-    ended.clear()
-    began = time.monotonic()
-    _kill(1, 0.0)
-    assert not ended.is_set()
-    assert time.monotonic() - began < 0.2
+def test_a_process_remains_while_one_of_its_threads_does(start: Any) -> None:
+    """It holds its memory, and a GPU's, though its first thread has ended."""
+    process = start(FIRST_THREAD_ENDS % _EXIT[os.uname().machine], "GangWorker")
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    assert _remains(process.pid)
+    process.kill()
+    until(lambda: not _remains(process.pid))
 
 
-@pytest.mark.parametrize(("gpus", "waits"), [(("0",), True), ((), False)])
-def test_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, gpus: tuple[str, ...], waits: bool) -> None:
-    given: list[float] = []
-    context = type("Context", (), {"get_node_id": staticmethod(lambda: "a")})
+@pytest.fixture
+def vacated(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that makes a seat whose worker, a process, is not ended by Ray."""
+    context = type("Context", (), {"get_node_id": staticmethod(lambda: "here")})
     monkeypatch.setattr(seat.ray, "get_runtime_context", context)
-    monkeypatch.setattr(seat, "_kill", lambda pid, free_s: given.append(free_s))
-    seat._end_process(Location("a", "10.0.0.1", 1, "host", gpus), only_here=True)
-    assert (given[0] > 0) is waits
+    monkeypatch.setattr(seat.ray, "kill", lambda worker: None)
+    monkeypatch.setattr(seat, "_kill", lambda pid: None)
+
+    def vacated(pid: int, *gpus: str) -> Seat:
+        one = Seat(GangSpec(), worker="worker", location=Location("here", "10.0.0.1", pid, "host", gpus))
+        one.vacate("it hangs")
+        return one
+
+    return vacated
+
+
+def test_what_a_worker_holds_of_a_gpu_is_waited_for(start: Any, vacated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start(DEAF, "GangWorker")
+    one = vacated(process.pid, "0")
+    looked = iter(range(10**6))
+
+    def look(seconds: float) -> None:
+        if next(looked) == 3:
+            process.kill()
+        time.sleep(seconds)
+
+    sleeper = type("Time", (), {"sleep": staticmethod(look), "monotonic": staticmethod(time.monotonic)})
+    monkeypatch.setattr(seat, "time", sleeper)
+    await_ends([one, Seat(GangSpec())])
+    assert not _remains(process.pid)
+    assert next(looked) > 3
+
+
+def test_but_not_for_long(start: Any, vacated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start(DEAF, "GangWorker")
+    monkeypatch.setattr(seat, "_FREE_S", 0.05)
+    one = vacated(process.pid, "0")
+    await_ends([one])
+    assert process.poll() is None
+    assert one.ended is None
+
+
+def test_nor_where_there_is_no_gpu(start: Any, vacated: Any) -> None:
+    assert vacated(start(DEAF, "GangWorker").pid).ended is None

@@ -18,6 +18,7 @@ from tunelight.errors import GangError
 from tunelight.gang.meeting.group import CollectiveGroup, Meeting
 from tunelight.machine.network import interface_name, listening, no_such_address, reach, unreachable
 from tunelight.messages import Place
+from tunelight.policies import says_memory_is_out
 from tunelight.settings.backends import BackendInfo
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ def interface_variables(interface: str | None, chosen: Mapping[str, str]) -> dic
 
 def _in_files_of_nccl(name: str, chosen: Mapping[str, str]) -> bool:
     """Tell whether a configuration file of NCCL's sets a variable: the machine's, or the user's (NCCL_CONF_FILE)."""
-    for file in (_NCCL_FILES[0], chosen.get("NCCL_CONF_FILE", _NCCL_FILES[1])):
+    for file in (_NCCL_FILES[0], chosen.get("NCCL_CONF_FILE") or _NCCL_FILES[1]):
         with contextlib.suppress(OSError, UnicodeError, RuntimeError):
             lines = Path(file).expanduser().read_text().splitlines()
-            if any(line.partition("=")[0].strip() == name for line in lines):
+            if any(line.startswith(f"{name}=") for line in lines):
                 return True
     return False
 
@@ -173,7 +174,7 @@ class Rendezvous:
         """Tell whether an error only says that another rank is gone, which makes it a consequence and no cause."""
         import torch.distributed as dist
 
-        if "out of memory" in str(error):  # NCCL's own allocations fail with the same class of error
+        if says_memory_is_out(str(error)):  # NCCL's own allocations fail with the same class of error
             return False
         return isinstance(error, dist.DistError) or (self._group is not None and self._group.lost_peer(error))
 

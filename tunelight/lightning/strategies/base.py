@@ -67,8 +67,8 @@ class GangStrategy(ParallelStrategy):
     backend: ClassVar[str]
     """How the gang of such a strategy communicates."""
     _of_process: ClassVar[frozenset[str]] = frozenset(
-        {"_given", "_session", "_launcher", "workers", "_callbacks_held", "_model"}
-        | {"cluster_environment", "parallel_devices", "_lightning_optimizers"}
+        {"_given", "_session", "_launcher", "workers", "_callbacks_held", "_model", "_accelerator"}
+        | {"cluster_environment", "_parallel_devices", "_lightning_optimizers"}
     )
     """Attributes that belong to the process that a strategy is in; the others are sent to the ranks."""
     _given: tuple[tuple[Any, ...], dict[str, Any]]
@@ -128,8 +128,13 @@ class GangStrategy(ParallelStrategy):
         return None if self.workers.gpus else [torch.device("cpu")] * self.workers.number
 
     def _choose_accelerator(self) -> None:
-        """Name the workers' GPUs to Lightning where it finds none. Called once Lightning's ``__init__`` is done."""
-        if not self.joined and self.workers.gpus and not CUDAAccelerator.is_available():
+        """Name the workers' GPUs to Lightning where it finds none. Called once Lightning's ``__init__`` is done.
+
+        Not on a Mac: Lightning refuses to distribute training over its GPU, and takes ``accelerator="cpu"`` there.
+        """
+        if self.joined or not self.workers.gpus or CUDAAccelerator.is_available():
+            return
+        if not torch.backends.mps.is_available():
             self._accelerator = GpusOfWorkers()
 
     @property
@@ -208,8 +213,10 @@ class GangStrategy(ParallelStrategy):
         plugin = self.precision_plugin
         if isinstance(plugin, MixedPrecision):
             plugin.device = self.root_device.type
-            if plugin.scaler is not None and isinstance(self.accelerator, GpusOfWorkers):
-                plugin.scaler = torch.amp.GradScaler(plugin.device)  # one that is made without a GPU is off for ever
+            scaler = plugin.scaler
+            if isinstance(self.accelerator, GpusOfWorkers) and type(scaler) is torch.amp.GradScaler:
+                # One that is made where there is no GPU is off for ever.
+                plugin.scaler = scaler if scaler.is_enabled() else torch.amp.GradScaler(plugin.device)
         self._of_trainer["accelerator"] = CPUAccelerator() if self._session.context.gpu is None else CUDAAccelerator()
         self._launcher = GangLauncher(self._session)
 

@@ -79,10 +79,15 @@ class GpusOfWorkers(CUDAAccelerator):
 
     @staticmethod
     def parse_devices(devices: Any) -> Any:
-        """Return ``devices`` as they are, for nothing on this machine is chosen by them."""
-        return devices
+        """Return ``devices`` as a number or a list; 1 for all that there are, which the strategy knows."""
+        if isinstance(devices, str):
+            devices = devices.strip().split(",") if "," in devices else int(devices)
+        return 1 if devices == -1 else devices
 
     @staticmethod
     def get_parallel_devices(devices: Any) -> list[torch.device]:  # noqa: ARG004
-        """Return one GPU, whatever ``devices`` are."""
-        return [torch.device("cuda", 0)]
+        """Return one device, whatever ``devices`` are.
+
+        Lightning would take one of type "cuda" or "cpu" for the user's choice of an accelerator for the next Trainer.
+        """
+        return [torch.device("meta")]

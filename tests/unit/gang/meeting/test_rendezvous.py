@@ -65,7 +65,7 @@ def test_the_interface_in_a_file_of_nccl_stays(no_files, tmp_path, which):
     machine, user = no_files
     file = {"the machine's": machine, "the user's": user}.get(which, tmp_path / "named.conf")
     chosen = {"NCCL_CONF_FILE": str(file)} if which == "the one that is named" else {}
-    file.write_text("# of the cluster\nNCCL_DEBUG=WARN\n NCCL_SOCKET_IFNAME = ib1\n")
+    file.write_text("# of the cluster\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME=ib1\n")
     assert "NCCL_SOCKET_IFNAME" not in interface_variables("eth0", chosen)
     file.write_text("#NCCL_SOCKET_IFNAME=ib1\n")
     assert interface_variables("eth0", chosen)["NCCL_SOCKET_IFNAME"] == "=eth0"
@@ -88,6 +88,7 @@ def test_a_node_without_the_address_that_ray_has_says_which_it_has(two_networks)
         (dist.DistNetworkError("Connection reset by peer"), True),
         (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp: Cuda failure 2 'out of memory'"), False),
         (RuntimeError("NCCL Error 1: unhandled cuda error, out of memory"), False),
+        (dist.DistBackendError("NCCL error, unhandled system error: Cannot allocate memory"), False),
         (ValueError("shapes do not fit"), False),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 
@@ -62,8 +63,11 @@ def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
 
     monkeypatch.setattr(dist, "get_backend", lambda: backend)
     monkeypatch.setattr(torch_group, "abort_process_group", abort)
+    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 60)
     assert group.settle()
+    began = time.monotonic()
     group.leave()
+    assert time.monotonic() - began < 10  # an abort that is waited for takes until the limit
     assert asked.wait(10)
     monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 0.05)
     assert not group.settle()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import MemoryControl
+from tunelight.compat.lightning import rank_zero_only
 from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
@@ -28,3 +29,4 @@ def join(tmp_path: Path) -> Iterator[Any]:
 
     yield join
     session.set_current(None)
+    rank_zero_only.rank = 0  # type: ignore[attr-defined]  # a strategy that joins sets it for the whole process

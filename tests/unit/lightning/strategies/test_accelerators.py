@@ -57,6 +57,33 @@ def test_a_driver_without_a_gpu_keeps_the_precision_for_workers_with_gpus(kind: 
 
 
 @pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("kind", [tl.RayStrategy, tl.RayShardedStrategy])
+def test_one_strategy_serves_one_trainer_after_another_there(kind: Any) -> None:
+    strategy = kind(2, use_gpu=True)
+    for _ in range(3):
+        trainer = pl.Trainer(strategy=strategy, logger=False, enable_checkpointing=False)
+        assert (trainer.num_devices, trainer.device_ids) == (1, [0])
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(("devices", "number"), [("auto", 1), (2, 2), ("2", 2), ("0,1", 2), ([0, 1], 2), (-1, 1)])
+def test_the_number_of_devices_is_read_as_lightning_does(devices: Any, number: int) -> None:
+    strategy = tl.RayStrategy(2, use_gpu=True)
+    trainer = pl.Trainer(strategy=strategy, devices=devices, logger=False, enable_checkpointing=False)
+    read = trainer._accelerator_connector._devices_flag
+    assert (len(read) if isinstance(read, list) else read) == number
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_on_a_mac_the_cpu_is_chosen_as_for_any_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    strategy = tl.RayStrategy(2, use_gpu=True)
+    assert strategy.use_gpu
+    trainer = pl.Trainer(strategy=strategy, accelerator="cpu", logger=False, enable_checkpointing=False)
+    assert trainer.world_size == 2
+
+
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled")
 def test_a_loss_is_scaled_on_ranks_though_the_driver_has_no_gpu(join: Any) -> None:
     """A scaler that is made where there is no GPU is switched off, wherever it is sent."""
