@@ -121,11 +121,11 @@ class FailurePolicy:
             before any trial reported: a bug, or a misspelt metric (0: never). A single fit pays no attention to it.
         on_oom: "halve_batch" starts a trial that runs out of memory while it trains again from its last checkpoint,
             with each training batch in two pieces, then four, ...: half the memory for activations, and as many
-            backward passes before each optimizer step. What it learns stays the same, but for layers that look at a
-            whole batch, such as BatchNorm. Trials whose configurations differ from it only in floats (a learning
-            rate, a dropout) then begin so. It needs automatic optimization, and batches of tensors whose first
-            dimension is the sample; other trials, and those that run out of memory elsewhere, end as OOM. "end": all
-            trials do.
+            backward passes before each optimizer step. What it learns stays the same where the loss is a mean over
+            samples, but for layers that look at a whole batch, such as BatchNorm. Trials whose configurations differ
+            from it only in floats (a learning rate, a dropout) then begin so. It needs automatic optimization, and
+            batches of tensors whose first dimension is the sample; other trials, and those that run out of memory
+            elsewhere, end as OOM. "end": all trials do.
 
     Raises: SettingsError.
     """

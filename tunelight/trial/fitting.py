@@ -26,8 +26,8 @@ def recall(sweep: Path, config: Mapping[str, Any]) -> int:
 
 
 def remember(sweep: Path, config: Mapping[str, Any], pieces: int) -> None:
-    """Note that a trial of a sweep trains with its batches in so many pieces."""
-    keep_for_job(_name(sweep, config), str(pieces))
+    """Note that a trial of a sweep trains with its batches in so many pieces; the most that one has needed counts."""
+    keep_for_job(_name(sweep, config), str(max(pieces, recall(sweep, config))))
 
 
 def _name(sweep: Path, config: Mapping[str, Any]) -> str:

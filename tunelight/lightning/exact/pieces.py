@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
+from collections import UserDict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -30,12 +33,22 @@ def rows_of(batch: Any) -> int:
     return rows.pop()
 
 
-def can_be_cut(batch: Any, least: int = 1) -> bool:
-    """Tell whether a batch can be cut into two of ``least`` samples or more."""
+def can_be_cut(batch: Any, pieces: int = 1, least: int = 1) -> bool:
+    """Tell whether a batch can be cut into more than ``pieces``, each of ``least`` samples or more."""
     try:
-        return rows_of(batch) >= 2 * least
-    except UncutError:
+        rows = rows_of(batch)
+        _rows(batch, rows, slice(0, least))
+    except Exception:  # noqa: BLE001 - of a class that is like a mapping or a tensor, and has limits of its own
         return False
+    return -(-rows // pieces) >= 2 * least
+
+
+def cut_or_whole(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]]:
+    """Return what :func:`cut` does; of a batch that cannot be cut the whole as the first piece, with a share of 1."""
+    with contextlib.suppress(Exception):  # as above; the fit's first batch could be cut
+        if pieces > 1:
+            return cut(batch, pieces, least)
+    return [batch] * pieces, [1.0] + [0.0] * (pieces - 1)
 
 
 def cut(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]]:
@@ -45,6 +58,8 @@ def cut(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]
     those that are missing, with a share of 0. Raises: UncutError.
     """
     rows = rows_of(batch)
+    if rows == 0:
+        raise UncutError("the batch has no samples")
     count = max(1, min(pieces, rows // least))
     ends = [-(-rows * number // count) for number in range(count + 1)]
     cuts = [_rows(batch, rows, slice(first, end)) for first, end in pairwise(ends)]
@@ -55,6 +70,8 @@ def cut(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]
 
 def _arrays(value: Any) -> Iterator[Any]:
     """Yield the tensors and arrays of a batch that have a first dimension. Raises: UncutError."""
+    if isinstance(value, torch.Tensor) and (value.is_nested or value.layout is not torch.strided):
+        raise UncutError("the batch holds a nested or sparse tensor")
     if isinstance(value, torch.Tensor | np.ndarray):
         if value.ndim:
             yield value
@@ -79,7 +96,11 @@ def _rows(value: Any, rows: int, which: slice) -> Any:
         return value[which] if value.ndim else value
     if isinstance(value, Mapping):
         cut_items = {key: _rows(item, rows, which) for key, item in value.items()}
-        return cut_items if type(value) is dict else type(value)(cut_items)  # type: ignore[call-arg]  # as a dict's
+        if isinstance(value, dict | UserDict):
+            clone = copy.copy(value)  # a defaultdict, say, is not made from a mapping
+            clone.update(cut_items)
+            return clone
+        return type(value)(cut_items)  # type: ignore[call-arg]  # as a dict's
     if isinstance(value, list | tuple):
         if len(value) == rows and all(isinstance(item, _PLAIN) for item in value):
             return value[which]  # a text for each sample, say

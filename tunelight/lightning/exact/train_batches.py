@@ -8,7 +8,8 @@ sees it, is one of the full gang's, and the global batch of a step stays the sam
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from tunelight.compat.lightning import sized_len
-from tunelight.lightning.exact.pieces import cut as cut_batch
 
 Play = Callable[[int], AbstractContextManager[None]]
 """Returns a context in which a part's random generators are the process's."""
@@ -168,34 +168,68 @@ def _order(sampler: DistributedSampler[Any]) -> list[Any]:
         vars(sampler).update(kept)
 
 
-class TurnLoader:
-    """Replaces a training loader: yields the first turn's batch of every step, and keeps those of the others.
+def groups_in_use(loaders: Sequence[TurnLoader], fetcher: Any) -> list[list[Any]]:
+    """Return the loaders' batches of the step that Lightning's ``fetcher`` has handed out.
 
-    A turn is a part's batch, or one of the ``pieces`` that it is cut into. ``group`` holds the batches of a step, and
-    ``shares`` how much of its part's batch each of them is.
+    Of loaders without a length it draws one step ahead. At the end it has asked in vain: the loaders in turn, up to the
+    one that had none left.
+    """
+    if fetcher.length is None and fetcher.done:
+        last = max((number for number, one in enumerate(loaders) if one.ended), default=-1)
+        return [one.group(int(number <= last)) for number, one in enumerate(loaders)]
+    return [one.group(len(getattr(fetcher, "batches", ()))) for one in loaders]
+
+
+class _Steps(Iterator[Any]):
+    """Yields the first batch of each group, and notes the groups; an empty one whenever there is none left."""
+
+    def __init__(self, steps: Iterator[list[Any]], groups: deque[list[Any]]) -> None:
+        self._steps, self._groups = steps, groups
+
+    def __next__(self) -> Any:
+        group = next(self._steps, [])
+        self._groups.append(group)
+        if not group:
+            raise StopIteration
+        return group[0]
+
+
+class TurnLoader:
+    """Replaces a training loader: yields the first part's batch of every step, and keeps those of the others.
 
     Args:
         loader: yields the batches of a worker's parts, in turns.
         parts: the parts of this worker. cut: False for data that the user shards, of which a worker has all turns.
         over: batches to skip in the first iteration, for data that cannot start in its middle.
-        pieces: how many pieces each batch is cut into. least: how many samples each of them has at least.
     """
 
-    def __init__(
-        self, loader: Any, parts: DataParts, play: Play, *, cut: bool, over: int = 0, pieces: int = 1, least: int = 1
-    ) -> None:
-        vars(self).update(loader=loader, parts=parts, cut=cut, over=over, pieces=pieces, least=least)
-        vars(self).update(_play=play, group=[], shares=[])
+    def __init__(self, loader: Any, parts: DataParts, play: Play, *, cut: bool, over: int = 0) -> None:
+        vars(self).update(loader=loader, parts=parts, cut=cut, over=over, _play=play, _groups=deque(maxlen=2))
         vars(self)["taken"] = parts.played if cut else [parts.worker] * parts.turns
 
     def __iter__(self) -> Iterator[Any]:
         over, vars(self)["over"] = self.over, 0
-        steps = self._steps(iter(self.loader))
+        if self._groups and not self._groups[-1]:
+            self._groups.pop()  # a shorter loader begins again within a step, which then has its batches
+        steps = _Steps(self._steps(iter(self.loader)), self._groups)
         for _ in itertools.islice(steps, over):
             pass
         return steps
 
-    def _steps(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def group(self, ahead: int) -> list[Any]:
+        """Return the batches of this worker's parts in a step; none once the loader has ended beside a longer one.
+
+        ``ahead``: how many steps have been asked for since that one.
+        """
+        groups: deque[list[Any]] = self._groups
+        return groups[-1 - ahead] if ahead < len(groups) else []
+
+    @property
+    def ended(self) -> bool:
+        """True where no batches were left when it was last asked for a step."""
+        return bool(self._groups) and not self._groups[-1]
+
+    def _steps(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
         while True:
             group = []
             for part in self.taken:
@@ -203,12 +237,7 @@ class TurnLoader:
                     group += list(itertools.islice(batches, 1))
             if len(group) < len(self.taken):
                 return
-            cuts = [
-                ([batch], [1.0]) if self.pieces == 1 else cut_batch(batch, self.pieces, self.least) for batch in group
-            ]
-            vars(self)["group"] = [piece for pieces, _ in cuts for piece in pieces]
-            vars(self)["shares"] = [share for _, shares in cuts for share in shares]
-            yield self.group[0]
+            yield group
 
     def __len__(self) -> int:
         length = sized_len(self.loader)

@@ -28,8 +28,8 @@ from tunelight.compat.lightning import (
 )
 from tunelight.lightning.exact.ddp_buckets import warm_ddp_buckets
 from tunelight.lightning.exact.evaluation import ExactEvaluation
-from tunelight.lightning.exact.pieces import can_be_cut
-from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader
+from tunelight.lightning.exact.pieces import can_be_cut, cut_or_whole
+from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader, groups_in_use
 from tunelight.lightning.state.recovery import Recovery, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.session.session import current
@@ -75,6 +75,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         """Set the number of turns of the steps of a fit."""
         self.turns = 1 if self._by_hand() else self.parts.turns * self.pieces
         self._halvable = None
+        self._logged = {}
 
     @property
     def pieces(self) -> int:
@@ -83,6 +84,8 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     _halvable: bool | None = None
     """Whether the fit's batches can be cut further; None before the first one."""
+    _logged: dict[str, torch.Tensor]
+    """The last value of each metric that the fit has logged ``on_step``."""
 
     def _by_hand(self) -> bool:
         """Return whether the user's code runs the step (manual optimization), so that it cannot be run in turns."""
@@ -130,15 +133,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
                 done = 0
         self._note(parts.turns, by_hand=by_hand, cut=cut)
         if self.turns > 1 or done:
-            return TurnLoader(
-                loader,
-                parts,
-                generators.play,
-                cut=cut,
-                over=done,
-                pieces=self.turns // parts.turns or 1,
-                least=self._least(),
-            )
+            return TurnLoader(loader, parts, generators.play, cut=cut, over=done)
         return loader
 
     def _note(self, turns: int, *, by_hand: bool, cut: bool) -> None:
@@ -177,6 +172,8 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step of the first part; ``backward`` runs those of the others."""
+        if self._session is not None:
+            self._session.halvable = bool(self._halvable)
         if self.turns == 1:
             if self.resumed:
                 self.resumed = False
@@ -189,12 +186,20 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Move a batch to this rank's device; hooks that change it use the first part's random generators."""
+        training = self._session is not None and self._trainer().training
         if self._session is not None:
-            self._session.halvable = self._trainer().training and self._can_halve(batch)
-        if self.turns == 1 or not self._trainer().training:
+            self._session.halvable = training and self._can_halve(batch)
+        if self.turns == 1 or not training:
             return super().batch_to_device(batch, *args, **kwargs)
+        self._groups = groups_in_use(self._turn_loaders(), self._trainer().fit_loop._data_fetcher)
+        self._cut(batch)
+        self._stand_in = self._cuts[0]
         with self._played_by(self.parts.worker):
-            return super().batch_to_device(batch, *args, **kwargs)
+            return super().batch_to_device(self._cuts[0], *args, **kwargs)
+
+    def _cut(self, batch: Any) -> None:
+        """Cut a part's batch into pieces."""
+        self._cuts, self._shares = cut_or_whole(batch, self.turns // self.parts.turns, self._least())
 
     def _least(self) -> int:
         """Return how many samples a piece of a batch needs: BatchNorm refuses to train on one."""
@@ -203,7 +208,9 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def _can_halve(self, batch: Any) -> bool:
         if self._halvable is None:
-            self._halvable = not self._by_hand() and can_be_cut(batch, self._least())
+            # torch forgets the graph that it calls static where its first backward does not reduce.
+            fixed = self._by_hand() or bool(getattr(self, "_ddp_kwargs", {}).get("static_graph"))
+            self._halvable = not fixed and can_be_cut(batch, self.pieces, self._least())
         return self._halvable
 
     def _played_by(self, part: int, keep: bool = True) -> AbstractContextManager[None]:
@@ -212,41 +219,62 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Add up the gradients of all parts of this rank; the ranks reduce them after the last."""
-        if (turns := self.turns) == 1:
-            return super().backward(closure_loss, optimizer, *args, **kwargs)
-        parts, trainer = self.parts, self._trainer()
+        if self.turns == 1:
+            result = super().backward(closure_loss, optimizer, *args, **kwargs)
+        else:
+            self._backward_in_turns(closure_loss, lambda loss: self._add_gradients(loss, optimizer, *args, **kwargs))
+            result = self.precision_plugin.post_backward(closure_loss, self._trainer().lightning_module)
+            self.post_backward(result)
+        if self._session is not None:
+            self._session.halvable = False  # an optimizer's states, say, do not depend on the batch
+        return result
+
+    def _backward_in_turns(self, closure_loss: torch.Tensor, backward: Callable[[torch.Tensor], None]) -> None:
+        parts, turns = self.parts, self.turns
         all_ours = any(not one.cut for one in self._turn_loaders())
         share = 1 / parts.turns if all_ours else parts.workers / parts.total
-        shares, pieces = self._turn_loaders()[0].shares, turns // parts.turns
-        logged = StepLogs(trainer._results)
-        logged.add(parts.players(0) * shares[0])
+        pieces = turns // parts.turns
+        logged = StepLogs(self._trainer()._results, self._logged)
+        logged.add(parts.players(0), self._shares[0])
         self._whole_step = False
         try:
             with self.block_backward_sync():
-                result = super().backward(closure_loss * (share * shares[0]), optimizer, *args, **kwargs)
+                backward(closure_loss * (share * self._shares[0]))
             for turn in range(1, turns):
                 self._whole_step = turn == turns - 1
-                batch, size = turn // pieces, shares[turn] if turn < len(shares) else shares[turn % pieces]
-                ours = (all_ours or batch < len(parts.played)) and size > 0
-                with self._as_a_part(batch, ours), contextlib.ExitStack() as stack:
+                number, piece = divmod(turn, pieces)
+                mine = all_ours or number < len(parts.played)
+                ours = mine and (piece == 0 or self._shares[piece] > 0)
+                with self._as_a_part(number, ours), contextlib.ExitStack() as stack:
                     if not self._whole_step:
                         stack.enter_context(self.block_backward_sync())
-                    loss = self._forward(turn, ours)
-                    super().backward(loss * (share * size if ours else 0), optimizer, *args, **kwargs)
-                    logged.add(parts.players(batch) * size)
+                    if mine and piece == 0:
+                        self._take(number)
+                    size = self._shares[piece]
+                    loss = self._forward(self._cuts[piece] if ours else self._stand_in)
+                    if loss is not None:
+                        backward(loss * (share * size if ours else 0))
+                    logged.add(parts.players(number), size, ours=ours)
         finally:
             self._whole_step = True
         logged.put_mean()
-        return result
 
-    def _forward(self, turn: int, ours: bool) -> torch.Tensor:
-        """Return the loss of a turn's training step."""
-        trainer = self._trainer()
-        module = trainer.lightning_module
-        combined = trainer.fit_loop._combined_loader
-        batch = tree_unflatten([_batch(one, turn if ours else 0) for one in combined.flattened], combined._spec)
-        batch = trainer.precision_plugin.convert_input(batch)
-        batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+    def _add_gradients(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Do what ``backward`` does before the hooks that follow it, which see the gradients of the whole step."""
+        self.pre_backward(loss)
+        loss = self.precision_plugin.pre_backward(loss, self._trainer().lightning_module)
+        self.precision_plugin.backward(loss, self._trainer().lightning_module, optimizer, *args, **kwargs)
+
+    def _take(self, number: int) -> None:
+        """Take the batch of this rank's part ``number``, and cut it."""
+        combined = self._trainer().fit_loop._combined_loader
+        flat = [group[min(number, len(group) - 1)] if group else None for group in self._groups]
+        batch = self.precision_plugin.convert_input(tree_unflatten(flat, combined._spec))
+        self._cut(self._trainer().lightning_module._on_before_batch_transfer(batch, dataloader_idx=0))
+
+    def _forward(self, batch: Any) -> torch.Tensor | None:
+        """Return the loss of a turn's training step; None where it returned none."""
+        trainer, module = self._trainer(), self._trainer().lightning_module
         batch = super().batch_to_device(batch, dataloader_idx=0)
         trainer._results.batch, trainer._results.batch_size = batch, None
         hook, module._current_fx_name = module._current_fx_name, "training_step"
@@ -255,7 +283,10 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         finally:
             module._current_fx_name = hook
         loss = ClosureResult.from_training_step_output(output, trainer.accumulate_grad_batches).closure_loss
-        assert loss is not None  # Lightning refuses to skip a step in a gang
+        if loss is None and self.world_size > 1:
+            raise RuntimeError(
+                "Skipping the training_step by returning None is not possible in a gang of several workers."
+            )
         return loss
 
     @contextlib.contextmanager
@@ -271,6 +302,10 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
                 stack.callback(setattr, self, "borrowing", False)
                 stack.enter_context(self._without_trace(trainer.fit_loop))
             put_back = remember_buffers(trainer.lightning_module)
+            # In the epoch's first batch Lightning empties a hook's results when another hook has logged meanwhile.
+            connector = trainer._logger_connector
+            stack.callback(setattr, connector, "_first_loop_iter", connector._first_loop_iter)
+            connector._first_loop_iter = False
             yield
             put_back()
 
@@ -278,11 +313,6 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 def _read(done: int, length: int) -> int:
     """Return how many batches a loader has yielded since it last began; it may repeat beside a longer one."""
     return (done - 1) % length + 1 if done else 0
-
-
-def _batch(loader: Any, turn: int) -> Any:
-    assert isinstance(loader, TurnLoader)  # with turns, all loaders are
-    return loader.group[min(turn, len(loader.group) - 1)]
 
 
 def remember_buffers(module: torch.nn.Module) -> Callable[[], None]:
@@ -298,18 +328,29 @@ def remember_buffers(module: torch.nn.Module) -> Callable[[], None]:
 
 
 class StepLogs:
-    """Combines the turns' values of metrics logged ``on_step``, as the ranks of a full gang would."""
+    """Combines the turns' values of metrics logged ``on_step``, as the ranks of a full gang would.
 
-    def __init__(self, results: Any) -> None:
-        self._results = results
+    ``last`` has each metric's last value, by which one that a turn has not logged is known; it is kept up to date.
+    """
+
+    def __init__(self, results: Any, last: dict[str, torch.Tensor]) -> None:
+        self._results, self._last = results, last
         self._values: dict[str, list[tuple[torch.Tensor, float]]] = {}
 
-    def add(self, players: float) -> None:
-        """Add the values of a turn in which ``players`` ranks had a part, or so much of one."""
+    def add(self, players: int, size: float, *, ours: bool = True) -> None:
+        """Add what a turn has logged: ``players`` ranks had a part in it, of which it was ``size``; 1 is the whole.
+
+        A turn that is not ``ours`` repeats another one.
+        """
         for key, metric in self._results.items():
-            if metric.is_tensor and metric.meta.on_step and isinstance(metric._forward_cache, torch.Tensor):
-                value = metric._forward_cache.detach()
-                self._values.setdefault(key, []).append((value, players if metric.meta.sync.should else 1))
+            value = metric._forward_cache
+            if not (metric.is_tensor and metric.meta.on_step and isinstance(value, torch.Tensor)):
+                continue
+            if value is not self._last.get(key):
+                self._last[key] = value
+                weight = size * (players if metric.meta.sync.should else ours)
+                if weight:
+                    self._values.setdefault(key, []).append((value.detach(), weight))
 
     def put_mean(self) -> None:
         """Set the step's value to the turns' mean, or to the metric's own reduction of them."""
@@ -321,6 +362,6 @@ class StepLogs:
                 value = (stacked * weights).sum() / weights.sum()
             else:
                 value = metric.meta.reduce_fx(stacked)
-            metric._forward_cache = value
+            metric._forward_cache = self._last[key] = value
             if not metric.meta.on_epoch:
                 metric.value = value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 
-from tunelight.lightning.exact.pieces import UncutError, can_be_cut, cut, rows_of
+from tunelight.lightning.exact.pieces import UncutError, can_be_cut, cut, cut_or_whole, rows_of
 
 Pair = namedtuple("Pair", "x y")  # what data sets return
 
@@ -38,7 +38,7 @@ def test_pieces_make_up_the_batch_and_their_shares_add_up(rows: int, pieces: int
 @given(st.integers(1, 64), st.integers(1, 2))
 def test_a_batch_is_halved_a_limited_number_of_times(rows: int, least: int) -> None:
     pieces = 1
-    while can_be_cut(cut(torch.zeros(rows), pieces, least)[0][0], least):
+    while can_be_cut(torch.zeros(rows), pieces, least):
         pieces *= 2
     assert pieces <= 2 * rows
 
@@ -82,3 +82,29 @@ def test_what_has_no_samples_that_can_be_told_apart_is_not_cut(batch: Any) -> No
     assert not can_be_cut(batch)
     with pytest.raises(UncutError, match="the batch h"):
         cut(batch, 2)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_cannot_be_made_of_a_part_is_not_cut_either() -> None:
+    @dataclass
+    class Given:
+        x: torch.Tensor
+        start: InitVar[int]
+
+    for batch in (
+        Given(torch.zeros(4), 1),
+        torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+        torch.eye(4).to_sparse(),
+    ):
+        assert not can_be_cut(batch)
+        assert cut_or_whole(batch, 3)[1] == [1.0, 0.0, 0.0]
+    assert not can_be_cut(torch.zeros(0, 3))
+    assert cut_or_whole(torch.zeros(0, 3), 2)[1] == [1.0, 0.0]
+
+
+def test_mappings_keep_what_they_have_beside_their_items() -> None:
+    """default_collate keeps a defaultdict."""
+    batch: Any = defaultdict(list, x=torch.arange(4))
+    first, second = cut(batch, 2)[0]
+    assert (first["x"].tolist(), second["x"].tolist(), first["y"]) == ([0, 1], [2, 3], [])
+    assert batch["x"].tolist() == [0, 1, 2, 3]

@@ -127,8 +127,8 @@ def test_a_loader_hands_out_steps_and_keeps_the_other_turns(workers: int) -> Non
     assert len(loader) == 4
     for step, first in enumerate(loader):
         wanted = [list(of_torch(32, 4, rank, 2))[step] for rank in (1, 3)]
-        assert [batch.tolist() for batch in loader.group] == wanted
-        assert first is loader.group[0]
+        assert [batch.tolist() for batch in loader.group(0)] == wanted
+        assert first is loader.group(0)[0]
 
 
 def test_data_without_indices_is_read_over() -> None:
