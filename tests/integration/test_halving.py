@@ -10,6 +10,7 @@ import torch
 
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
+from tunelight.compat.ray import keep_for_job
 from tunelight.record import read_record
 from tunelight.trial import fitting
 
@@ -90,7 +91,9 @@ def test_a_trial_goes_on_with_smaller_pieces_and_learns_the_same(ray4: Any, tmp_
 def test_a_resumed_sweep_still_knows_the_size_that_fits(ray4: Any, tmp_path: Path) -> None:
     configs = [{"lr": lr, "room": 2, "kind": "cut"} for lr in (0.05, 0.1)]
     (first,) = sweep(tmp_path, "s", configs[:1]).trials
-    fitting.remember(tmp_path / "s", first.config, 1)  # a new driver's trials cannot ask those of an earlier one
+    keep_for_job(
+        fitting._name(tmp_path / "s", first.config), "1"
+    )  # as for a new driver
     assert fitting.recall(tmp_path / "s", configs[1]) == 1
     second = sweep(tmp_path, "s", configs, resume=True).trials[1]
     assert (first.batch_pieces, second.batch_pieces) == (4, 4)
