@@ -91,9 +91,7 @@ def test_a_trial_goes_on_with_smaller_pieces_and_learns_the_same(ray4: Any, tmp_
 def test_a_resumed_sweep_still_knows_the_size_that_fits(ray4: Any, tmp_path: Path) -> None:
     configs = [{"lr": lr, "room": 2, "kind": "cut"} for lr in (0.05, 0.1)]
     (first,) = sweep(tmp_path, "s", configs[:1]).trials
-    keep_for_job(
-        fitting._name(tmp_path / "s", first.config), "1"
-    )  # as for a new driver
+    keep_for_job(fitting._name(tmp_path / "s", first.config), "1")  # as for a new driver
     assert fitting.recall(tmp_path / "s", configs[1]) == 1
     second = sweep(tmp_path, "s", configs, resume=True).trials[1]
     assert (first.batch_pieces, second.batch_pieces) == (4, 4)

@@ -192,14 +192,13 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         if self.turns == 1 or not training:
             return super().batch_to_device(batch, *args, **kwargs)
         self._groups = groups_in_use(self._turn_loaders(), self._trainer().fit_loop._data_fetcher)
-        self._cut(batch)
-        self._stand_in = self._cuts[0]
+        self._first = self._cut(batch)
         with self._played_by(self.parts.worker):
-            return super().batch_to_device(self._cuts[0], *args, **kwargs)
+            return super().batch_to_device(self._first[0][0], *args, **kwargs)
 
-    def _cut(self, batch: Any) -> None:
-        """Cut a part's batch into pieces."""
-        self._cuts, self._shares = cut_or_whole(batch, self.turns // self.parts.turns, self._least())
+    def _cut(self, batch: Any) -> tuple[list[Any], list[float]]:
+        """Return the pieces of a part's batch, and the share of its samples in each."""
+        return cut_or_whole(batch, self.turns // self.parts.turns, self._least())
 
     def _least(self) -> int:
         """Return how many samples a piece of a batch needs: BatchNorm refuses to train on one."""
@@ -234,27 +233,29 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         all_ours = any(not one.cut for one in self._turn_loaders())
         share = 1 / parts.turns if all_ours else parts.workers / parts.total
         pieces = turns // parts.turns
+        batches, shares = self._first  # an optimizer may ask for a step's gradients again
         logged = StepLogs(self._trainer()._results, self._logged)
-        logged.add(parts.players(0), self._shares[0])
+        logged.add(parts.players(0), shares[0])
         self._whole_step = False
         try:
             with self.block_backward_sync():
-                backward(closure_loss * (share * self._shares[0]))
+                backward(closure_loss * (share * shares[0]))
             for turn in range(1, turns):
                 self._whole_step = turn == turns - 1
                 number, piece = divmod(turn, pieces)
                 mine = all_ours or number < len(parts.played)
-                ours = mine and (piece == 0 or self._shares[piece] > 0)
+                if not mine:
+                    batches, shares = self._first
+                ours = mine and (piece == 0 or shares[piece] > 0)
                 with self._as_a_part(number, ours), contextlib.ExitStack() as stack:
                     if not self._whole_step:
                         stack.enter_context(self.block_backward_sync())
                     if mine and piece == 0:
-                        self._take(number)
-                    size = self._shares[piece]
-                    loss = self._forward(self._cuts[piece] if ours else self._stand_in)
+                        batches, shares = self._take(number)
+                    loss = self._forward(batches[piece] if ours else self._first[0][0])
                     if loss is not None:
-                        backward(loss * (share * size if ours else 0))
-                    logged.add(parts.players(number), size, ours=ours)
+                        backward(loss * (share * shares[piece] if ours else 0))
+                    logged.add(parts.players(number), shares[piece], ours=ours)
         finally:
             self._whole_step = True
         logged.put_mean()
@@ -265,12 +266,12 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         loss = self.precision_plugin.pre_backward(loss, self._trainer().lightning_module)
         self.precision_plugin.backward(loss, self._trainer().lightning_module, optimizer, *args, **kwargs)
 
-    def _take(self, number: int) -> None:
-        """Take the batch of this rank's part ``number``, and cut it."""
+    def _take(self, number: int) -> tuple[list[Any], list[float]]:
+        """Return the pieces of the batch of this rank's part ``number``, and their shares."""
         combined = self._trainer().fit_loop._combined_loader
         flat = [group[min(number, len(group) - 1)] if group else None for group in self._groups]
         batch = self.precision_plugin.convert_input(tree_unflatten(flat, combined._spec))
-        self._cut(self._trainer().lightning_module._on_before_batch_transfer(batch, dataloader_idx=0))
+        return self._cut(self._trainer().lightning_module._on_before_batch_transfer(batch, dataloader_idx=0))
 
     def _forward(self, batch: Any) -> torch.Tensor | None:
         """Return the loss of a turn's training step; None where it returned none."""

@@ -115,6 +115,32 @@ def test_pieces_are_one_batch_to_the_trainer(fit: Fit, given: Any) -> None:
     same(fit, Model, lambda: DataLoader(ROWS, 8), 4, **given)
 
 
+class Sharpness(torch.optim.SGD):
+    """Asks for a step's gradients twice: at the weights, and a little uphill."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = closure()
+        weights: list[torch.Tensor] = self.param_groups[0]["params"]
+        grads = [one.grad for one in weights]
+        uphill = [0.3 * grad / (1 + grad.norm()) for grad in grads if grad is not None]
+        with torch.no_grad():
+            torch._foreach_add_(weights, uphill)
+        closure()
+        with torch.no_grad():
+            torch._foreach_sub_(weights, uphill)
+        super().step()
+        return loss
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_an_optimizer_that_runs_a_step_twice_has_the_same_batch_twice(fit: Fit, wanted: int) -> None:
+    class Twice(Model):
+        def configure_optimizers(self) -> Any:
+            return Sharpness(self.parameters(), lr=self.lr)
+
+    same(fit, Twice, lambda: DataLoader(ROWS, 4), 2, wanted=wanted, max_epochs=2)
+
+
 @pytest.mark.parametrize("scale", [2.0**10, 2.0**40])
 def test_a_scaled_loss_is_scaled_back_once_a_step(fit: Fit, scale: float) -> None:
     """The larger scale overflows at first, whereupon a step is skipped, and the scale made smaller."""
