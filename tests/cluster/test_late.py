@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 
 import pytest
 
 from tests.cluster.late import HOROVODS_PATIENCE_S
 from tests.cluster.three import finished
+from tests.marks import needs_horovod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 
-@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
+@needs_horovod
 def test_a_rank_may_come_later_than_horovod_waits() -> None:
     """Without a wait of the gang's own, Horovod aborts the processes of those that came in time."""
     said = finished(sys.executable, "-m", "tests.cluster.late", str(2 * HOROVODS_PATIENCE_S), "2,1", limit_s=180)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.scenes import read
 from tests.cluster.three import on_three_nodes
+from tests.marks import needs_horovod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -76,7 +77,7 @@ def test_workers_import_the_drivers_code(told):
     assert files == {str(Path(tunelight.__file__))}
 
 
-@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
+@needs_horovod
 def test_horovod_trains_across_nodes_as_ddp_does(told):
     finished(told["horovod"])
     assert told["horovod"]["losses"] == pytest.approx(told["spread"]["losses"], abs=1e-5)

@@ -12,19 +12,13 @@ import psutil
 import pytest
 
 from tests.integration.test_gang import collective, run, spec
+from tests.waiting import until
 from tunelight.gang.gang import Gang
 from tunelight.gang.seat import sweep_seats
 from tunelight.messages import Ended
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 from tunelight.session.task import Task
-
-
-def wait_for(what: Any, limit_s: float = 60.0) -> None:
-    end = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < end, f"waited {limit_s:.0f} s in vain"
-        time.sleep(0.05)
 
 
 def groups(ray: Any) -> list[str]:
@@ -34,13 +28,13 @@ def groups(ray: Any) -> list[str]:
 def test_a_gang_grows_by_a_reservation_of_its_own_and_gives_it_back(ray4: Any) -> None:
     with Gang.form(replace(spec(), reservation=Reservation(1, least=1, most=2)), None) as gang:
         assert gang.size == 1
-        wait_for(gang.ready)
+        until(gang.ready, 60)
         assert len(groups(ray4)) == 1
         gang.heal()
         assert gang.size == 2
         gang.heal(1)
         assert gang.size == 1
-        wait_for(lambda: not groups(ray4))
+        until(lambda: not groups(ray4), 60)
 
 
 def test_what_a_gang_was_given_stays_warm_when_it_shrinks(ray4: Any) -> None:
@@ -57,7 +51,7 @@ def test_what_a_killed_head_had_reserved_is_swept(ray4: Any) -> None:
     class Head:
         def grow(self, one: Any) -> bool:
             self.gang = Gang.form(one, None)
-            wait_for(self.gang.ready)
+            until(self.gang.ready, 60)
             return True
 
     head: Any = ray4.remote(num_cpus=0)(Head).remote()
@@ -82,7 +76,7 @@ def test_an_elastic_gang_goes_on_with_who_is_left_and_takes_in_who_comes(ray4: A
         reports, cause, _ = run(gang, tmp_path, collective)
         assert cause is None
         assert reports[0].metrics["where"].startswith("0/")
-        wait_for(gang.ready)
+        until(gang.ready, 60)
         gang.heal()
         assert gang.size == 2
         assert first.pid in {location.pid for location in gang.locations}
@@ -106,6 +100,6 @@ def test_a_stopped_worker_is_noticed_and_really_ended(ray4: Any, tmp_path: Path)
         process.suspend()
         cause = run_or_fail(gang, tmp_path)
         assert (cause.rank, cause.cause) == (1, "unresponsive")
-        wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 10)
+        until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 10)
         gang.heal()
         assert gang.size == 2

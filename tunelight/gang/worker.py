@@ -204,12 +204,8 @@ class GangWorker:
             self._thread.join(_TIDY_LIMIT_S)
             if self._thread.is_alive():
                 return (f"a trial that has not been cleaned up within {_TIDY_LIMIT_S:.0f} s",)
-        if self._left == _STUCK:
+        if self._left == _STUCK or not self._rendezvous.close():
             return _STUCK
-        self._rendezvous.leave()
-        if not self._rendezvous.settle():
-            return _STUCK
-        self._rendezvous.close()
         return self._left
 
     def start(self, task: Task) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from tunelight.gang.placement import Location, arrange, layout
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote.driver import _first_bundle
 from tunelight.resources import Reservation, check_fits
-
-needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 
 
 def located(*nodes: tuple[str, tuple[str, ...]]) -> list[Location]:

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.waiting import until
 from tunelight.gang import seat
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat, _kill, _remains, await_ends
@@ -48,18 +49,11 @@ def start() -> Iterator[Any]:
         one.stdout.close()
 
 
-def until(condition: Any, limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_worker_that_does_not_end_is_killed(start: Any) -> None:
     process = start(DEAF, "GangWorker")
     assert _remains(process.pid)
     _kill(process.pid)
-    until(lambda: not _remains(process.pid))  # nobody has asked for its exit status yet
+    until(lambda: not _remains(process.pid), 20)  # nobody has asked for its exit status yet
     assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
 
 
@@ -73,10 +67,10 @@ def test_another_process_of_the_same_number_is_left_alone(start: Any) -> None:
 def test_a_process_remains_while_one_of_its_threads_does(start: Any) -> None:
     """It holds its memory, and a GPU's, though its first thread has ended."""
     process = start(FIRST_THREAD_ENDS % _EXIT[os.uname().machine], "GangWorker")
-    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, 20)
     assert _remains(process.pid)
     process.kill()
-    until(lambda: not _remains(process.pid))
+    until(lambda: not _remains(process.pid), 20)
 
 
 @pytest.fixture

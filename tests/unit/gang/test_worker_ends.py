@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,34 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     one.leave()
 
 
+@pytest.fixture
+def abort_until(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], threading.Event]:
+    """Return a function that makes the group NCCL's, whose abort is waited for so long; it lasts until an event."""
+
+    def until(limit_s: float) -> threading.Event:
+        event = threading.Event()
+
+        def abort() -> None:
+            assert event.wait(60)
+            dist.destroy_process_group()
+
+        monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+        monkeypatch.setattr(torch_group, "abort_process_group", abort)
+        monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", limit_s)
+        return event
+
+    return until
+
+
 def test_the_error_of_a_rank_is_told_before_nccl_has_ended_its_connections(
-    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: Any, tmp_path: Path, abort_until: Callable[[float], threading.Event]
 ) -> None:
     """They may end only once the head, by this error, has ended the other ranks of the node."""
-    told = threading.Event()
-
-    def abort() -> None:
-        assert told.wait(60)
-        dist.destroy_process_group()
+    told = abort_until(60)
 
     def train(config: Any) -> None:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-    monkeypatch.setattr(torch_group, "abort_process_group", abort)
-    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 60)
     error = end_of(begin(worker, train, 1, tmp_path), 20).error  # not after the limit
     assert error is not None
     assert error.message == "CUDA out of memory"
@@ -50,20 +62,13 @@ def test_the_error_of_a_rank_is_told_before_nccl_has_ended_its_connections(
 
 
 def test_a_worker_whose_connections_do_not_end_is_not_used_again(
-    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abort_until: Callable[[float], threading.Event]
 ) -> None:
-    end = threading.Event()
-
-    def abort() -> None:
-        end.wait(60)
-        dist.destroy_process_group()
+    end = abort_until(0.05)
 
     def train(config: Any) -> None:
         raise ValueError("shapes do not fit")
 
-    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-    monkeypatch.setattr(torch_group, "abort_process_group", abort)
-    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 0.05)
     assert end_of(begin(worker, train, 1, tmp_path)).error is not None
     try:
         assert worker.leave() == ("connections to other ranks that did not end",)

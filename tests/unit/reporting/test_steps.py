@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
 
 from rich.console import Console
 
+from tests.waiting import until
 from tunelight.reporting.steps import AFTER_S, Steps
 
 
@@ -20,20 +20,13 @@ class Stream(io.StringIO):
         return self.terminal
 
 
-def until(true: Callable[[], object], limit_s: float = 5.0) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.005)
-
-
 def test_a_step_that_takes_its_time_is_a_line():
     stream = Stream(terminal=False)
     with Steps(console=Console(file=stream), after_s=0.01) as steps:
         steps("Starting Ray [of 2 nodes]")
-        until(stream.getvalue)
+        until(stream.getvalue, 5)
         steps("Starting 2 workers")
-        until(lambda: "workers" in stream.getvalue())
+        until(lambda: "workers" in stream.getvalue(), 5)
     assert stream.getvalue() == "Starting Ray [of 2 nodes] ...\nStarting 2 workers ...\n"
 
 
@@ -52,7 +45,7 @@ def test_in_a_terminal_it_is_drawn_and_vanishes():
     stream = Stream(terminal=True)
     steps = Steps(console=Console(file=stream, force_terminal=True, width=60), after_s=0.01)
     steps("Starting Ray")
-    until(lambda: "Starting Ray" in stream.getvalue())
+    until(lambda: "Starting Ray" in stream.getvalue(), 5)
     steps.end()
     steps.end()
     drawn = stream.getvalue()

@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.searchers.test_optuna import FLAT, counts, report, searcher
+from tests.waiting import until
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
 from tunelight.record import write_sweep_file
@@ -37,13 +37,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(where: Path | str, name: str) -> optuna.Study:
     storage: Any = str(where) if "://" in str(where) else JournalStorage(JournalFileBackend(str(where)))
     return optuna.load_study(study_name=name, storage=storage)
-
-
-def until(true: Callable[[], bool], limit_s: float = 20.0) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.01)
 
 
 def shown(where: Path, study: optuna.Study) -> bool:
@@ -82,7 +75,7 @@ def test_the_journal_shows_the_study_while_it_grows_and_as_it_ended(tmp_path):
     one = searcher("tpe", FLAT)
     one.copy_to(tmp_path)
     told(one)
-    until(lambda: shown(tmp_path / "study.journal", one.study))
+    until(lambda: shown(tmp_path / "study.journal", one.study), 20)
     assert counts(opened(tmp_path / "study.journal", tmp_path.name)) == {**THREE, "RUNNING": 1}
     one.on_trial_result("00003", report(2, 0.25))
     one.end("00003", "DIVERGED")
@@ -139,7 +132,7 @@ def test_the_dashboard_counts_the_states_as_they_are(tmp_path):
     one.copy_to(tmp_path)
     told(one)
     journal = tmp_path / "study.journal"
-    until(lambda: shown(journal, one.study))
+    until(lambda: shown(journal, one.study), 20)
     app = optuna_dashboard.wsgi(JournalStorage(JournalFileBackend(str(journal))))
     (summary,) = ask(app, "/api/studies")["study_summaries"]
     assert summary["study_name"] == tmp_path.name
@@ -159,7 +152,7 @@ def again(tmp_path: Path, states: dict[str, str], **more: Any) -> optuna.Study:
     if states:
         first.close(states)
     else:  # its driver is killed: nobody says what becomes of the trial
-        until(lambda: shown(tmp_path / "study.journal", first.study))
+        until(lambda: shown(tmp_path / "study.journal", first.study), 20)
         first._study_copy.close()
     study = opened(tmp_path / "study.journal", tmp_path.name)
     study.set_user_attr("by", "hand")
@@ -219,9 +212,9 @@ def test_a_full_disk_is_said_once_and_the_copy_is_whole_once_there_is_room(tmp_p
     copy = one._study_copy = StudyCopy(one.study, one._storage, opens, "study.journal", tmp_path)
     with caplog.at_level(logging.WARNING, "tunelight"):
         copy.start()
-        until(lambda: copy.failed is not None)
+        until(lambda: copy.failed is not None, 20)
         told(one)
-        until(lambda: not full)
+        until(lambda: not full, 20)
         one.close({})
     (said,) = caplog.messages
     assert said.startswith("study.journal cannot be written: No space left on device. The sweep goes on")
@@ -233,7 +226,7 @@ def test_a_write_that_fails_halfway_is_made_good(tmp_path, monkeypatch):
     one.copy_to(tmp_path)
     one.suggest("00000")
     journal = tmp_path / "study.journal"
-    until(lambda: shown(journal, one.study))
+    until(lambda: shown(journal, one.study), 20)
     whole, failures = JournalFileBackend.append_logs, [1, 2]
 
     def torn(self: Any, logs: Any) -> None:
@@ -247,7 +240,7 @@ def test_a_write_that_fails_halfway_is_made_good(tmp_path, monkeypatch):
     monkeypatch.setattr(JournalFileBackend, "append_logs", torn)
     one.on_trial_result("00000", report(1, 0.5))
     one.end("00000", "FINISHED")
-    until(lambda: not failures)
+    until(lambda: not failures, 20)
     one.close({})
     assert same(opened(journal, tmp_path.name), one.study)
 
@@ -279,7 +272,7 @@ def test_a_study_of_another_sweep_is_left_alone(tmp_path, caplog):
     second = searcher("tpe", FLAT, study_storage=where)
     with caplog.at_level(logging.WARNING, "tunelight"):
         second.copy_to(tmp_path / "b" / "digits")
-        until(lambda: second._study_copy.failed is not None)
+        until(lambda: second._study_copy.failed is not None, 20)
         second.close({})
     assert same(opened(where, "digits"), first.study)
 
@@ -314,7 +307,7 @@ def test_a_sweep_whose_driver_died_at_its_end_has_its_copy_brought_up_to_date(tm
         sweep.report(trial, 1, 0.5)
         sweep.end_by_itself(trial)
     sweep.callback.record.close()
-    until(lambda: shown(folder / "study.journal", first.study))
+    until(lambda: shown(folder / "study.journal", first.study), 20)
     first._study_copy.close()  # the ends are in the record, and nobody told the study of them
     assert counts(opened(folder / "study.journal", "s")) == {"RUNNING": 2}
     results = tl.run(

@@ -146,12 +146,15 @@ class Rendezvous:
         """Wait, for some seconds, until a group that was left has ended; tell whether this process can meet again."""
         return self._group is None or self._group.settle()
 
-    def close(self) -> None:
-        """Leave, and close the store."""
+    def close(self) -> bool:
+        """Leave, and close the store; return whether this process can meet again."""
         self.leave()
+        if not self.settle():
+            return False
         if self._group is not None:
             self._group.close()
         self._control = self._server = self._last = self._group = None
+        return True
 
     def channel(self, name: str) -> StoreChannel:
         """Return the channel from rank 0 to the other ranks for one trial; the last trial's messages are deleted."""

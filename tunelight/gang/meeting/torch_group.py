@@ -76,8 +76,7 @@ class TorchGroup:
 
         if self._joined and dist.is_initialized():
             if "nccl" in dist.get_backend():  # or "cpu:gloo,cuda:nccl"
-                self._aborting = threading.Thread(target=_end, args=(abort_process_group,), name="aborts NCCL")
-                self._aborting.daemon = True
+                self._aborting = threading.Thread(target=_end, args=(abort_process_group,), name="NCCL", daemon=True)
                 self._aborting.start()
             else:
                 _end(dist.destroy_process_group)
@@ -131,9 +130,9 @@ class TorchGroup:
         return next(known, None) if isinstance(error, ValueError) else None
 
 
-def _end(group_by: Callable[[], object]) -> None:
+def _end(destroy: Callable[[], object]) -> None:
     with contextlib.suppress(Exception):  # the group may be broken already
-        group_by()
+        destroy()
     _forget_meshes()
 
 

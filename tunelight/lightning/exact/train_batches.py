@@ -209,7 +209,7 @@ class TurnLoader:
 
     def __iter__(self) -> Iterator[Any]:
         over, vars(self)["over"] = self.over, 0
-        if self._groups and not self._groups[-1]:
+        if self.ended:
             self._groups.pop()  # a shorter loader begins again within a step, which then has its batches
         steps = _Steps(self._steps(iter(self.loader)), self._groups)
         for _ in itertools.islice(steps, over):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tunelight as tl
+from tests import flavours
 from tests.fakes import MemoryControl
 from tunelight.compat.lightning import Callback, pl
 from tunelight.messages import Place
@@ -148,7 +148,7 @@ def test_a_scaled_loss_is_scaled_back_once_a_step(fit: Fit, scale: float) -> Non
     for pieces in (1, 4):
         scaler = torch.amp.GradScaler("cpu", init_scale=scale)
         models.append(Model())
-        plugin = import_module(f"{pl.__name__}.plugins").MixedPrecision("16-mixed", "cpu", scaler)
+        plugin = flavours.module("plugins").MixedPrecision("16-mixed", "cpu", scaler)
         fit(models[-1], DataLoader(ROWS, 8), pieces, plugins=[plugin], max_epochs=6)
         scales.append(scaler.get_scale())
     assert scales[0] == scales[1]
@@ -189,7 +189,7 @@ def test_turns_of_a_smaller_gang_read_a_stream_in_order(fit: Fit) -> None:
 @pytest.mark.parametrize("mode", ["max_size", "max_size_cycle", "min_size"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_loaders_of_different_lengths(fit: Fit, mode: str, stream: bool) -> None:
-    combined = import_module(f"{pl.__name__}.utilities.combined_loader").CombinedLoader
+    combined = flavours.module("utilities.combined_loader").CombinedLoader
 
     class Two(Model):
         def training_step(self, batch: Any, batch_idx: int) -> Any:

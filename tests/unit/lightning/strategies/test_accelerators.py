@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from importlib.util import find_spec
 from typing import Any
 
 import cloudpickle
@@ -12,10 +11,9 @@ import pytest
 import torch
 
 import tunelight as tl
+from tests.marks import needs_horovod
 from tunelight.compat.lightning import CUDAAccelerator, pl
 from tunelight.errors import StrategyError
-
-needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 
 
 def test_a_gpu_accelerator_without_use_gpu_is_refused_by_lightning() -> None:

@@ -7,7 +7,6 @@ import inspect
 import pickle
 import threading
 from importlib import import_module
-from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests import flavours
+from tests.marks import needs_horovod
 from tunelight.compat.lightning import Precision, TorchCheckpointIO, pl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
@@ -28,7 +28,6 @@ from tunelight.lightning.strategies.base import check_lightning
 from tunelight.lightning.strategies.sharded import blocks
 from tunelight.messages import Place
 
-needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 ALL = pytest.mark.parametrize(
     "kind", [tl.RayStrategy, pytest.param(tl.HorovodRayStrategy, marks=needs_horovod), tl.RayShardedStrategy]
 )

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.waiting import until
 from tunelight.machine.forkserver import setup_worker
 from tunelight.machine.forkserver.ready import SETUP_WORKER, VARIABLE, ForkServer, possible
 
@@ -52,13 +53,6 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ForkServ
     for process in servers(folder):
         process.kill()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def until(true: Callable[[], object], limit_s: float = 10.0) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)
 
 
 def servers(folder: str | Path) -> list[psutil.Process]:
@@ -269,7 +263,7 @@ def test_a_worker_has_the_limits_and_cores_that_ray_gives_it(server, tmp_path):
         ["bash", "-c", command], timeout=30, check=True, cwd=tmp_path,
         preexec_fn=lambda: os.sched_setaffinity(0, [core]),
     )  # fmt: skip
-    until((tmp_path / "two.json").exists)
+    until((tmp_path / "two.json").exists, 10)
     second = json.loads((tmp_path / "two.json").read_text())
     assert second["imported"] == ["json.tool", "mark"]
     assert (second["files"], second["cores"]) == (300, [core])
@@ -308,11 +302,11 @@ def test_servers_end_where_memory_gets_short_and_workers_stay(server, tmp_path, 
     (tmp_path / "worker.py").write_text(WORKER)
     command = f"exec {server.py_executable} {tmp_path / 'worker.py'} {tmp_path / 'one.json'} 30 0 > /dev/null 2>&1"
     subprocess.run(["bash", "-c", command], timeout=30, check=True, cwd=tmp_path)
-    until((tmp_path / "one.json").exists)
+    until((tmp_path / "one.json").exists, 10)
     worker = psutil.Process(json.loads((tmp_path / "one.json").read_text())["pid"])
     both = servers(server.folder)
     (tmp_path / "modules" / "short").touch()
-    until(lambda: not any(process.is_running() and process != worker for process in both))
+    until(lambda: not any(process.is_running() and process != worker for process in both), 10)
     assert worker.is_running()
     worker.kill()
 
@@ -320,7 +314,7 @@ def test_servers_end_where_memory_gets_short_and_workers_stay(server, tmp_path, 
 def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path, monkeypatch):
     monkeypatch.setenv("PS1", "(.venv) $ ")  # as an activated virtual environment exports it; bash drops it
     server.start({})
-    until(Path(server.folder, setup_worker.BASE).exists)
+    until(Path(server.folder, setup_worker.BASE).exists, 10)
     (first,) = servers(server.folder)
     found = launched(server, tmp_path)
     assert psutil.Process(found["parent"]).ppid() == first.pid

@@ -1,0 +1,16 @@
+"""Waits for what happens in other threads and processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_EVERY_S = 0.01
+
+
+def until(true: Callable[[], object], limit_s: float) -> None:
+    """Wait until something is true; fail after ``limit_s`` seconds."""
+    end = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < end, f"waited {limit_s:g} s in vain"
+        time.sleep(_EVERY_S)
