@@ -67,7 +67,7 @@ def test_gangs_meet_at_real_addresses(run: Run, tmp_path: Path) -> None:
     for rank in ranks:
         assert rank["told"] == {
             "MASTER_ADDR": ranks[0]["address"], "GLOO_SOCKET_IFNAME": "tlnet0", "HOROVOD_GLOO_IFACE": "tlnet0",
-            "NCCL_SOCKET_IFNAME": "tlnet0",
+            "NCCL_SOCKET_IFNAME": "=tlnet0",
         }  # fmt: skip
     assert told["fit"]["learned"]
     assert told["fit"]["best"]
