@@ -34,10 +34,10 @@ def run(*command: str | Path, limit_s: float, **environment: str) -> str:
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Callable[[str], str]:
-    """Return a function that installs an example's requirements, runs it and returns what it printed."""
+def example(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that installs an example's requirements, runs it or a program, and returns its output."""
 
-    def printed(path: str) -> str:
+    def printed(path: str, program: Path | None = None) -> str:
         script = ROOT / "examples" / "packages" / path
         python = BUILT / script.parent.name / "bin" / "python"
         if not python.is_file():
@@ -47,6 +47,8 @@ def example(tmp_path: Path) -> Callable[[str], str]:
         assert torch is not None
         requirements = script.parent / "requirements.txt"
         assert install(python, ["--quiet", torch[0], "--editable", str(ROOT), "-r", str(requirements)]) == 0
+        if program is not None:
+            return run(python, program, limit_s=RUN_LIMIT_S)
         return run(python, script, "--storage", tmp_path, limit_s=RUN_LIMIT_S)
 
     return printed
@@ -63,7 +65,7 @@ def check_sweep(output: str) -> None:
 
 def numbers(pattern: str, output: str) -> list[float]:
     """Return the numbers of the only line that a pattern finds."""
-    (found,) = re.findall(pattern, output)
+    (found,) = re.findall(pattern, output, re.MULTILINE)
     return [float(number) for number in (found if isinstance(found, tuple) else (found,))]
 
 
@@ -84,6 +86,14 @@ def test_transformers(example: Callable[[str], str]) -> None:
     assert "'i saw it twice and the music was awful' is blame" in output
     tested, predicted = numbers(r"Accuracy on 256 test reviews: ([\d.]+) by test, ([\d.]+) by predict", output)
     assert tested == predicted > 0.85  # about 0.7 for a model that does not see "not"
+
+
+def test_models_of_transformers_train_sharded_as_by_ddp(example: Callable[..., str]) -> None:
+    output = example("transformers/reviews.py", Path(__file__).with_name("sharded_models.py"))
+    for name in ("GPT-2", "BERT", "T5", "ViT"):
+        before, after, worst = numbers(rf"^{name}: ([\d.]+) to ([\d.]+) in 9 losses, off by at most ([\d.e-]+)", output)
+        assert after < before
+        assert worst < 1e-5
 
 
 def test_chemprop(example: Callable[[str], str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 MIN_SHARDED = 100_000
 """Parameters from which on a block is gathered on its own; smaller blocks are gathered with their parent."""
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
@@ -192,25 +194,42 @@ def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
 def blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
     """Return the modules below ``model`` that are gathered on their own, the deepest first.
 
-    A module is one if it has a forward (a ModuleList has none) and at least ``min_parameters`` parameters that belong
-    to no block below it.
+    A block is an element of a ModuleList, a ModuleDict or a Sequential, with at least ``min_parameters`` parameters
+    that belong to no block below it. Elements are gathered when they are called. Other modules are not safe on their
+    own: parents read the weights of some (``out_proj`` of ``nn.MultiheadAttention``), and of others methods are called
+    that are not ``forward``. A parameter with several uses belongs to a module that contains them all.
     """
+    uses, paths = _uses(model), Counter(id(one) for _, one in model.named_modules(remove_duplicate=False))
     found: list[nn.Module] = []
     taken: set[int] = set()
 
-    def visit(module: nn.Module, top: bool) -> None:
+    def visit(module: nn.Module) -> None:
         for child in module.children():
-            visit(child, False)
-        own = {id(one): one.numel() for one in module.parameters() if id(one) not in taken}
-        if not top and sum(own.values()) >= min_parameters and _has_forward(module):
-            found.append(module)
-            taken.update(own)
+            visit(child)
+            if not _calls(module, child):
+                continue
+            own = {id(one): one.numel() for one in child.parameters() if id(one) not in taken}
+            inside = _uses(child)
+            if sum(own.values()) >= min_parameters and all(uses[one] == inside[one] * paths[id(child)] for one in own):
+                found.append(child)
+                taken.update(own)
 
-    visit(model, True)
+    visit(model)
     return found
 
 
-def _has_forward(module: nn.Module) -> bool:
-    return not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict) and (
-        type(module).forward is not nn.Module.forward
-    )
+def _uses(module: nn.Module) -> Counter[int]:
+    """Return by how many names a module has each parameter."""
+    return Counter(id(one) for _, one in module.named_parameters(remove_duplicate=False))
+
+
+def _calls(container: nn.Module, element: nn.Module) -> bool:
+    """Tell whether a container's element is called as a whole.
+
+    Of modules without children only a Sequential's are sure to be: the weight of a Linear in a list may well be read.
+    """
+    if type(element).forward is nn.Module.forward:  # a ModuleList's, which has none
+        return False
+    if isinstance(container, nn.Sequential) and type(container).forward is nn.Sequential.forward:
+        return True
+    return isinstance(container, _CONTAINERS) and any(True for _ in element.children())

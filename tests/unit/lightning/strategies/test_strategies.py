@@ -25,7 +25,6 @@ from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.torch_group import TorchGroup
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.strategies.base import check_lightning
-from tunelight.lightning.strategies.sharded import blocks
 from tunelight.messages import Place
 
 ALL = pytest.mark.parametrize(
@@ -442,16 +441,6 @@ def test_an_error_of_a_start_hook_is_not_masked_while_cleaning_up(stage: str, jo
 
 
 # --- sharding -----------------------------------------------------------------------------------------------
-
-
-def test_big_blocks_are_sharded_bottom_up_and_containers_are_not() -> None:
-    inner = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 1))
-    model = nn.Module()
-    model.layers = nn.ModuleList([inner, nn.Linear(10, 10)])
-    model.small = nn.Linear(2, 2)
-    assert blocks(model, 100) == [inner[0], model.layers[1]]
-    assert blocks(model, 115) == [inner]
-    assert blocks(model, 1000) == []
 
 
 def test_an_elastic_gang_cannot_share_a_model_by_tensor_parallelism() -> None:

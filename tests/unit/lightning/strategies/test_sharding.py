@@ -1,0 +1,84 @@
+"""What of a model is gathered on its own, and that Transformers train sharded, with tied weights too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from tests.transformers import TRANSFORMERS, Tied, Transformer, Translator, texts
+from tunelight.lightning.strategies.sharded import blocks, shard
+
+
+def test_elements_of_containers_are_blocks_the_deepest_first() -> None:
+    inner = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 1))
+    model = nn.Module()
+    model.layers = nn.ModuleList([inner, nn.Linear(10, 10)])
+    other = nn.Sequential(nn.Linear(10, 12))
+    model.named = nn.ModuleDict({"other": other})
+    model.whole = nn.Linear(20, 20)
+    assert blocks(model, 100) == [inner[0], other[0]]
+    assert blocks(model, 115) == [inner, other[0]]
+    assert blocks(model, 1000) == []
+
+
+def test_a_parameter_belongs_to_the_block_that_has_all_its_uses() -> None:
+    first, second = (nn.Sequential(nn.Linear(10, 10)) for _ in range(2))
+    second[0].weight = first[0].weight
+    pair = nn.Sequential(first, second)
+    assert blocks(nn.ModuleList([pair]), 100) == [pair]
+    assert blocks(nn.ModuleList([first, second]), 100) == []
+
+
+def test_a_module_that_a_list_has_several_times_is_one_block() -> None:
+    layer = nn.Sequential(nn.Linear(10, 10), nn.ReLU())
+    assert blocks(nn.ModuleList([layer] * 3), 100) == [layer[0]]
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """Make a process group of one, and return its device mesh."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def losses(model: Transformer) -> list[float]:
+    """Train for three steps; return their losses, and that of an evaluation, for which torch has other code."""
+    model.log = lambda *_, **__: None  # type: ignore[method-assign]  # it has no Trainer
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    (words,) = next(iter(texts()))
+    found = []
+    for step in range(3):
+        torch.manual_seed(step)  # for dropout
+        loss = model.training_step((words,), step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    with torch.no_grad():
+        model.eval().validation_step((words,), 0)
+        return [*found, model.loss(words).item()]
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_a_sharded_transformer_learns_what_a_plain_one_does(kind: type[Transformer], mesh: Any) -> None:
+    plain = kind()
+    sharded = copy.deepcopy(plain)
+    shard(sharded, mesh, 100)
+    assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Tied, Translator])
+def test_tied_parameters_are_still_one_after_sharding(kind: type[Tied | Translator], mesh: Any) -> None:
+    model = kind()
+    names = list(dict(model.named_parameters()))
+    shard(model, mesh, 100)
+    assert model.get_parameter(kind.ties[0]) is model.get_parameter(kind.ties[1])
+    assert list(dict(model.named_parameters())) == names
