@@ -24,6 +24,8 @@ class CheckpointInfo:
     epoch: int | None = None
     step: int | None = None
     fit: int = 0
+    fits: tuple[str, ...] = ()
+    """A description of each fit of the trial, up to the one that wrote it; empty where none did."""
     value: float | None = None
     checksum: str | None = None
     name: str | None = None

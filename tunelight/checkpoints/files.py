@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
@@ -40,16 +41,21 @@ def file_name(number: int) -> str:
     return f"report-{number:06d}.ckpt"
 
 
-def temp_path(info: CheckpointInfo) -> Path:
-    """Return the path at which a checkpoint is written before it is committed."""
+def temp_path(info: CheckpointInfo, start: str) -> Path:
+    """Return the path at which a checkpoint is written before it is committed.
+
+    ``start`` is the same on all ranks, and of this start of the trial alone: workers of an earlier one that were given
+    up may still be writing.
+    """
     path = Path(info.path)
-    return path.with_name(f".{path.name}.tmp")
+    return path.with_name(f".{path.name}.{start}.tmp")
 
 
-def commit(info: CheckpointInfo, written: Path) -> CheckpointInfo:
+def commit(info: CheckpointInfo, written: Path, in_use: str | None = None) -> CheckpointInfo:
     """Turn a temporary file into a checkpoint: sync it to disk, rename it, then write its companion file.
 
-    Returns ``info`` with size (bytes) and checksum. Raises: OSError when the disk is full or gone.
+    Returns ``info`` with size (bytes) and checksum. Of a sweep in a store, local copies of older checkpoints are
+    deleted, except ``in_use``. Raises: OSError when the disk is full or gone.
     """
     path = Path(info.path)
     if not written.exists():
@@ -66,7 +72,7 @@ def commit(info: CheckpointInfo, written: Path) -> CheckpointInfo:
             stores.drop_there(path)
         stores.push(path)
     write_json(_companion(path), done.asdict())
-    stores.forget_others(path)
+    stores.forget_others(path, in_use)
     return done
 
 
@@ -192,11 +198,12 @@ class Kept:
         news, self._news = self._news, []
         return [info.asdict() for info in news]
 
-    def prune(self, trial_dir: Path) -> None:
-        """Delete the checkpoints that are no longer needed (see :func:`prune`)."""
+    def prune(self, trial_dir: Path, in_use: CheckpointInfo | None = None) -> None:
+        """Delete the checkpoints that are no longer needed (see :func:`prune`); ``in_use`` is needed."""
         if len(self.known) > SPARES:
             with suppress(OSError):  # a store that cannot list pins at the moment: it is asked again
-                self.known = prune(self.known, self._keep, self._mode, pinned(trial_dir))
+                spared = pinned(trial_dir) | ({in_use.path} if in_use else set())
+                self.known = prune(self.known, self._keep, self._mode, spared)
 
     def discard_after(self, number: int, trial_dir: Path) -> None:
         """Keep the checkpoints up to report ``number`` (see :func:`discard_after`)."""
@@ -292,7 +299,7 @@ def copy_from_trial(
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
     copy = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None, seconds=seconds)
-    written = temp_path(copy)
+    written = temp_path(copy, secrets.token_hex(4))
     discard(written)
     copy_into(replace(info, name=written.name), home)
     discard(_companion(Path(copy.path)))
@@ -434,8 +441,8 @@ def _read(path: Path) -> CheckpointInfo | None:
 def _parsed(text: bytes) -> CheckpointInfo | None:
     try:
         data = json.loads(text)
-        return None if data is None else CheckpointInfo(**data)
-    except (ValueError, TypeError):
+        return None if data is None else CheckpointInfo(**{**data, "fits": tuple(data.get("fits", ()))})
+    except (ValueError, TypeError, AttributeError):
         return None
 
 

@@ -39,6 +39,8 @@ class CheckpointWriter:
         note: warns the person who runs the sweep, with the next report. Called in the training thread.
         post: sends events to the head; None: every checkpoint is waited for.
         away: True if this rank is on another node than rank 0.
+        start: names this start of the trial, the same on all ranks; part of the names of temporary files.
+        resume: the checkpoint that this start continues from; other ranks may still have to read it.
         clock: returns seconds; the clock of ``policy``.
     """
 
@@ -51,8 +53,11 @@ class CheckpointWriter:
         clock: Callable[[], float] = time.monotonic,
         *,
         away: bool = False,
+        start: str = "",
+        resume: str | None = None,
     ) -> None:
         self._lead = lead
+        self._start, self._resume = start, resume
         self._away = away
         self._policy = policy
         self._note = note
@@ -123,7 +128,7 @@ class CheckpointWriter:
     ) -> CheckpointInfo | None:
         if self._lead and not callable(checkpoint) and not Path(checkpoint).exists():
             raise CheckpointError(f"The checkpoint {os.fspath(checkpoint)} was reported, but does not exist.")
-        temp = checkpoints.temp_path(info)
+        temp = checkpoints.temp_path(info, self._start)
         with suppress(OSError):  # writing into it raises the same error
             temp.parent.mkdir(parents=True, exist_ok=True)
         self._temp, self._later = str(temp), None
@@ -170,7 +175,7 @@ class CheckpointWriter:
             if write is not None:
                 temp.parent.mkdir(parents=True, exist_ok=True)
                 write()
-            self._last = checkpoints.commit(info, temp)
+            self._last = checkpoints.commit(info, temp, self._resume)
         except (OSError, RuntimeError) as error:
             self._refused(error, temp, note)
             return None

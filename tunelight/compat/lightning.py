@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states, reset_seed
     from lightning_fabric.utilities.types import ReduceOp
     from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
-    from pytorch_lightning.callbacks import BasePredictionWriter, Callback, Checkpoint, ProgressBar
+    from pytorch_lightning.callbacks import BasePredictionWriter, Callback, Checkpoint, LearningRateFinder, ProgressBar
     from pytorch_lightning.core.optimizer import LightningOptimizer
     from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
     from pytorch_lightning.loops.loop import _Loop
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pytorch_lightning.loops.prediction_loop import _PredictionLoop
     from pytorch_lightning.loops.progress import _BaseProgress
     from pytorch_lightning.overrides.distributed import _IndexBatchSamplerWrapper
-    from pytorch_lightning.plugins import TorchCheckpointIO
+    from pytorch_lightning.plugins import AsyncCheckpointIO, TorchCheckpointIO
     from pytorch_lightning.plugins.io.wrapper import _WrappingCheckpointIO
     from pytorch_lightning.plugins.precision import MixedPrecision, Precision
     from pytorch_lightning.profilers import Profiler
@@ -66,6 +66,7 @@ FABRIC: Final[dict[Flavour, str]] = {"pytorch_lightning": "lightning_fabric", "l
 
 DOCUMENTED: Final = {
     "Accelerator": "pl.accelerators",
+    "AsyncCheckpointIO": "pl.plugins",
     "BasePredictionWriter": "pl.callbacks",
     "CPUAccelerator": "pl.accelerators",
     "CSVLogger": "pl.loggers",
@@ -75,6 +76,7 @@ DOCUMENTED: Final = {
     "CheckpointIO": "fabric.plugins",
     "ClusterEnvironment": "fabric.plugins.environments",
     "DDPStrategy": "pl.strategies",
+    "LearningRateFinder": "pl.callbacks",
     "LightningOptimizer": "pl.core.optimizer",
     "Logger": "pl.loggers",
     "MLFlowLogger": "pl.loggers",

@@ -133,6 +133,8 @@ class ResilientRun:
         self._queue: deque[Report | Text] = deque()
         self._met_at: float | None = None
         self._seconds = task.resume.seconds if task.resume else None
+        self.in_use: CheckpointInfo | None = None
+        """The checkpoint that the running start continues from, and that a rank may still have to read."""
 
     # -- the run protocol
 
@@ -265,6 +267,7 @@ class ResilientRun:
             self._say(f"goes on with {gang.size} workers ({before} before)")
         number = task.resume.number if task.resume else 0
         until = None if task.until is None else max(task.until, self.seen + 1)
+        self.in_use = task.resume
         gang.start(self._fresh(replace(task, number=number, until=until)))
 
     def _fail(self, error: WorkerError) -> None:

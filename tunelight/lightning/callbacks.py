@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.lightning import HOW_TO_CHOOSE, Callback, pl
+from tunelight.compat.lightning import HOW_TO_CHOOSE, Callback, TrainerFn, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
+from tunelight.lightning.state.adoption import TrainerExchange
+from tunelight.lightning.state.recovery import reach_boundary
 from tunelight.session.session import Session, get_session
 
 Metrics = str | Iterable[str] | Mapping[str, str] | None
@@ -16,6 +18,8 @@ _HOOKS = frozenset(name for name in vars(Callback) if name.startswith("on_")) - 
     "on_load_checkpoint",
     "on_exception",
 }
+_FUNCTIONS = {"on_test": TrainerFn.TESTING, "on_predict": TrainerFn.PREDICTING}
+"""What the Trainer has to do for a hook to report, by the hook's beginning; fit for all others."""
 
 
 class TuneReportCallback(Callback):
@@ -26,8 +30,10 @@ class TuneReportCallback(Callback):
         on: a hook of Lightning's callbacks or a list of hooks, with or without ``on_``.
         every_n: report at every n-th call of the hook only.
 
-    Sanity checking is never reported. Runs on: worker. Raises: MetricError for a name that Lightning has
-    not logged, TrialStopped when the trial ends at this report.
+    Hooks report while ``fit`` runs (those of tests and predictions, while these run), and not in sanity checking. At
+    the end of an epoch's last validation, and at the end of a training epoch, the report is made once the module's
+    ``on_train_epoch_end`` has run: it has what is logged there. Runs on: worker. Raises: MetricError for a name that
+    Lightning has not logged, TrialStopped when the trial ends at this report.
     """
 
     reports = True
@@ -49,9 +55,12 @@ class TuneReportCallback(Callback):
 
     def _hook(self, name: str) -> Callable[..., None]:
         over = name in ("on_train_end", "on_fit_end")  # Lightning counts the last epoch as completed by then
+        function = next((fn for start, fn in _FUNCTIONS.items() if name.startswith(start)), TrainerFn.FITTING)
 
         def report(trainer: pl.Trainer, *_: Any, **__: Any) -> None:
-            self._handle(trainer, max(0, trainer.current_epoch - over))
+            if trainer.state.fn == function and not trainer.sanity_checking:
+                epoch = max(0, trainer.current_epoch - over)
+                reach_boundary(trainer, name, lambda: self._handle(trainer, epoch))
 
         return report
 
@@ -94,14 +103,10 @@ class TuneReportCallback(Callback):
         check_strategy(trainer, get_session().context)
 
     def _handle(self, trainer: pl.Trainer, epoch: int) -> None:
-        if trainer.sanity_checking:
-            return
         self._calls += 1
         if self._calls % self._every_n:
             return
         session = get_session()
-        from tunelight.lightning.state.adoption import TrainerExchange
-
         metrics = self._read(trainer, session)
         session.boundary.writer = trainer.save_checkpoint
         session.exchange.training = TrainerExchange(trainer)
@@ -119,6 +124,8 @@ class TuneReportCallback(Callback):
     def _read(self, trainer: pl.Trainer, session: Session) -> dict[str, Any]:
         logged = trainer.callback_metrics
         names = self._metrics if self._metrics is not None else {name: name for name in logged}
+        if session.context.rank > 0:  # rank 0's values count; some are logged with rank_zero_only=True
+            return {reported: logged[name] for reported, name in names.items() if name in logged}
         for name in names.values():
             if name not in logged:
                 raise MetricError(
@@ -165,15 +172,13 @@ class TuneReportCheckpointCallback(TuneReportCallback):
 
 
 def unsynced(trainer: pl.Trainer) -> list[str]:
-    """Return the names of validation metrics that are averaged on each rank, and not over the ranks."""
-    results = getattr(trainer.fit_loop.epoch_loop.val_loop, "_results", None) or {}
+    """Return the names of metrics that each rank averages over its own batches of an epoch or a validation."""
+    epochs = trainer.fit_loop.epoch_loop
     names = []
-    for metric in results.values():
-        meta = getattr(metric, "meta", None)
-        if meta is None or not getattr(metric, "is_tensor", False) or not meta.on_epoch:
-            continue
-        if not meta.sync.should:
-            names.append(meta.name)
+    for metric in [*epochs._results.values(), *(epochs.val_loop._results or {}).values()]:
+        meta = metric.meta
+        if metric.is_tensor and meta.on_epoch and not meta.sync.should and not meta.sync.rank_zero_only:
+            names += [meta.name, f"{meta.name}_epoch"] if meta.on_step else [meta.name]
     return list(dict.fromkeys(names))
 
 

@@ -6,12 +6,25 @@ inside validation, and finalizes loggers as "failed" even if the trial was merel
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
-from tunelight.compat.lightning import TensorBoardLogger, TrainerFn, _Launcher, _TunerExitException, call, pl
+from tunelight.compat.lightning import (
+    Callback,
+    LearningRateFinder,
+    TensorBoardLogger,
+    TrainerFn,
+    _Launcher,
+    _TunerExitException,
+    call,
+    pl,
+)
 from tunelight.errors import TrialStopped
 from tunelight.lightning.state.recovery import recovery_of
 from tunelight.session.session import Session
@@ -37,14 +50,17 @@ class GangLauncher(_Launcher):
         if not self._session.task.job:
             _leave_hparams_to_the_sweep(trainer)
         recovery = None
+        own = None
         if trainer.state.fn == TrainerFn.FITTING:
-            self._session.progress.fit += 1
-            args, kwargs = self._resumed(function, args, kwargs)
+            tuning = any(getattr(one, "_early_exit", False) for one in trainer.callbacks)  # type: ignore[attr-defined]
+            if not tuning:
+                args, kwargs, own = self._begun(trainer, function, args, kwargs)
             recovery = recovery_of(trainer)
             if recovery is not None:
-                recovery.install(trainer)
+                recovery.install(trainer, own=own is not None, tuning=tuning)
         try:
-            return function(*args, **kwargs)
+            with _known_rate(trainer) if own is not None else contextlib.nullcontext():
+                return function(*args, **kwargs)
         except _TunerExitException:
             raise  # Lightning leaves its tuner by it and continues with the fit
         except BaseException as error:
@@ -54,18 +70,21 @@ class GangLauncher(_Launcher):
             if recovery is not None:
                 recovery.uninstall(trainer)
 
-    def _resumed(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Replace ``ckpt_path`` by the trial's own checkpoint once it has one; the user's is for the first start."""
-        path = self._session.checkpoint_for_fit()
-        if path is None:
-            return args, kwargs
+    def _begun(
+        self, trainer: pl.Trainer, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], str | None]:
+        """Begin a fit; return its arguments, and the trial's checkpoint if the fit continues from it.
+
+        That replaces ``ckpt_path``: the user's is for the trial's first start.
+        """
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        if "ckpt_path" not in bound.arguments:
-            return args, kwargs
-        given = bound.arguments["ckpt_path"]
+        given, resume = bound.arguments.get("ckpt_path"), self._session.task.resume
+        asked = resume is not None and str(given) == resume.path
+        self._session.boundary.begin_fit(_description(trainer, bound.arguments), asked=asked)
+        path = self._session.checkpoint_for_fit()
+        if path is None or "ckpt_path" not in bound.arguments:
+            return args, kwargs, None
         if given is not None and str(given) != path and not self._session.task.job:  # a job names its own checkpoint
             self._session.note(
                 f"fit(ckpt_path={str(given)!r}) is for the trial's first start: it has trained since, and continues "
@@ -74,10 +93,61 @@ class GangLauncher(_Launcher):
         bound.arguments["ckpt_path"] = path
         if bound.arguments.get("weights_only") is None and "weights_only" in bound.arguments:
             bound.arguments["weights_only"] = False  # tunelight wrote it, and it holds hyperparameters too
-        return bound.args, bound.kwargs
+        return bound.args, bound.kwargs, path
 
     def kill(self, signum: int) -> None:
         """Do nothing: the head ends its workers."""
+
+
+@contextlib.contextmanager
+def _known_rate(trainer: pl.Trainer) -> Iterator[None]:
+    """Keep LearningRateFinder from searching again: the checkpoint has the rate, which its search would replace."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
+    finders = [one for one in callbacks if isinstance(one, LearningRateFinder)]
+    for finder in finders:
+        vars(finder)["on_fit_start"] = _passed_over
+    try:
+        yield
+    finally:
+        for finder in finders:
+            vars(finder).pop("on_fit_start", None)
+
+
+def _passed_over(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    """Replace a hook that a fit which continues has no need of."""
+
+
+def _description(trainer: pl.Trainer, arguments: Mapping[str, Any]) -> str:
+    """Describe a fit by five words: for its place in the code, model, limits, data, and the model's plain attributes.
+
+    Equal fits have equal words in all starts of a trial.
+    """
+    model, loader = arguments.get("model"), arguments.get("train_dataloaders")
+    data = (arguments.get("datamodule"), loader, getattr(loader, "dataset", None))
+    known = {**dict(getattr(model, "hparams", {})), **vars(model)} if isinstance(model, pl.LightningModule) else {}
+    plain = {str(name): value for name, value in known.items() if isinstance(value, bool | int | float | str | None)}
+    facts = (
+        _callers(),
+        type(model).__qualname__,
+        (trainer.max_epochs, trainer.max_steps, trainer.limit_train_batches),
+        ([type(each).__qualname__ for each in data], getattr(loader, "batch_size", None)),
+        sorted((name, value) for name, value in plain.items() if not name.startswith("_")),
+    )
+    return " ".join(f"{zlib.crc32(repr(fact).encode()):08x}" for fact in facts)
+
+
+def _callers() -> list[tuple[str, int]]:
+    """Return the lines of code that led to the Trainer, up to tunelight's own."""
+    lines: list[tuple[str, int]] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in ("tunelight", "lightning", "pytorch_lightning"):
+            lines.append((frame.f_code.co_filename, frame.f_lineno))
+        elif lines:
+            break
+        frame = frame.f_back
+    return lines
 
 
 def _leave_hparams_to_the_sweep(trainer: pl.Trainer) -> None:

@@ -26,13 +26,13 @@ class Recipe:
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Train one configuration; everything that Lightning logs is reported after each validation."""
-        from tunelight.compat.lightning import pl  # only workers import Lightning
+        from tunelight.compat.lightning import Checkpoint, pl  # only workers import Lightning
         from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
         from tunelight.session.session import get_context
 
         parts = split_config(config)
         context = get_context()
-        args: dict[str, Any] = {"enable_checkpointing": False}
+        args: dict[str, Any] = {}
         if self.max_epochs is not None:
             args["max_epochs"] = self.max_epochs
         args |= dict(self.trainer_args) | parts["trainer"]
@@ -40,8 +40,10 @@ class Recipe:
         if "logger" in args:
             args["logger"] = _made(args["logger"])
         callbacks = args.get("callbacks") or []
+        callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+        args.setdefault("enable_checkpointing", any(isinstance(one, Checkpoint) for one in callbacks))
         report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
-        args["callbacks"] = [*(callbacks if isinstance(callbacks, list | tuple) else [callbacks]), report]
+        args["callbacks"] = [*callbacks, report]
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
         pl.Trainer(**args).fit(module, datamodule=data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tunelight.errors import GangError
+from tunelight.errors import GangError, TrialStopped
 from tunelight.messages import Adopt, Decision, Place, Stop
 from tunelight.session.mailbox import Mailbox, RankChannel, from_message, to_message
 
@@ -52,17 +52,27 @@ class Agreement:
             return admitted
         return self._receive(-number, number) == _WRITE
 
+    def agree(self, key: str, value: str, number: int) -> str:
+        """Return rank 0's ``value`` of ``key``, after report ``number``. Raises: TrialStopped after an abort."""
+        if self._place.rank == 0:
+            self._broadcast(key, value)
+            return value
+        message = self._receive(key, number)
+        if message is None:
+            raise TrialStopped(self._mailbox.aborted or "stopped")
+        return message
+
     def end(self, number: int) -> None:
         """Make a rank fail that reports once more after rank 0's last report, ``number``, in place of waiting."""
         if self._place.rank == 0:
             for turn in (self._turn + 1, -number - 1):
                 self._broadcast(turn, _ENDED)
 
-    def _broadcast(self, turn: int, message: str) -> None:
+    def _broadcast(self, turn: int | str, message: str) -> None:
         if self._place.world_size > 1:
             self._channel.broadcast(turn, message)
 
-    def _receive(self, turn: int, number: int) -> str | None:
+    def _receive(self, turn: int | str, number: int) -> str | None:
         """Return rank 0's message for ``turn``; None when the trial was aborted."""
         deadline = time.monotonic() + ANSWER_LIMIT_S
         while time.monotonic() < deadline:

@@ -47,8 +47,15 @@ class Progress:
     """Batches of any kind, and ends of epochs and validations, in this start."""
     begun: bool = False
     """True once a Trainer of this start has reached its set-up."""
-    fit: int = -1
-    """Which fit of the trial is running; the first is 0."""
+    fits: tuple[str, ...] = ()
+    """The descriptions of the trial's fits so far, the running one last."""
+    continues: bool = True
+    """False while training repeats what it did before the trial's checkpoint, to reach the fit that wrote it."""
+
+    @property
+    def fit(self) -> int:
+        """Which fit of the trial is running: 0 is the first, -1 none so far."""
+        return len(self.fits) - 1
 
     @property
     def done(self) -> int:
@@ -125,7 +132,7 @@ class Boundary:
         notes: Notes,
         stopwatch: Stopwatch,
     ) -> None:
-        self.progress = Progress(task.number)
+        self.progress = Progress(task.number, continues=task.resume is None or not task.resume.fits)
         self.writer: Writer | None = None
         """Writes a checkpoint on demand; set by training code that can."""
         self._task, self._lead = task, place.rank == 0
@@ -154,12 +161,16 @@ class Boundary:
             return
         if self._stopped is not None:
             raise TrialStopped(self._stopped.reason)
+        if not self.progress.continues:
+            if self._mailbox.aborted is not None:
+                raise TrialStopped(self._mailbox.aborted)
+            return  # the driver has this report since the start that wrote the checkpoint
         plain = plain_metrics(metrics, self._notes.add)
         self.progress.reports += 1
         self._arrive()
         if epoch is None and isinstance(plain.get("epoch"), int):
             epoch = plain["epoch"]
-        if self.progress.reports == 1:
+        if self.progress.reports == 1 and self._lead:
             check_metric(self._task.metric, plain)
         info = None
         if checkpoint is not None and (not callable(checkpoint) or self._writes_now()):
@@ -185,6 +196,33 @@ class Boundary:
             if self._lead and info is not None:
                 self._post(Wrote(info))
         self._obey({}, epoch, step)
+
+    def begin_fit(self, description: str, *, asked: bool = False) -> None:
+        """Begin the trial's next fit. Call it on every rank.
+
+        A restarted train function trains from its beginning, or leaves out the fits that it knows to be done. So a fit
+        is compared with those that led to the trial's checkpoint, and rank 0 decides which one it is.
+
+        Args:
+            description: words that describe the fit; the most equal ones decide, then the order.
+            asked: True where the training code has passed the trial's checkpoint to this fit.
+        """
+        progress, resume = self.progress, self._task.resume
+        if progress.continues or resume is None:
+            progress.fits = (*progress.fits, description)
+            return
+        known, passed = list(resume.fits), len(progress.fits)
+        last = len(known) - 1
+
+        def likeness(fit: int) -> int:
+            return sum(a == b for a, b in zip(known[fit].split(), description.split(), strict=False))
+
+        number = last if asked else max(range(passed, last + 1), key=likeness)
+        number = int(self._agreement.agree(f"fit {passed}", str(number), progress.number))
+        progress.fits = tuple(known[: number + 1])
+        if number == last:
+            progress.continues = True
+            self._stopwatch.start()
 
     def end(self) -> None:
         """End the trial's reports: a rank that reports once more fails in place of waiting for rank 0."""
@@ -272,7 +310,8 @@ class Boundary:
             number=number,
             epoch=epoch,
             step=step,
-            fit=max(self.progress.fit, 0),
+            fit=self.progress.fit,
+            fits=self.progress.fits,
             value=float(value) if isinstance(value, int | float) else None,
             name=filename,
             seconds=self._stopwatch.seconds,

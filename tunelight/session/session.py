@@ -16,7 +16,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import CheckpointPolicy
 from tunelight.checkpoints.writer import CheckpointWriter, Writer
 from tunelight.compat.arguments import known_arguments
-from tunelight.errors import ContextError, MetricError
+from tunelight.errors import CheckpointError, ContextError, MetricError
 from tunelight.messages import Event, Output, Place
 from tunelight.session.boundary import Boundary, Notes, Progress, Stopwatch
 from tunelight.session.context import Context
@@ -66,6 +66,8 @@ class Session:
             note=self._notes.add,
             post=None if passed_on else post,  # such reports are passed on to Tune, each with its checkpoint
             away=place.node_rank > 0,
+            start=f"{task.token}-{task.serial}",
+            resume=None if task.resume is None else task.resume.path,
         )
         self._stopwatch = Stopwatch((task.resume.seconds if task.resume else None) or 0.0, clock)
         self._post = post
@@ -120,7 +122,7 @@ class Session:
     def checkpoint_for_fit(self) -> str | None:
         """Return the checkpoint that the fit now starting continues from; None if it starts from scratch."""
         resume = self.task.resume
-        if resume is not None and resume.fit == max(self.progress.fit, 0):
+        if resume is not None and resume.fit == self.progress.fit >= 0:
             return str(checkpoints.fetch_local(resume.path))
         return None
 
@@ -128,6 +130,14 @@ class Session:
         """Finish the trial on this rank. Raises: MetricError if the train function has made no report."""
         self.boundary.end()
         self.writing.settle()
+        if not self.progress.continues:
+            assert self.task.resume is not None
+            raise CheckpointError(
+                f"The trial continues from report {self.task.resume.number}, which fit number "
+                f"{self.task.resume.fit + 1} of its train function made, and the train function has ended without that "
+                "fit. Make the same fits at each start, or pass ckpt_path=tunelight.get_checkpoint_path() to the fit "
+                "that continues."
+            )
         if self.progress.number == 0 and not self.task.job:
             if self.place.rank > 0:
                 raise MetricError(

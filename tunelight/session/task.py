@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,8 @@ class Task:
     cwd: str
     serial: int = 0
     """The number of this start on its gang, which keeps messages of different starts apart."""
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Keeps files of this run's starts apart from those of other runs of the trial, which count from 0, too."""
     sys_path: tuple[str, ...] = ()
     metric: str | None = None
     number: int = 0

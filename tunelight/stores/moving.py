@@ -133,10 +133,11 @@ def forget(path: Path) -> None:
         _clear(path)
 
 
-def forget_others(path: Path) -> None:
-    """Delete the local copies of checkpoints older than a pushed one: the store has them."""
+def forget_others(path: Path, in_use: str | None = None) -> None:
+    """Delete the local copies of checkpoints older than a pushed one, except ``in_use``: the store has them."""
     if inside(path):
         for other in path.parent.glob("*report-*"):
-            if other.suffix in (".ckpt", ".tmp") and other.name.lstrip(".") < path.name:  # older ones
+            older = other.suffix in (".ckpt", ".tmp") and other.name.lstrip(".") < path.name
+            if older and str(other) != in_use:
                 with contextlib.suppress(OSError):
                     _clear(other)

@@ -184,7 +184,8 @@ class Trial:
 
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
-        self.kept.prune(self.folder)
+        run = self.run
+        self.kept.prune(self.folder, run.in_use if run is not None and run.gang.running else None)
 
     def settle(self) -> None:
         """Find the checkpoints in the folder, now that none is being written, and delete those not needed."""

@@ -15,21 +15,21 @@ def write(trial: Path, number: int, value: float | None = None, text: str = "wei
     folder = trial / checkpoints.FOLDER
     folder.mkdir(exist_ok=True)
     info = CheckpointInfo(str(folder / checkpoints.file_name(number)), number, value=value)
-    draft = checkpoints.temp_path(info)
+    draft = checkpoints.temp_path(info, "start")
     draft.write_text(text)
     return checkpoints.commit(info, draft)
 
 
 def test_a_draft_is_not_a_checkpoint(tmp_path: Path) -> None:
     info = write(tmp_path, 1)
-    checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2)).write_text("half")
+    checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2), "start").write_text("half")
     assert checkpoints.find(tmp_path) == [info]
 
 
 def test_nothing_written_is_an_error(tmp_path: Path) -> None:
     info = CheckpointInfo(str(tmp_path / "report-000001.ckpt"), 1)
     with pytest.raises(CheckpointError, match="wrote none"):
-        checkpoints.commit(info, checkpoints.temp_path(info))
+        checkpoints.commit(info, checkpoints.temp_path(info, "start"))
 
 
 def test_the_best_and_the_last_two_are_kept(tmp_path: Path) -> None:
@@ -52,6 +52,16 @@ def test_what_is_pointed_at_is_not_pruned(tmp_path: Path) -> None:
     checkpoints.write_pointer(kept_by_tune, infos[0])
     left = checkpoints.prune(infos, 1, "min", checkpoints.pinned(tmp_path))
     assert [info.number for info in left] == [1, 2, 3, 4]
+
+
+def test_what_ranks_may_still_have_to_read_is_not_pruned(tmp_path: Path) -> None:
+    kept = checkpoints.Kept(keep=1, mode="min")
+    for number in range(1, 6):
+        kept.add(write(tmp_path, number, value=1.0 / number))
+    kept.prune(tmp_path, in_use=kept.known[0])
+    assert [info.number for info in checkpoints.find(tmp_path)] == [1, 4, 5]
+    kept.prune(tmp_path)
+    assert [info.number for info in checkpoints.find(tmp_path)] == [4, 5]
 
 
 def test_a_corrupt_file_is_passed_over(tmp_path: Path) -> None:
@@ -89,7 +99,7 @@ def test_without_a_whole_file_there_is_none(tmp_path: Path) -> None:
 
 def test_what_a_killed_worker_was_writing_is_removed(tmp_path: Path) -> None:
     info = write(tmp_path, 1)
-    checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2)).write_text("half")
+    checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2), "start").write_text("half")
     checkpoints.remove_temp_files(tmp_path)
     assert sorted(path.name for path in Path(info.path).parent.iterdir()) == [
         "report-000001.ckpt",

@@ -162,11 +162,29 @@ def test_a_job_and_a_save_wait_for_their_checkpoint(tmp_path: Path) -> None:
     assert one.posted == []
 
 
+def test_a_worker_that_was_given_up_does_not_write_into_the_file_of_the_next_start(tmp_path: Path) -> None:
+    old, new = (CheckpointWriter(True, CheckpointPolicy(0.0), print, print, start=start) for start in ("1", "2"))
+    info, left = One(tmp_path).info(1), list[str]()
+
+    def first(path: str) -> None:
+        left.append(path)
+        weights(Path(path))
+
+    def write(path: str) -> None:
+        weights(Path(path))
+        Path(left[0]).write_text("half")  # it comes late
+
+    old.write(info, first)
+    done = new.write(info, write)
+    assert done is not None
+    assert checkpoints.is_valid(done)
+
+
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     one = One(tmp_path, lead=False)
     called: list[str] = []
     assert one.writer.write(one.info(1), called.append) is None
-    assert called == [str(checkpoints.temp_path(one.info(1)))]
+    assert called == [str(checkpoints.temp_path(one.info(1), ""))]
     assert checkpoints.find(tmp_path) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests import flavours
 from tests.fakes import MemoryControl
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.compat.lightning import pl
+from tunelight.compat.lightning import TrainerFn, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
 from tunelight.messages import Place
@@ -38,6 +38,8 @@ def reports(tmp_path: Path) -> Iterator[list[Any]]:
 def trainer(**logged: float) -> Any:
     return SimpleNamespace(
         sanity_checking=False,
+        state=SimpleNamespace(fn=TrainerFn.FITTING),
+        callbacks=[],
         callback_metrics=logged,
         current_epoch=4,
         global_step=50,
@@ -120,6 +122,49 @@ def test_a_callback_survives_pickling_with_its_hooks(reports: list[Any]) -> None
     callback = pickle.loads(pickle.dumps(TuneReportCallback("a", on="train_end")))
     callback.on_train_end(trainer(a=1), None)
     assert len(reports) == 1
+
+
+class AsRank:
+    """Makes this process a rank of a trial of two that needs no answers, and keeps its notes."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.notes: list[str] = []
+        task = Task("00000", str(folder), {}, b"", 1, ".", metric="val_loss")
+        channel = MemoryControl()
+        channel.broadcast(1, "continue")
+        place = Place(rank, 2, rank, 2, 0, "x")
+        here = session.Session(task, place, channel, lambda _: None, Mailbox(None))
+        here.note = self.notes.append  # type: ignore[method-assign,assignment]
+        session.set_current(here)
+
+
+def in_gang(val: Any = None, train: Any = None, **logged: float) -> Any:
+    epochs = SimpleNamespace(_results=train or {}, val_loop=SimpleNamespace(_results=val or {}))
+    one = trainer(**logged)
+    one.fit_loop = SimpleNamespace(epoch_loop=epochs)
+    return one
+
+
+def logged_as(name: str, *, sync: bool, on_step: bool = False, rank_zero_only: bool = False) -> Any:
+    meta = SimpleNamespace(
+        name=name, on_step=on_step, on_epoch=True, sync=SimpleNamespace(should=sync, rank_zero_only=rank_zero_only)
+    )
+    return SimpleNamespace(meta=meta, is_tensor=True)
+
+
+def test_a_rank_that_has_not_logged_what_rank_0_alone_logs_reports_on(reports: list[Any], tmp_path: Path) -> None:
+    AsRank(tmp_path, rank=1)
+    TuneReportCallback("val_loss").on_validation_end(in_gang(other=1.0), None)  # type: ignore[arg-type]
+    assert session.get_session().context.number == 1
+
+
+def test_metrics_that_are_rank_0_s_share_are_noted_also_those_of_training(reports: list[Any], tmp_path: Path) -> None:
+    rank = AsRank(tmp_path, rank=0)
+    val = {"a": logged_as("val_loss", sync=False), "b": logged_as("val_acc", sync=True)}
+    train = {"a": logged_as("loss", sync=False, on_step=True), "b": logged_as("lead", sync=False, rank_zero_only=True)}
+    names = dict.fromkeys(("val_loss", "val_acc", "loss_epoch", "loss_step", "lead"), 1.0)
+    TuneReportCallback().on_validation_end(in_gang(val, train, **names), None)  # type: ignore[arg-type]
+    assert [note.split()[0] for note in rank.notes] == ["loss_epoch", "val_loss"]
 
 
 def test_two_callbacks_of_one_trainer_keep_states_apart() -> None:

@@ -65,7 +65,8 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
             "00000", str(tmp_path), {}, b"", 1, ".", resume=resume, number=resume.number if resume else 0, **task
         )
         here = session.Session(told, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, Mailbox(None))
-        here.progress.fit = fit - 1
+        for number in range(fit):
+            here.boundary.begin_fit(f"fit {number}")
         if notes is not None:
             monkeypatch.setattr(here, "note", notes.append)
         one, model = trainer(3), Counting()

@@ -22,8 +22,8 @@ def on_disk(written: Writer, trial: str, number: int, value: float) -> Path:
     folder = written.folder / f"trial_{trial}" / checkpoints.FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     info = CheckpointInfo(str(folder / checkpoints.file_name(number)), number, value=value)
-    checkpoints.temp_path(info).write_text("weights")
-    return Path(checkpoints.commit(info, checkpoints.temp_path(info)).path)
+    checkpoints.temp_path(info, "start").write_text("weights")
+    return Path(checkpoints.commit(info, checkpoints.temp_path(info, "start")).path)
 
 
 def test_one_that_was_finished_after_the_last_report_counts(written: Writer) -> None:

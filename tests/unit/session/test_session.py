@@ -225,10 +225,25 @@ def test_numbers_continue_after_a_restart(tmp_path: Path) -> None:
 def test_only_the_fit_that_wrote_a_checkpoint_gets_it(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1))
     (one,) = ranks.sessions
-    one.progress.fit = 0
+    one.boundary.begin_fit("a")
     assert one.checkpoint_for_fit() is None
-    one.progress.fit = 1
+    one.boundary.begin_fit("b")
     assert one.checkpoint_for_fit() == "x.ckpt"
+
+
+def test_all_ranks_begin_the_fit_that_rank_0_recognises(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, resume=CheckpointInfo("x.ckpt", 3, fit=1, fits=("a b", "a c")))
+    for one, description in zip(ranks.sessions, ("a c", "a b"), strict=True):
+        one.boundary.begin_fit(description)
+        assert one.checkpoint_for_fit() == "x.ckpt"
+
+
+def test_an_abort_ends_training_that_is_repeated_without_reports(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x.ckpt", 3, fit=1, fits=("a", "b")))
+    assert ranks.report({"loss": 1}) == [None]
+    assert ranks.events == []
+    ranks.mailboxes[0].abort("enough")
+    assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped]
 
 
 def test_a_note_travels_once(tmp_path: Path) -> None:

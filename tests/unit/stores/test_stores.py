@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def test_nothing_cannot_be_pushed(storage):
 
 def checkpoint(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
     info = CheckpointInfo(str(trial / checkpoints.FOLDER / checkpoints.file_name(number)), number, value=value)
-    draft = checkpoints.temp_path(info)
+    draft = checkpoints.temp_path(info, "start")
     draft.parent.mkdir(parents=True, exist_ok=True)
     draft.write_text(text)
     return checkpoints.commit(info, draft)
@@ -220,6 +221,16 @@ def test_only_older_checkpoints_are_forgotten_here(storage):
     assert {one.name for one in folder.glob("*report*") if not one.name.endswith(".lock")} == {
         "report-000002.ckpt", ".report-000003.ckpt.tmp",
     }  # fmt: skip
+
+
+def test_the_local_copy_that_ranks_may_still_have_to_read_is_not_forgotten(storage):
+    trial = storage() / "s" / "t"
+    first, third = checkpoint(trial, 1), replace(checkpoint(trial, 2), number=3)
+    checkpoints.fetch_local(first.path)
+    written = checkpoints.temp_path(third, "start")
+    written.write_text("weights")
+    checkpoints.commit(third, written, first.path)
+    assert Path(first.path).exists()
 
 
 def test_a_torn_checkpoint_is_passed_over_and_not_opened(storage, machine):

@@ -65,7 +65,7 @@ def test_its_trials_go_on_from_their_checkpoints_in_the_new_folder(tmp_path):
     path = tmp_path / "s" / trial.folder / "checkpoints" / checkpoints.file_name(1)
     path.parent.mkdir(parents=True)
     info = CheckpointInfo(path=str(path), number=1, epoch=0, value=0.5)
-    written = checkpoints.temp_path(info)
+    written = checkpoints.temp_path(info, "start")
     written.write_bytes(b"weights")
     checkpoints.commit(info, written)
     rename_sweep(tmp_path / "s", "t")

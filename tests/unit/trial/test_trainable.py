@@ -306,6 +306,27 @@ def test_the_best_checkpoint_is_kept_beside_the_last_two_whenever_it_was_finishe
     assert [info.number for info in checkpoints.find(folder)] == [1, 2, 3]
 
 
+def rereading(config: dict[str, Any]) -> None:
+    """Fail once; then report whether the checkpoint that training continues from still exists."""
+    from pathlib import Path
+
+    import tunelight as tl
+
+    path = tl.get_checkpoint_path()
+    while tl.get_context().number < 6:
+        there = path is not None and Path(path).exists()
+        tl.report({"loss": 1.0, "there": there}, checkpoint=lambda to: Path(to).write_text("weights"))
+        if path is None:
+            raise ValueError("once")
+
+
+def test_the_checkpoint_that_a_start_continues_from_stays_while_a_rank_may_read_it(make: Make, folder: Path) -> None:
+    one = make(rereading, failures=RETRY, real_checkpoints=False)
+    assert [one.step()["there"] for _ in range(6)] == [False, True, True, True, True, True]
+    assert one.step()["done"]
+    assert [info.number for info in checkpoints.find(folder)] == [5, 6]
+
+
 def test_a_stop_waits_for_the_checkpoint_that_is_being_written(make: Make, heads: Heads, folder: Path) -> None:
     one = make(background, real_checkpoints=False)
     for _ in range(3):

@@ -10,6 +10,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -33,6 +34,7 @@ from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
 from tunelight.lightning.state.changes import Changes, SharedParts
+from tunelight.lightning.state.recovery import reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
 from tunelight.session.session import get_session
@@ -166,12 +168,12 @@ class Safeguard(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reach a boundary."""
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-            self._boundary(trainer)
+            reach_boundary(trainer, "on_validation_end", partial(self._boundary, trainer))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reach a boundary, in a fit without validation."""
         if not trainer.enable_validation:
-            self._boundary(trainer)
+            reach_boundary(trainer, "on_train_epoch_end", partial(self._boundary, trainer))
 
     @staticmethod
     def _boundary(trainer: pl.Trainer) -> None:

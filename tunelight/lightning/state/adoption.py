@@ -38,6 +38,7 @@ class TrainerExchange:
             "global_step": trainer.global_step,
             "state_dict": _weights(trainer),
             "optimizer_states": _optimizers(trainer),
+            "trainable": trainable(trainer.lightning_module),
         }
         trainer.lightning_module.on_save_checkpoint(state)
         return pack_state(state)
@@ -86,6 +87,18 @@ def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[s
                 module.hparams[known] = new
         if name in vars(module) and _same(vars(module)[name], old):
             setattr(module, name, new)
+
+
+def trainable(module: torch.nn.Module) -> dict[str, bool]:
+    """Return which parameters are trained (``requires_grad``), by name; no checkpoint of Lightning's says so."""
+    return {name: parameter.requires_grad for name, parameter in module.named_parameters()}
+
+
+def set_trainable(module: torch.nn.Module, flags: Mapping[str, bool]) -> None:
+    """Set which parameters are trained."""
+    for name, parameter in module.named_parameters():
+        if name in flags:
+            parameter.requires_grad_(flags[name])
 
 
 def plain_values(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,6 +177,8 @@ def _misfit(trainer: pl.Trainer, came: Mapping[str, Any]) -> str | None:
     for name, tensor in own.items():
         if isinstance(tensor, torch.Tensor) and tensor.shape != theirs[name].shape:
             return f"the models differ: {name} is {tuple(tensor.shape)} here and {tuple(theirs[name].shape)} there"
+    if trainable(trainer.lightning_module) != came["trainable"]:
+        return "the models differ in what is frozen"  # a restart sets that before the strategy wraps the model
     mine = [[len(group["params"]) for group in one.param_groups] for one in trainer.optimizers]
     other = [[len(group["params"]) for group in one["param_groups"]] for one in came["optimizer_states"]]
     return None if mine == other else "the optimizers differ"

@@ -23,10 +23,11 @@ _LIGHTNINGS_NAME = "lightning_logs"
 """MLFlowLogger's default name of an experiment."""
 
 
-def go_on(trainer: pl.Trainer, session: Session) -> None:
+def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> None:
     """Give each logger a run of the trial: the one of its former start, with its content, or a new one.
 
-    Names and groups that the user has set stay. Runs on: worker, before a fit looks for its loggers' folders.
+    Names and groups that the user has set stay. A fit of Lightning's Tuner (``tuning``) logs nothing, and its loggers
+    get the run of the next fit. Runs on: worker, before a fit looks for its loggers' folders.
     """
     context = session.context
     note = Path(context.trial_dir, _NOTE)
@@ -35,7 +36,7 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
         versions = json.loads(note.read_text())
     before = dict(versions)
     for number, logger in enumerate(trainer.loggers):
-        key = f"{session.progress.fit} {number} {type(logger).__name__}"
+        key = f"{session.progress.fit + tuning} {number} {type(logger).__name__}"
         run = None if session.task.job else _named(logger, context, versions.get(key))
         if run is not None:
             versions[key] = run
@@ -46,7 +47,7 @@ def go_on(trainer: pl.Trainer, session: Session) -> None:
             logger._version = versions[key] if key in versions else _shared(logger, context, job=session.task.job)
         if context.rank > 0:
             continue
-        if key in versions:
+        if key in versions and not tuning:
             _keep(logger, scratch=session.checkpoint_for_fit() is None)
         versions.setdefault(key, logger.version)
     if versions != before and context.rank == 0:
@@ -165,9 +166,11 @@ def drop_lost(trainer: pl.Trainer, checkpoint: dict[str, Any], counts: dict[int,
         return
     loops = checkpoint.get("loops", {}).get("fit_loop", {})
     step = loops.get("epoch_loop.state_dict", {}).get("_batches_that_stepped", checkpoint["global_step"])
+    epochs = loops.get("epoch_progress", {}).get("current", {})
+    within = epochs.get("processed") != epochs.get("started", 0)  # then the step is counted after the checkpoint
     for number, logger in enumerate(trainer.loggers):
         if isinstance(logger, TensorBoardLogger):
-            _purge(logger, step + 1)
+            _purge(logger, step + within)
         elif isinstance(logger, CSVLogger) and (kept := _read(logger)):
             _write(logger.experiment, kept[: counts.get(number, len(kept))])
 

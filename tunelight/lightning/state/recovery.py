@@ -1,25 +1,29 @@
 """Recovery: adds to Lightning's checkpoints what a trial needs to continue exactly as without a failure.
 
 Lightning's checkpoints hold weights, optimizers, schedules and counters. Recovery adds every rank's random generators,
-logged metrics and those of a running epoch, how the data was divided, and how many rows the loggers had written.
+logged metrics and those of a running epoch, which parameters are frozen, how the data was divided, and how many rows
+the loggers had written. It also makes reports wait for the end of an epoch, where nothing of it is left to be saved.
 """
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, pl
+from tunelight.compat.lightning import Callback, TrainerFn, _Loop, is_resuming, pl
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import epoch_metrics, gradients, loggers
-from tunelight.lightning.state.adoption import plain_values, put_values
+from tunelight.lightning.state.adoption import plain_values, put_values, set_trainable, trainable
 from tunelight.lightning.state.rates import LearningRates
 from tunelight.session.session import Session
 
 KEY = "tunelight"
 """The key of Recovery's part of a Lightning checkpoint."""
+_AT_EPOCH_END = frozenset({"on_train_epoch_end"})
+_AT_VALIDATION_END = frozenset({"on_validation_epoch_end", "on_validation_end"})
 
 
 class Recovery(Callback):
@@ -31,6 +35,8 @@ class Recovery(Callback):
         self.parts_before: int | None = None
         """Number of parts that the data was divided into when the checkpoint was written."""
         self._session = session
+        self._due: list[Callable[[], object]] = []
+        """What waits for the end of the epoch."""
         self._begin()
 
     def _begin(self) -> None:
@@ -39,6 +45,7 @@ class Recovery(Callback):
         self._fetched: dict[int, State] | None = None
         self.parts_before = None
         self._done = 0
+        self._at_start: dict[str, bool] = {}
         self._own = False
         """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
 
@@ -49,20 +56,61 @@ class Recovery(Callback):
 
     # -- around a fit
 
-    def install(self, trainer: pl.Trainer) -> None:
-        """Wrap the loops of a fit that starts, and let its loggers continue the trial's runs."""
+    def install(self, trainer: pl.Trainer, *, own: bool, tuning: bool = False) -> None:
+        """Wrap the loops of a fit that starts, and let its loggers continue the trial's runs.
+
+        Args:
+            trainer: the Trainer.
+            own: True if the fit continues from the trial's own checkpoint.
+            tuning: True for a fit of Lightning's Tuner, which ends before it trains.
+        """
         self._begin()
-        self._own = self._session is not None and self._session.checkpoint_for_fit() is not None
+        self._own = own
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
         fit.on_run_start = self._run_start(trainer, fit.on_run_start)  # type: ignore[method-assign]
         epochs.run = self._run_epoch(trainer, epochs.run)  # type: ignore[method-assign,assignment]
         if self._session is not None:
-            loggers.go_on(trainer, self._session)
+            loggers.go_on(trainer, self._session, tuning=tuning)
 
     def uninstall(self, trainer: pl.Trainer) -> None:
         """Remove the wrappers of the loops."""
         vars(trainer.fit_loop).pop("on_run_start", None)
         vars(trainer.fit_loop.epoch_loop).pop("run", None)
+        vars(trainer.fit_loop).pop("on_advance_end", None)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Wrap the end of a fit's epochs; also for strategies that are not tunelight's, which `install` never sees."""
+        self._due.clear()
+        if trainer.state.fn == TrainerFn.FITTING:
+            vars(trainer.fit_loop).pop("on_advance_end", None)
+            trainer.fit_loop.on_advance_end = self._end_epoch(trainer, trainer.fit_loop.on_advance_end)  # type: ignore[method-assign]
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Unwrap the end of epochs."""
+        vars(trainer.fit_loop).pop("on_advance_end", None)
+
+    def at_epoch_end(self, reach: Callable[[], object]) -> None:
+        """Call ``reach`` once the epoch has ended, after the module's ``on_train_epoch_end`` and plateau schedulers.
+
+        A checkpoint from there lacks nothing that the epoch has gathered.
+        """
+        self._due.append(reach)
+
+    def _end_epoch(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
+        def end_epoch() -> None:
+            original()
+            progress = trainer.fit_loop.epoch_progress
+            counted = (progress.total, progress.current)
+            for count in counted:
+                count.completed -= 1  # it is still the current epoch, as for Lightning's own checkpoints at its end
+            try:
+                while self._due:
+                    self._due.pop(0)()
+            finally:
+                for count in counted:
+                    count.completed += 1
+
+        return end_epoch
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Move reporting callbacks to the end, so that a checkpoint holds the state that the others leave."""
@@ -109,6 +157,7 @@ class Recovery(Callback):
             "rates": self.rates.state(),
             "rows": loggers.rows(trainer),
             "config": plain_values(self._session.context.config) if self._session is not None else None,
+            "trainable": trainable(pl_module),
         }
 
     def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:
@@ -130,8 +179,27 @@ class Recovery(Callback):
         self._loaded = checkpoint.get(KEY)
         if self._loaded is not None:
             self.parts_before = self._loaded["parts"]
+        if self._own and self._loaded is not None:  # before DDP wraps the module: it leaves out what is frozen
+            self._at_start = trainable(pl_module)
+            set_trainable(pl_module, self._loaded.get("trainable", {}))
         if self._own:
             loggers.drop_lost(trainer, checkpoint, {} if self._loaded is None else self._loaded["rows"])
+
+    @contextlib.contextmanager
+    def frozen_as_at_start(self, module: pl.LightningModule) -> Iterator[None]:
+        """Freeze what the module had frozen before its checkpoint was loaded, for the making of its optimizers.
+
+        The checkpoint's optimizers were made so, too.
+        """
+        if not self._at_start:
+            yield
+            return
+        now = trainable(module)
+        set_trainable(module, self._at_start)
+        try:
+            yield
+        finally:
+            set_trainable(module, now)
 
     # -- data
 
@@ -167,9 +235,6 @@ class Recovery(Callback):
             if self._epoch_began is None:
                 self.begin_data(trainer, [0])  # not a strategy of tunelight's, in a gang of one
             self._fetched = self.generators.states()
-            if self._loaded is not None and self._own and trainer.fit_loop.resumed_on_epoch_end:
-                self._put_metrics(trainer, middle=True)
-                _end_epoch(trainer)
             original()
 
         return run_start
@@ -222,23 +287,6 @@ class Recovery(Callback):
         return {number // group: state for number, state in states.items() if number % group == place} or states
 
 
-def _end_epoch(trainer: pl.Trainer) -> None:
-    """Do what Lightning does after ``on_train_epoch_end``, and leaves out when it continues from a checkpoint there."""
-    fit: Any = trainer.fit_loop
-    connector = trainer._logger_connector
-    fit.epoch_progress.current.completed -= 1  # this is still the epoch's end
-    connector.epoch_end_reached()
-    call._call_lightning_module_hook(trainer, "on_train_epoch_end")
-    call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
-    connector.on_epoch_end()
-    if fit.epoch_loop._num_ready_batches_reached():
-        fit.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
-    fit.epoch_loop._batches_that_stepped -= 1  # as Lightning does: loggers get the epoch's last step
-    connector.update_train_epoch_metrics()
-    fit.epoch_loop._batches_that_stepped += 1
-    fit.epoch_progress.current.completed += 1
-
-
 def _batches_of(loader: Any) -> Any:
     batches = getattr(loader, "batch_sampler", None)
     return getattr(loader, "sampler", None) if batches is None else batches
@@ -263,3 +311,18 @@ def recovery_of(trainer: pl.Trainer) -> Recovery | None:
     """Return the Trainer's recovery; None outside of a trial."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # as above
     return next((one for one in callbacks if isinstance(one, Recovery)), None)
+
+
+def reach_boundary(trainer: pl.Trainer, hook: str, reach: Callable[[], object]) -> None:
+    """Call ``reach`` in a callback's ``hook``; later, at the epoch's end, if nothing is trained before that."""
+    recovery = recovery_of(trainer)
+    if recovery is not None and (hook in _AT_EPOCH_END or (hook in _AT_VALIDATION_END and _epoch_ends(trainer))):
+        recovery.at_epoch_end(reach)
+    else:
+        reach()
+
+
+def _epoch_ends(trainer: pl.Trainer) -> bool:
+    """Return whether the running validation is the epoch's last."""
+    fit = trainer.fit_loop
+    return fit.epoch_loop._is_training_done or (trainer.should_stop and fit._can_stop_early)

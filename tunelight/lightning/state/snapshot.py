@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 
-from tunelight.compat.lightning import CheckpointIO, TorchCheckpointIO
+from tunelight.compat.lightning import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
 
 
 def write_later(checkpoint: dict[str, Any], path: str, writer: CheckpointIO) -> Callable[[], None]:
     """Copy ``checkpoint``; return a function that writes the copy. Runs on: worker, rank 0."""
+    while isinstance(writer, AsyncCheckpointIO) and writer.checkpoint_io is not None:
+        writer = writer.checkpoint_io  # its thread would write after the function has returned
     plain = type(writer) is TorchCheckpointIO  # which keeps the file's bytes in memory as well, twice
     try:
         snapshot = frozen(checkpoint)

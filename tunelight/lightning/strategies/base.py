@@ -7,6 +7,7 @@ strategy makes a new one from the same arguments, which finds out by itself wher
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
@@ -31,6 +32,7 @@ from tunelight.compat.lightning import (
 from tunelight.errors import StrategyError
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.remote.workers import NumWorkers, Workers, assigned
+from tunelight.lightning.state.recovery import recovery_of
 from tunelight.lightning.state.snapshot import write_later
 from tunelight.lightning.strategies.environment import GangEnvironment, GpusOfWorkers
 from tunelight.messages import Place
@@ -315,6 +317,12 @@ class GangStrategy(ParallelStrategy):
             trainer.callbacks, self._callbacks_held = callbacks, None
 
     # -- on a rank
+
+    def setup_optimizers(self, trainer: pl.Trainer) -> None:
+        """Make the optimizers; those of a fit that continues as they were made at its start."""
+        recovery = recovery_of(trainer)
+        with contextlib.nullcontext() if recovery is None else recovery.frozen_as_at_start(trainer.lightning_module):
+            super().setup_optimizers(trainer)
 
     @property
     def root_device(self) -> torch.device:

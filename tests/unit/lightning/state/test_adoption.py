@@ -92,6 +92,13 @@ def test_what_was_adopted_is_the_childs_own_memory() -> None:
     assert all((part == old).all() for part, old in zip(given.storages, before, strict=True))
 
 
+def test_a_model_that_has_other_parameters_frozen_is_left_to_a_restart() -> None:
+    parent, child = fitted(Net()), fitted(Net())
+    child.lightning_module.get_parameter("first.weight").requires_grad_(False)
+    refused = TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, BEFORE)
+    assert refused == "the models differ in what is frozen"
+
+
 def test_mutated_values_reach_every_group_in_its_ratio_and_hparams_and_attributes() -> None:
     parent, child = fitted(Net(lr=0.5, momentum=0.5)), fitted(Net())
     config = {"model.lr": 0.3, "momentum": 0.8}

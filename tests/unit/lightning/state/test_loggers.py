@@ -24,7 +24,7 @@ def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int =
     told = Task(trial, str(folder), task.pop("config", {}), b"", 1, ".", resume=info, **task)
     nothing: Any = None
     session = Session(told, Place(rank, 2, rank, 2, 0, "x"), nothing, nothing, Mailbox())
-    session.progress.fit = 0
+    session.boundary.begin_fit("the first")
     return session
 
 

@@ -1,0 +1,391 @@
+"""Trials that start again from a checkpoint, in one process: which fit goes on, from where, and what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+import tunelight as tl
+from tests.fakes import MemoryControl
+from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import Checkpoints
+from tunelight.compat.lightning import pl
+from tunelight.errors import CheckpointError, TrialStopped
+from tunelight.lightning.recipe import Recipe
+from tunelight.messages import CheckpointInfo, Place, Report, Stop
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
+from tunelight.session.task import Task
+
+X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+ROWS = TensorDataset(X, X.sum(1, keepdim=True))
+
+
+class Net(pl.LightningModule):
+    """Notes the epochs that it trains."""
+
+    def __init__(self, stage: int = 0, lr: float = 0.05) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stage, self.lr = stage, lr
+        self.backbone, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        self.epochs: list[int] = []
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(self.head(self.backbone(batch[0])), batch[1])
+
+    def on_train_epoch_start(self) -> None:
+        self.epochs.append(self.current_epoch)
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        return self.loss(batch)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val_loss", self.loss(batch), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([one for one in self.parameters() if one.requires_grad], lr=self.lr, momentum=0.9)
+
+
+class Gathering(Net):
+    """Gathers what an epoch's steps return, as Lightning's guide on upgrades from 1.9 says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[torch.Tensor] = []
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        loss = self.loss(batch)
+        self.losses.append(loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.log("train_loss", torch.stack(self.losses).mean(), sync_dist=True)
+        self.losses.clear()
+
+
+def loader() -> Any:
+    return DataLoader(ROWS, 4)
+
+
+def trainer(
+    epochs: int = 3, report: Any = None, callbacks: Any = (), *, unused: bool = False, **given: Any
+) -> pl.Trainer:
+    options: dict[str, Any] = {"max_epochs": epochs, "accelerator": "cpu", "logger": False, "num_sanity_val_steps": 0}
+    options |= dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    report = tl.TuneReportCheckpointCallback() if report is None else report
+    return pl.Trainer(
+        strategy=tl.RayStrategy(find_unused_parameters=unused), callbacks=[*callbacks, report], **options | given
+    )
+
+
+class Start:
+    """A start of a trial that has ended: its reports, and its error if there was one."""
+
+    def __init__(
+        self, folder: Path, train: Callable[[], object], resume: CheckpointInfo | None, stop: int | None
+    ) -> None:
+        task = Task(
+            "00000", str(folder), {}, b"", 1, ".", number=0 if resume is None else resume.number, until=stop,
+            resume=resume, checkpoints=Checkpoints(share=1.0),
+        )  # fmt: skip
+        events: list[Any] = []
+        mailbox = Mailbox(stop)
+        if stop is not None:
+            mailbox.put(Stop())
+        here = session.Session(task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), events.append, mailbox)
+        session.set_current(here)
+        torch.manual_seed(0)
+        self.error: BaseException | None = None
+        try:
+            train()
+            here.check_finished()
+        except BaseException as error:  # noqa: BLE001 - TrialStopped is one
+            self.error = error
+        finally:
+            here.writing.settle()
+            session.set_current(None)
+        self.reports = [event for event in events if isinstance(event, Report)]
+        self.numbers = [report.number for report in self.reports]
+        self.checkpoints = {info.number: info for info in checkpoints.find(folder)}
+
+    def values(self, name: str) -> list[float]:
+        return [round(report.metrics[name], 6) for report in self.reports]
+
+
+Trial = Callable[..., Start]
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Trial]:
+    """Return a function that starts a trial, from scratch or from a report's checkpoint of an earlier start."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+
+    def start(train: Callable[[], object], after: CheckpointInfo | None = None, stop: int | None = None) -> Start:
+        return Start(tmp_path / "trial", train, after, stop)
+
+    yield start
+    session.set_current(None)
+    dist.destroy_process_group()
+
+
+# -- what an epoch gathers
+
+
+def test_a_fit_goes_on_behind_all_that_the_epoch_does_at_its_end(trial: Trial) -> None:
+    nets: list[Gathering] = []
+
+    def train() -> None:
+        nets.append(Gathering())
+        trainer(4).fit(nets[-1], loader(), loader())
+
+    whole = trial(train)
+    assert whole.error is None
+    again = trial(train, whole.checkpoints[2])
+    assert again.error is None
+    assert nets[1].epochs == [2, 3]
+    assert again.numbers == [3, 4]
+    for name in ("val_loss", "train_loss"):
+        assert again.values(name) == whole.values(name)[2:]
+    assert torch.equal(nets[0].head.weight, nets[1].head.weight)
+
+
+@pytest.mark.parametrize("on", ["validation_end", "train_epoch_end"])
+def test_metrics_of_the_module_s_on_train_epoch_end_are_those_of_the_same_epoch(trial: Trial, on: str) -> None:
+    seen: list[float] = []
+
+    class Watched(Gathering):
+        def on_train_epoch_end(self) -> None:
+            seen.append(round(float(torch.stack(self.losses).mean()), 6))
+            super().on_train_epoch_end()
+
+    run = trial(lambda: trainer(report=tl.TuneReportCallback("train_loss", on=on)).fit(Watched(), loader(), loader()))
+    assert run.error is None
+    assert run.values("train_loss") == seen
+    assert [report.epoch for report in run.reports] == [0, 1, 2]
+
+
+def test_within_an_epoch_a_validation_reports_at_once_and_the_last_one_at_the_epoch_s_end(trial: Trial) -> None:
+    order: list[str] = []
+
+    class Noting(Gathering):
+        def on_train_batch_start(self, batch: Any, index: int) -> None:
+            order.append(f"batch {index} after {tl.get_context().number}")
+
+        def on_train_epoch_end(self) -> None:
+            super().on_train_epoch_end()
+            order.append(f"end after {tl.get_context().number}")
+
+    run = trial(lambda: trainer(1, val_check_interval=2).fit(Noting(), loader(), loader()))
+    assert run.error is None
+    assert order == [f"batch {index} after {number}" for index, number in enumerate((0, 0, 1, 1))] + ["end after 1"]
+    assert run.numbers == [1, 2]
+
+
+def test_a_validation_that_ends_training_early_reports_at_the_end_too(trial: Trial) -> None:
+    early = pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e6)
+    run = trial(lambda: trainer(9, callbacks=[early]).fit(Gathering(), loader(), loader()))
+    assert run.error is None
+    assert len(run.values("train_loss")) == 2
+
+
+def test_a_trial_that_is_stopped_has_ended_its_epoch(trial: Trial) -> None:
+    net = Gathering()
+    run = trial(lambda: trainer().fit(net, loader(), loader()), stop=1)
+    assert isinstance(run.error, TrialStopped)
+    assert net.losses == []
+    saved = torch.load(run.checkpoints[1].path, weights_only=False)
+    assert (saved["epoch"], saved["global_step"]) == (0, 4)  # as one of ModelCheckpoint at the epoch's end
+
+
+# -- which fit goes on
+
+
+def two(nets: list[Net], stages: tuple[int, ...] = (0, 1), **given: Any) -> None:
+    for stage in stages:
+        nets.append(Net(stage))
+        trainer(2).fit(nets[-1], loader(), loader(), **given)
+
+
+def test_fits_before_the_one_that_goes_on_are_repeated_without_reports(trial: Trial) -> None:
+    nets: list[Net] = []
+    whole = trial(lambda: two(nets))
+    again = trial(lambda: two(nets), whole.checkpoints[3])
+    assert (whole.error, again.error) == (None, None)
+    assert [net.epochs for net in nets] == [[0, 1], [0, 1], [0, 1], [1]]
+    assert again.numbers == [4]
+    assert again.values("val_loss") == whole.values("val_loss")[3:]
+    assert again.checkpoints.keys() == {1, 2, 3, 4}
+
+
+def test_what_is_reported_before_the_first_fit_is_not_reported_again(trial: Trial) -> None:
+    def train() -> None:
+        tl.report({"val_loss": 9.0})
+        trainer(2).fit(Net(), loader(), loader())
+
+    again = trial(train, trial(train).checkpoints[2])
+    assert again.numbers == [3]
+
+
+def test_a_fit_is_known_where_training_code_leaves_out_those_before_it(trial: Trial) -> None:
+    nets: list[Net] = []
+    whole = trial(lambda: two(nets))
+    again = trial(lambda: two(nets, (1,) if tl.get_checkpoint_path() else (0, 1)), whole.checkpoints[3])
+    assert again.error is None
+    assert nets[-1].epochs == [1]
+    assert again.numbers == [4]
+
+
+def alike(nets: list[Net], number: int, **given: Any) -> None:
+    for _ in range(number):
+        nets.append(Net())
+        trainer(2).fit(nets[-1], loader(), loader(), **given)
+
+
+def test_equal_fits_are_known_by_their_order_or_by_the_checkpoint_that_is_passed_to_them(trial: Trial) -> None:
+    nets: list[Net] = []
+    whole = trial(lambda: alike(nets, 2))
+    again = trial(lambda: alike(nets, 2), whole.checkpoints[3])
+    assert [net.epochs for net in nets[2:]] == [[0, 1], [1]]
+    passed = trial(lambda: alike(nets, 1, ckpt_path=tl.get_checkpoint_path()), whole.checkpoints[3])
+    assert nets[-1].epochs == [1]
+    assert again.numbers == passed.numbers == [4]
+
+
+def test_a_train_function_that_never_comes_to_the_fit_that_goes_on_is_an_error(trial: Trial) -> None:
+    whole = trial(lambda: alike([], 2))
+    again = trial(lambda: alike([], 1), whole.checkpoints[3])
+    assert isinstance(again.error, CheckpointError)
+    assert "fit number 2" in str(again.error)
+    assert "ckpt_path=tunelight.get_checkpoint_path()" in str(again.error)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_search_for_a_learning_rate_before_the_fit_is_no_fit(trial: Trial, guarded: bool) -> None:
+    tuner = import_module(f"{pl.__name__}.tuner")
+    nets: list[Net] = []
+
+    def train() -> None:
+        nets.append(Net())
+        one = trainer()
+        if not (guarded and tl.get_checkpoint_path()):
+            tuner.Tuner(one).lr_find(nets[-1], loader(), loader(), num_training=4, min_lr=1e-3, max_lr=1e-1)
+        one.fit(nets[-1], loader(), loader())
+
+    whole = trial(train)
+    assert whole.error is None
+    again = trial(train, whole.checkpoints[2])
+    assert (whole.error, again.error) == (None, None)
+    assert nets[-1].epochs[-1:] == [2]
+    assert whole.numbers == [1, 2, 3]
+    assert again.numbers == [3]
+
+
+def test_a_rate_that_was_found_at_the_fit_s_start_is_not_searched_again(trial: Trial) -> None:
+    nets: list[Net] = []
+
+    def train() -> None:
+        nets.append(Net())
+        finder = pl.callbacks.LearningRateFinder(num_training_steps=4, min_lr=1e-3, max_lr=1e-1)
+        trainer(callbacks=[finder]).fit(nets[-1], loader(), loader())
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[1])
+    assert (whole.error, again.error) == (None, None)
+    assert again.values("val_loss") == whole.values("val_loss")[1:]
+
+
+# -- what is frozen
+
+
+class Thaw(pl.callbacks.BaseFinetuning):
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(pl_module.backbone)
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.backbone, optimizer)
+
+
+class FreezesItself(Net):
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        if self.current_epoch == 1:
+            self.backbone.requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", ["callback", "module"])
+def test_what_is_frozen_and_what_is_not_is_so_after_a_restart(trial: Trial, kind: str) -> None:
+    nets: list[Net] = []
+
+    def train() -> None:
+        nets.append(Net() if kind == "callback" else FreezesItself())
+        callback = kind == "callback"
+        trainer(4, callbacks=[Thaw()] if callback else [], unused=not callback).fit(nets[-1], loader(), loader())
+
+    whole = trial(train)
+    assert whole.error is None
+    again = trial(train, whole.checkpoints[3])
+    assert again.error is None
+    assert nets[1].backbone.weight.requires_grad == (kind == "callback")
+    assert torch.equal(nets[0].backbone.weight, nets[1].backbone.weight)
+    assert again.values("val_loss") == whole.values("val_loss")[3:]
+
+
+# -- what a report is not
+
+
+@pytest.mark.parametrize("function", ["validate", "test"])
+def test_only_fits_report(trial: Trial, function: str) -> None:
+    class Tested(Net):
+        def test_step(self, batch: Any, index: int) -> None:
+            self.validation_step(batch, index)
+
+    def train() -> None:
+        net, one = Tested(), trainer(1)
+        getattr(one, function)(net, loader(), verbose=False)
+        one.fit(net, loader(), loader())
+        getattr(one, function)(net, loader(), verbose=False)
+
+    run = trial(train)
+    assert run.error is None
+    assert run.numbers == [1]
+
+
+def test_a_hook_of_tests_reports_tests(trial: Trial) -> None:
+    class Tested(Net):
+        def test_step(self, batch: Any, index: int) -> None:
+            self.log("test_loss", 0.5, sync_dist=True)
+
+    run = trial(lambda: trainer(report=tl.TuneReportCallback(on="test_end")).test(Tested(), loader(), verbose=False))
+    assert run.error is None
+    assert run.values("test_loss") == [0.5]
+
+
+# -- other writers of checkpoints
+
+
+def test_a_checkpoint_is_whole_where_lightning_s_plugin_would_write_it_later(trial: Trial) -> None:
+    run = trial(lambda: trainer(2, plugins=[pl.plugins.AsyncCheckpointIO()]).fit(Net(), loader(), loader()))
+    assert run.error is None
+    assert all(checkpoints.is_valid(info) for info in run.checkpoints.values())
+    assert run.checkpoints.keys() == {1, 2}
+
+
+def test_parts_of_a_sweep_may_have_a_model_checkpoint(trial: Trial, tmp_path: Path) -> None:
+    class Data(pl.LightningDataModule):
+        train_dataloader = val_dataloader = staticmethod(loader)
+
+    own = pl.callbacks.ModelCheckpoint(tmp_path / "own", monitor="val_loss")
+    args = {"callbacks": [own], "enable_progress_bar": False, "logger": False}
+    run = trial(lambda: Recipe(Net, Data, args, max_epochs=1)({}))
+    assert run.error is None
+    assert run.numbers == [1]
+    assert list((tmp_path / "own").iterdir())
