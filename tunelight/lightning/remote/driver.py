@@ -209,7 +209,7 @@ class DriverLauncher(_Launcher):
             folder: where a run writes checkpoints to survive a lost worker; deleted after it.
         """
         folder = folder or Path.cwd()
-        held = self._take()
+        held = self._take(runs_code=run is not None)
         config: dict[str, Any] = {"paths": list(paths)}
         if files and _elsewhere(held.gang):
             config["files"] = ray.put(read(files))
@@ -248,7 +248,7 @@ class DriverLauncher(_Launcher):
                     raise
                 _say(f"tunelight: {error.error.message}; going on elsewhere")
             pool.close(held)
-            held, task = self._take(), replace(task, resume=steady.resume)
+            held, task = self._take(runs_code=run is not None), replace(task, resume=steady.resume)
 
     def _finished(
         self, steady: ResilientRun, held: Held, reporter: TrialReporter | None, folder: Path
@@ -280,8 +280,8 @@ class DriverLauncher(_Launcher):
         pool.give_back(held, self._strategy.workers.idle_timeout_s)
         return handed_in
 
-    def _take(self) -> Held:
-        """Return a gang: this strategy's, another warm one like it, or a new one."""
+    def _take(self, *, runs_code: bool) -> Held:
+        """Return a gang: this strategy's, another warm one like it, or a new one; see :meth:`Pool.take`."""
         wanted, strategy = self._strategy.workers, self._strategy
         check_devices(wanted.gpus, wanted.resources or {}, "resources_per_worker['GPU']")
         group = current_group()
@@ -325,7 +325,7 @@ class DriverLauncher(_Launcher):
             cwd=str(Path.cwd()),
             sys_path=driver_paths(),
         )
-        self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
+        self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say, runs_code=runs_code)
         self._lease = self._held.lease
         return self._held
 
