@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 CACHE_VARIABLE = "TUNELIGHT_CACHE"
 """The environment variable for the folder through which a node's workers share their caches."""
@@ -92,6 +92,12 @@ class Save:
 
     serial: int = 0
     """Set by the gang on every decision that has an answer, which carries it too."""
+
+
+GOES_ON: Final = frozenset({"paused", "resize", "moved", "adopt"})
+"""The reasons of a :class:`Stop` after which the trial trains on: later, on other workers, or from another's state."""
+FAILED: Final = "failed"
+"""How the reason begins for which the ranks of a trial are aborted once one of them has failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,24 @@ def training_with(**strategies: Any) -> Callable[[dict[str, Any]], None]:
     return train_with
 
 
+class Ends(pl.Callback):
+    """Notes how a run ends, in the trial's own process and on its workers."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        note(self.folder, "ends", type(exception).__name__)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        note(self.folder, "ends", "on_train_end")
+
+
 def train(config: dict[str, Any]) -> None:
     """Train in a trial: the Trainer's gang takes the trial's bundles."""
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss"}, filename="model.ckpt", on="validation_end")
     ours = KINDS[config["backend"]](config.get("workers", 2))
-    finish(config, trainer(ours, max_epochs=config["epochs"], callbacks=[report]))
+    finish(config, trainer(ours, max_epochs=config["epochs"], callbacks=[report, Ends(config["folder"])]))
 
 
 def finish(config: dict[str, Any], one: pl.Trainer) -> None:
@@ -137,6 +150,7 @@ def test_tune_trial_stopped_by_asha_does_not_hang_and_frees_its_workers(ray4: An
     (trial,) = analysis.trials
     assert (trial.status, trial.last_result["training_iteration"]) == ("TERMINATED", 2)
     assert not lines(tmp_path, "ddp")  # it was stopped within fit
+    assert lines(tmp_path, "ends") == ["on_train_end"] * 2
     assert free_cpus(4) == 4
     assert not _workers(ray4)
 

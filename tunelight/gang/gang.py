@@ -26,7 +26,7 @@ from tunelight.gang.protocol import AnswerT
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.usage import UsageLog
 from tunelight.gang.watch import HangWatch
-from tunelight.messages import Adopt, Decision, Ended, Event, Save, Saved, Stop, WorkerError
+from tunelight.messages import FAILED, Adopt, Decision, Ended, Event, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
 from tunelight.session.task import Task
 
@@ -360,7 +360,7 @@ class Gang:
         self._watch = HangWatch(None)  # ending has a limit of its own
         for rank, worker in enumerate(self._members.workers):
             if rank not in self._ended:
-                worker.abort.remote(self.trials, f"rank {first.rank} failed")
+                worker.abort.remote(self.trials, f"{FAILED} on rank {first.rank}")
         self.late = self._until_ended(FAIL_LIMIT_S)
         self._kill_slow(f"did not end within {FAIL_LIMIT_S:.0f} s of the failure of rank {first.rank}")
         errors = [ended.error for ended in self._ended.values() if ended.error is not None]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
+from weakref import WeakSet
 
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
@@ -21,13 +22,19 @@ _DRIVERS = ("metrics.jsonl", ".tunelight")
 """Endings of the names of files in a trial's folder that the driver writes and pushes to the store itself."""
 
 logger = logging.getLogger(__name__)
+_streams: WeakSet[RankLines] = WeakSet()
 
 
 class RankLines(io.TextIOBase):
-    """A text stream that puts out complete lines, each with its rank in front. Thread-safe."""
+    """A text stream that puts out complete lines, each with its rank in front. Safe for threads and in forks."""
 
     def __init__(self, rank: int) -> None:
         self._prefix = f"[{rank}] "
+        self._begin()
+        _streams.add(self)
+
+    def _begin(self) -> None:
+        """Start without a line. A fork has no thread that could finish the parent's line or release its lock."""
         self._part = ""
         self._lock = threading.Lock()
 
@@ -71,6 +78,14 @@ class RankLines(io.TextIOBase):
     def encoding(self) -> str:  # type: ignore[override]
         """Return the encoding that text will have."""
         return "utf-8"
+
+
+def _begin_in_fork() -> None:
+    for stream in list(_streams):
+        stream._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 class RankLog(RankLines):

@@ -1,16 +1,19 @@
 """Gangs that this process keeps warm between jobs.
 
 A gang belongs to the caller that took it until it is given back. Then it idles until a job needs a gang like it, its
-time is over, or another gang needs its resources. Runs on: driver, or the process of a function trainable.
+time is over, another gang needs its resources, or a file of code has changed that its workers may have imported. Runs
+on: driver, or the process of a function trainable.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import ray
 from ray.util import placement_group, remove_placement_group
@@ -27,6 +30,10 @@ ROOM_LIMIT_S = 600.0
 _PATIENCE_S = 1.0
 """How long it waits before idle gangs of this process are closed to make room."""
 _ALIVE_LIMIT_S = 10.0
+_INSTALLED = (f"{os.path.dirname(os.__file__)}{os.sep}", "site-packages", "dist-packages")  # noqa: PTH120 - a prefix
+"""Parts of the paths of modules that no one edits: Python's own, and those of installed packages."""
+Sources = Mapping[str, tuple[int, int]]
+"""Files of code, and when each was changed (in nanoseconds) and its size."""
 
 
 @dataclass(eq=False)
@@ -41,6 +48,16 @@ class Held:
     """Closes it once it has idled long enough."""
     lease: int = 0
     """How often it was taken; its last taker knows this number."""
+    sources: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The code that its workers may have imported, as it was then."""
+
+    def learn(self, sources: Sources) -> None:
+        """Remember code as its workers have it, or will import it; what they have already stays as it was."""
+        self.sources = {**sources, **self.sources}
+
+    def outdated(self, sources: Sources) -> list[str]:
+        """Return the files of code that have changed since its workers may have imported them."""
+        return sorted(path for path, stamp in sources.items() if self.sources.get(path, stamp) != stamp)
 
     @property
     def closed(self) -> bool:
@@ -73,22 +90,38 @@ class Pool:
         *,
         spread: bool = False,
         say: Callable[[str], object] = print,
+        runs_code: bool = True,
     ) -> Held:
         """Return a gang for a job: an idle one, healed, or a new one on a reservation of its own.
 
         ``trial_group`` is the placement group of the trial in this process, whose bundles the gang then uses.
-        ``spread`` puts each bundle on another node. Raises: ResourceError, GangError.
+        ``spread`` puts each bundle on another node. ``runs_code``: the job runs code of the user, so that idle gangs
+        with older code are closed. Raises: ResourceError, GangError.
         """
+        sources = own_sources() if runs_code else {}
+        self._close_outdated(sources, say)
         held = self._reuse(spec, trial_group)
         if held is not None:
+            held.learn(sources)
             return held
         owned = None if trial_group is not None else self._reserve(reservation, spread, say)
         try:
-            return Held(spec, Gang.form(spec, owned or trial_group), owned, trial_group, lease=1)
+            held = Held(spec, Gang.form(spec, owned or trial_group), owned, trial_group, lease=1)
+            held.learn(sources)
+            return held
         except BaseException:
             if owned is not None:
                 remove_placement_group(owned)
             raise
+
+    def _close_outdated(self, sources: Sources, say: Callable[[str], object]) -> None:
+        """Close idle gangs whose workers have imported code that has changed since: they would go on with the old."""
+        with self._lock:
+            outdated = [(held, changed) for held in self._idle if (changed := held.outdated(sources))]
+            self._idle = [held for held in self._idle if not held.outdated(sources)]
+        for held, changed in outdated:
+            say(f"tunelight: new workers are started, for {changed[0]} has changed since the others imported it.")
+            held.close()
 
     def _reuse(self, spec: GangSpec, trial_group: PlacementGroup | None) -> Held | None:
         while (held := self._pop(spec, trial_group)) is not None:
@@ -119,6 +152,7 @@ class Pool:
         if held.gang.unfit is not None:
             held.close()
             return
+        held.learn(own_sources())  # what the job has imported meanwhile
         timer = threading.Timer(idle_timeout_s, self.end, args=(held, held.lease))
         timer.daemon = True
         with self._lock:
@@ -164,6 +198,21 @@ class Pool:
         except BaseException:
             remove_placement_group(group)
             raise
+
+
+def own_sources() -> Sources:
+    """Return the files of this process's modules that are not installed, which one may edit and reload.
+
+    Not the script's: what it defines is sent with each job.
+    """
+    sources = {}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name != "__main__" and isinstance(path, str) and not any(part in path for part in _INSTALLED):
+            with contextlib.suppress(OSError):  # of an archive, or deleted since
+                status = os.stat(path)  # noqa: PTH116 - thousands of modules
+                sources[path] = (status.st_mtime_ns, status.st_size)
+    return sources
 
 
 def current_group() -> PlacementGroup | None:

@@ -1,7 +1,8 @@
 """Runs a Trainer's fit, validate, test or predict on a rank, and cleans up after it.
 
-After an exception Lightning runs no teardown hooks, keeps a DataLoader's persistent workers when training stopped
-inside validation, and finalizes loggers as "failed" even if the trial was merely stopped. This launcher does the rest.
+After an exception Lightning runs no teardown hooks, and keeps a DataLoader's persistent workers when training stopped
+inside validation. A trial that is stopped ends by an exception, too, which Lightning would call a failure; callbacks,
+data module and loggers see the end of training in its place, as they do after early stopping.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from tunelight.compat.lightning import (
     Callback,
     LearningRateFinder,
+    RunningStage,
     TensorBoardLogger,
     TrainerFn,
     _Launcher,
@@ -27,6 +29,7 @@ from tunelight.compat.lightning import (
 )
 from tunelight.errors import TrialStopped
 from tunelight.lightning.state.recovery import recovery_of
+from tunelight.messages import FAILED, GOES_ON
 from tunelight.session.session import Session
 
 
@@ -45,8 +48,7 @@ class GangLauncher(_Launcher):
         """Run ``function`` in this process; clean up if it is stopped or fails."""
         if trainer is None:
             return function(*args, **kwargs)
-        for logger in trainer.loggers:
-            vars(logger).pop("finalize", None)  # the run before may have ended in an exception
+        give_back(trainer)  # the run before may have ended in an exception
         if not self._session.task.job:
             _leave_hparams_to_the_sweep(trainer)
         recovery = None
@@ -64,7 +66,7 @@ class GangLauncher(_Launcher):
         except _TunerExitException:
             raise  # Lightning leaves its tuner by it and continues with the fit
         except BaseException as error:
-            _clean_up(trainer, "stopped" if isinstance(error, TrialStopped) else "failed")
+            _clean_up(trainer, error)
             raise
         finally:
             if recovery is not None:
@@ -160,18 +162,92 @@ def _leave_hparams_to_the_sweep(trainer: pl.Trainer) -> None:
             logger._default_hp_metric = False
 
 
-def _clean_up(trainer: pl.Trainer, status: str) -> None:
-    """Clean up after an interrupted run as Lightning does after a finished one."""
-    steps: list[Callable[[], object]] = [lambda: _teardown_hooks(trainer)]
+SUCCESS, REQUEUED, FAILURE = "success", "finished", "failed"
+"""The words by which Lightning finalizes loggers: after a run, before it is queued again, and after an exception."""
+
+
+def _word(error: BaseException) -> str:
+    """Return the word for a run that an exception has ended."""
+    if not isinstance(error, TrialStopped) or str(error).startswith(FAILED):
+        return FAILURE
+    return REQUEUED if str(error) in GOES_ON else SUCCESS
+
+
+def _clean_up(trainer: pl.Trainer, error: BaseException) -> None:
+    """Clean up after an interrupted run as Lightning does after a finished one; a stopped fit ends its training."""
+    word = _word(error)
+    steps: list[Callable[[], object]] = []
+    if word == SUCCESS and trainer.state.stage in (RunningStage.TRAINING, RunningStage.VALIDATING):
+        steps += [functools.partial(_train_end, trainer), functools.partial(_fit_end, trainer)]
+    steps += [lambda: _teardown_hooks(trainer)]
     steps += [functools.partial(_close, loop) for loop in _loops(trainer)]
-    steps += [functools.partial(logger.finalize, status) for logger in trainer.loggers]
+    steps += [functools.partial(logger.finalize, word) for logger in trainer.loggers]
     for step in steps:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - the first error is the one that counts
-            print(f"tunelight: while cleaning up after a trial: {type(error).__name__}: {error}")  # noqa: T201
+        except (Exception, TrialStopped) as later:  # noqa: BLE001 - the first error is the one that counts
+            print(f"tunelight: while cleaning up after a trial: {type(later).__name__}: {later}")  # noqa: T201
+    hold(trainer, Callback if isinstance(error, TrialStopped) else None, loggers=True)
+
+
+def _train_end(trainer: pl.Trainer) -> None:
+    """End the training of a fit, at the report at which it was stopped: nothing is reported any more."""
+    if trainer.state.fn != TrainerFn.FITTING:
+        return
+    if trainer.validating:
+        trainer.fit_loop.epoch_loop.val_loop._on_evaluation_model_train()
+        trainer.training = True
+    with _without_reports(trainer):
+        trainer.fit_loop.on_run_end()
+
+
+def _fit_end(trainer: pl.Trainer) -> None:
+    if trainer.state.fn != TrainerFn.FITTING:
+        return
+    with _without_reports(trainer):
+        call._call_callback_hooks(trainer, "on_fit_end")
+        call._call_lightning_module_hook(trainer, "on_fit_end")
+        call._call_strategy_hook(trainer, "on_fit_end")
+
+
+@contextlib.contextmanager
+def _without_reports(trainer: Any) -> Iterator[None]:
+    callbacks = trainer.callbacks
+    trainer.callbacks = [one for one in callbacks if not getattr(one, "reports", False)]
+    try:
+        yield
+    finally:
+        trainer.callbacks = callbacks
+
+
+def hold(trainer: Any, kind: type[Callback] | None, *, loggers: bool) -> None:
+    """Keep Lightning from taking some through the exception in which a run has ended; :func:`give_back` undoes it.
+
+    ``kind``: callbacks of that class are left out, and with all of them the data module; None leaves out none.
+    ``loggers``: these are finalized already. What Lightning does next is `call._interrupt`: the strategy, which it
+    calls after callbacks and data module, gives them back.
+    """
+    for logger in trainer.loggers if loggers else ():
+        logger.finalize = _finalized
+    if kind is None:
+        return
+    strategy, callbacks, data = trainer.strategy, trainer.callbacks, trainer.datamodule
+
+    def on_exception(_: object) -> None:
+        del strategy.on_exception
+        trainer.callbacks, trainer.datamodule = callbacks, data
+
+    strategy.on_exception = on_exception
+    trainer.callbacks = [one for one in callbacks if not isinstance(one, kind)]
+    trainer.datamodule = None if kind is Callback else data
+
+
+def give_back(trainer: Any) -> None:
+    """Undo :func:`hold`, also where Lightning did not come to the strategy, for a callback has raised."""
     for logger in trainer.loggers:
-        logger.finalize = _finalized  # type: ignore[method-assign]  # Lightning would call it "failed" again
+        vars(logger).pop("finalize", None)
+    if (on_exception := vars(trainer.strategy).get("on_exception")) is not None:
+        on_exception(None)
 
 
 def _finalized(status: str) -> None:

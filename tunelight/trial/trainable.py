@@ -66,12 +66,14 @@ class GangTrainable(Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         """Prepare the first trial. Its gang starts later, because Tune may discard this actor unused."""
         self._gang: Gang | None = None
+        self._pausing = False
+        """True where Tune has had a checkpoint written since the last step, which it does before a pause."""
         self._gang_log = GangLog()
         self._trial = self._new_trial(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial. Always returns True: errors are raised by ``step``, where Tune can handle them."""
-        self._finish("stopped")
+        self._finish()
         self._trial = self._new_trial(new_config)
         return True
 
@@ -101,6 +103,7 @@ class GangTrainable(Trainable):
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
         trial = self._trial
+        self._pausing = False
         trial.prune()  # Tune has the last report now
         try:
             run = trial.run
@@ -123,6 +126,8 @@ class GangTrainable(Trainable):
         the trial here: Tune calls this before a pause, when other trials need the gang's additional workers.
         """
         trial, gang = self._trial, self._gang
+        # Under plain Tune a checkpoint may be written at any time.
+        self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
         info = trial.kept.newest or trial.resume
         fresh = info is not None and info.number == trial.number
         if not fresh and gang is not None and gang.running and trial.number:
@@ -141,17 +146,17 @@ class GangTrainable(Trainable):
             checkpoints.copy_into(info, checkpoint_dir)
         if self.spec.start is not None and info is not None:
             trial.resume = info  # where it restarts if Tune does not pause it after all
-            self._finish("paused")
+            self._finish()
 
     def cleanup(self) -> None:
         """End the trial and the gang."""
         with suppress(Exception):
-            self._finish("stopped", limit_s=_LAST_LIMIT_S)
+            self._finish(_LAST_LIMIT_S)
         self._close_gang()
 
     def settle(self) -> None:
         """End the last trial here, which Tune has stopped, once it has finished writing."""
-        self._finish("stopped", limit_s=_LAST_LIMIT_S)
+        self._finish(_LAST_LIMIT_S)
 
     # -- calls from schedulers
 
@@ -335,12 +340,13 @@ class GangTrainable(Trainable):
 
     # -- ends
 
-    def _finish(self, reason: str, limit_s: float | None = None) -> None:
+    def _finish(self, limit_s: float | None = None) -> None:
         """End the running trial, within a limit."""
         trial = self._trial
         if self._gang is not None and self._gang.running:
             if stores.inside(trial.folder):
                 limit_s = stores.PUSH_LIMIT_S
+            reason = "paused" if self._pausing else "stopped"
             self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
             trial.settle()
         self._give_back()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import multiprocessing
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tunelight.gang.output import JobOutput, RankStream, TrialOutput
+from tunelight.gang.output import JobOutput, RankLog, RankStream, TrialOutput
 from tunelight.messages import Terminal, Text
 
 
@@ -92,3 +95,39 @@ def test_a_handler_has_its_stream_again_after_the_trial(tmp_path: Path, early: l
     with TrialOutput(str(tmp_path), 0, verbose=0):
         pass
     assert early.handlers[0].stream is before  # type: ignore[attr-defined]
+
+
+class Slow(io.StringIO):
+    """Keeps whoever writes "slow" until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        if "slow" in text:
+            self.entered.set()
+            self.released.wait(60)
+        return super().write(text)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_while_a_thread_prints_can_print(tmp_path: Path) -> None:
+    slow = Slow()
+    log = RankLog(tmp_path / "log.txt", 0, slow)
+    log.write("rather ")
+    printing = threading.Thread(target=log.write, args=("slow\nhalf a line",))
+    printing.start()
+    assert slow.entered.wait(10)
+    forked = multiprocessing.get_context("fork").Process(target=log.write, args=("from the fork\n",))
+    forked.start()
+    try:
+        forked.join(10)
+        assert forked.exitcode == 0
+    finally:
+        forked.kill()
+        forked.join()
+        slow.released.set()
+        printing.join()
+    log.finish()
+    assert (tmp_path / "log.txt").read_text() == "[0] rather slow\n[0] from the fork\n[0] half a line\n"

@@ -1,4 +1,4 @@
-"""The launcher inside a worker, under Lightning's own Trainer: from which checkpoint a fit goes on."""
+"""The launcher inside a worker, under Lightning's own Trainer: from which checkpoint a fit goes on, and how it ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.fakes import MemoryControl
-from tunelight.compat.lightning import pl
+from tunelight.compat.lightning import CSVLogger, pl
+from tunelight.errors import TrialStopped
 from tunelight.lightning.launcher import GangLauncher
-from tunelight.messages import CheckpointInfo, Place
+from tunelight.messages import FAILED, CheckpointInfo, Place, Stop
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.task import Task
@@ -37,11 +38,12 @@ class Counting(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def trainer(epochs: int) -> pl.Trainer:
-    return pl.Trainer(
-        accelerator="cpu", max_epochs=epochs, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
+def trainer(epochs: int, **settings: Any) -> pl.Trainer:
+    quiet: dict[str, Any] = {
+        "accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }  # fmt: skip
+    return pl.Trainer(max_epochs=epochs, **{**quiet, **settings})
 
 
 def trained(path: Path, epochs: int) -> Path:
@@ -110,3 +112,137 @@ def test_a_trial_that_passes_over_the_user_s_checkpoint_says_so(fit: Fit, users:
 
 def test_a_fit_that_wrote_no_checkpoint_of_its_own_takes_the_user_s(fit: Fit, users: Path, own: CheckpointInfo) -> None:
     assert fit(own, users, fit=1) == [1, 2]
+
+
+class Heard(pl.Callback):
+    """Notes how a run ends, and by what word a logger and a data module hear of it."""
+
+    def __init__(self) -> None:
+        self.hooks: list[str] = []
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.hooks.append(
+            "on_train_end" if trainer.training and pl_module.training else "on_train_end, while it validates"
+        )
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.hooks.append("on_fit_end")
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.hooks.append(f"on_exception {type(exception).__name__}")
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self.hooks.append("teardown")
+
+
+class Data(pl.LightningDataModule):
+    """Notes exceptions."""
+
+    def __init__(self, heard: Heard) -> None:
+        super().__init__()
+        self.heard = heard
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.ones(2, 1)))
+
+    val_dataloader = train_dataloader
+
+    def on_exception(self, exception: BaseException) -> None:
+        self.heard.hooks.append("the data module's on_exception")
+
+
+class Words(CSVLogger):
+    """Keeps the words by which it is finalized."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.words: list[str] = []
+
+    def finalize(self, status: str) -> None:
+        self.words.append(status)
+
+
+class Validating(Counting):
+    """Reports at the end of each validation, and again at the end of training."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        super().__init__()
+        self.report = report
+
+    def validation_step(self, batch: Any, index: int) -> None: ...
+
+    def on_validation_end(self) -> None:
+        self.report()
+
+    def on_train_end(self) -> None:
+        self.report()
+
+
+Ended = Callable[..., tuple[list[str], list[str], pl.Trainer]]
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Ended:
+    """Return a function that fits until an exception; it returns the hooks and words heard, and the Trainer."""
+
+    def run(reason: str | None = None, aborted: str | None = None, **task: Any) -> tuple[list[str], list[str], Any]:
+        box = Mailbox(1)
+        if aborted is not None:
+            box.abort(aborted)
+        elif reason is not None:
+            box.put(Stop(reason))
+        told = Task("00000", str(tmp_path), {}, b"", 1, ".", **task)
+        here = session.Session(told, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, box)
+
+        def report() -> None:
+            if reason is aborted is None:
+                raise ZeroDivisionError("on purpose")
+            here.context.report({"loss": 1.0})
+
+        heard, words = Heard(), Words(tmp_path)
+        one = trainer(3, callbacks=[heard], logger=words, num_sanity_val_steps=0)
+        one.strategy._launcher = GangLauncher(here)
+        before = list(one.callbacks)  # type: ignore[attr-defined]  # Lightning's, set elsewhere
+        data = Data(heard)
+        with pytest.raises(ZeroDivisionError if reason is aborted is None else TrialStopped):
+            one.fit(Validating(report), datamodule=data)
+        assert one.callbacks == before  # type: ignore[attr-defined]  # as above
+        assert one.datamodule is data  # type: ignore[attr-defined]  # as above
+        assert "on_exception" not in vars(one.strategy)
+        assert one.interrupted
+        return heard.hooks, words.words, one
+
+    return run
+
+
+def test_a_stop_is_the_end_of_training_for_callbacks_data_and_loggers(ended: Ended) -> None:
+    hooks, words, _ = ended("asha")
+    assert hooks == ["on_train_end", "on_fit_end", "teardown"]
+    assert words == ["success"]
+
+
+@pytest.mark.parametrize("reason", ["paused", "resize", "moved", "adopt"])
+def test_a_pause_is_no_end_and_loggers_hear_what_a_requeued_job_says(ended: Ended, reason: str) -> None:
+    hooks, words, _ = ended(reason)
+    assert hooks == ["teardown"]
+    assert words == ["finished"]
+
+
+def test_where_another_rank_failed_nothing_ends_and_loggers_hear_of_a_failure(ended: Ended) -> None:
+    hooks, words, _ = ended(aborted=f"{FAILED} on rank 1")
+    assert hooks == ["teardown"]
+    assert words == ["failed"]
+
+
+def test_an_error_is_an_exception_as_without_a_gang(ended: Ended) -> None:
+    hooks, words, _ = ended()
+    assert hooks == ["teardown", "on_exception ZeroDivisionError", "the data module's on_exception"]
+    assert words == ["failed"]
+
+
+def test_a_trainer_that_was_stopped_runs_again_and_is_heard(ended: Ended) -> None:
+    hooks, words, one = ended("stopped")
+    hooks.clear()
+    one.validate(Validating(lambda: None), DataLoader(TensorDataset(torch.ones(2, 1))), verbose=False)
+    assert hooks == ["teardown"]
+    assert words == ["success", "success"]

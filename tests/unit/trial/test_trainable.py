@@ -53,6 +53,22 @@ def saving(config: dict[str, Any]) -> None:
         tl.report({"loss": 1.0 / (context.number + 1), "resumed": tl.get_checkpoint_path() or ""})
 
 
+def noting(config: dict[str, Any]) -> None:
+    """Report until it is stopped, and note for what reason."""
+    from pathlib import Path
+
+    import tunelight as tl
+    from tunelight.errors import TrialStopped
+
+    context = tl.get_context()
+    try:
+        while context.number < 9:
+            tl.report({"loss": 1.0}, checkpoint=lambda path: Path(path).write_text("weights"))
+    except TrialStopped as stop:
+        Path(config["reason"]).write_text(str(stop))
+        raise
+
+
 def background(config: dict[str, Any]) -> None:
     """Report with checkpoints that are written as a strategy's are; the last one takes its time."""
     import time
@@ -229,6 +245,20 @@ def test_a_pause_writes_a_checkpoint_and_a_resume_finds_it(make: Make, heads: He
     result = one.step()
     assert result["training_iteration"] == 2
     assert result["resumed"].endswith("report-000001.ckpt")
+
+
+def test_training_code_knows_a_pause_from_a_stop(make: Make, heads: Heads, folder: Path, tmp_path: Path) -> None:
+    reason = tmp_path / "reason"
+    one = make(noting, {"reason": str(reason)}, real_checkpoints=False)
+    one.step()
+    one.save_checkpoint(str(folder))  # Tune goes on after all
+    one.step()
+    heads.reset(one, {"reason": str(reason)})
+    assert reason.read_text() == "stopped"
+    one.step()
+    one.save_checkpoint(str(folder))
+    heads.reset(one, {"reason": str(reason)})
+    assert reason.read_text() == "paused"
 
 
 def test_a_pause_without_a_way_to_write_a_checkpoint_is_an_error_on_resume(

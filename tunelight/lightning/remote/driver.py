@@ -23,7 +23,17 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
 from tunelight.cluster.local import with_forks
-from tunelight.compat.lightning import VARIABLE, Precision, _Launcher, flavour, flavour_of_module, pl, switch
+from tunelight.compat.lightning import (
+    VARIABLE,
+    Callback,
+    Checkpoint,
+    Precision,
+    _Launcher,
+    flavour,
+    flavour_of_module,
+    pl,
+    switch,
+)
 from tunelight.compat.ray import is_client
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
@@ -32,6 +42,7 @@ from tunelight.gang.gang import Gang
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, driver_paths
+from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
 from tunelight.lightning.remote.workers import Workers
@@ -73,12 +84,6 @@ class DriverStrategy(Protocol):
     def precision_plugin(self) -> Precision:
         """The precision of its Trainer."""
 
-    def hold_callbacks(self, trainer: Any) -> None:
-        """Keep checkpoint callbacks from being called for an exception."""
-
-    def give_callbacks_back(self) -> None:
-        """Undo ``hold_callbacks``."""
-
 
 class DriverLauncher(_Launcher):
     """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
@@ -92,6 +97,8 @@ class DriverLauncher(_Launcher):
         if isinstance(before, DriverLauncher):
             self._held, self._lease = before._held, before._lease
         self._trained: tuple[Held, int] | None = None
+        self._stopped = False
+        """True where Tune has stopped the trial of this process in the last run: its ranks have ended it by then."""
 
     @property
     def is_interactive_compatible(self) -> bool:
@@ -116,14 +123,16 @@ class DriverLauncher(_Launcher):
             )
         try:
             self.trainer = trainer
-            self._strategy.give_callbacks_back()
+            give_back(trainer)
+            self._stopped = False
             for logger in trainer.loggers:
                 _ = logger.version  # fixes the folder, once for all ranks
             sent = job.pack_run(trainer, function.__name__, args, kwargs)
             needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
             handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=_safe_folder(trainer))
         except BaseException as error:
-            self._strategy.hold_callbacks(trainer)
+            # A checkpoint would be of the driver's weights: the ranks' callbacks have written the trained ones.
+            hold(trainer, Callback if self._stopped else Checkpoint, loggers=self._stopped)
             if isinstance(error, WorkerFailedError):
                 raise as_cause(error) from None
             raise
@@ -209,7 +218,7 @@ class DriverLauncher(_Launcher):
             folder: where a run writes checkpoints to survive a lost worker; deleted after it.
         """
         folder = folder or Path.cwd()
-        held = self._take()
+        held = self._take(runs_code=run is not None)
         config: dict[str, Any] = {"paths": list(paths)}
         if files and _elsewhere(held.gang):
             config["files"] = ray.put(read(files))
@@ -248,7 +257,7 @@ class DriverLauncher(_Launcher):
                     raise
                 _say(f"tunelight: {error.error.message}; going on elsewhere")
             pool.close(held)
-            held, task = self._take(), replace(task, resume=steady.resume)
+            held, task = self._take(runs_code=run is not None), replace(task, resume=steady.resume)
 
     def _finished(
         self, steady: ResilientRun, held: Held, reporter: TrialReporter | None, folder: Path
@@ -267,6 +276,7 @@ class DriverLauncher(_Launcher):
             raise
         except BaseException as error:  # Ctrl-C, or a stop by Tune: the ranks' next boundary is not waited for
             if isinstance(error, SystemExit) and reporter is not None:
+                self._stopped = True
                 gang.finish(reason="stopped")
                 reporter.close()
                 pool.give_back(held, self._strategy.workers.idle_timeout_s)
@@ -280,8 +290,8 @@ class DriverLauncher(_Launcher):
         pool.give_back(held, self._strategy.workers.idle_timeout_s)
         return handed_in
 
-    def _take(self) -> Held:
-        """Return a gang: this strategy's, another warm one like it, or a new one."""
+    def _take(self, *, runs_code: bool) -> Held:
+        """Return a gang: this strategy's, another warm one like it, or a new one; see :meth:`Pool.take`."""
         wanted, strategy = self._strategy.workers, self._strategy
         check_devices(wanted.gpus, wanted.resources or {}, "resources_per_worker['GPU']")
         group = current_group()
@@ -325,7 +335,7 @@ class DriverLauncher(_Launcher):
             cwd=str(Path.cwd()),
             sys_path=driver_paths(),
         )
-        self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say)
+        self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say, runs_code=runs_code)
         self._lease = self._held.lease
         return self._held
 

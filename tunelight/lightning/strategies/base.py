@@ -18,7 +18,6 @@ from tunelight.compat.lightning import (
     FABRIC,
     HOW_TO_CHOOSE,
     Accelerator,
-    Checkpoint,
     CheckpointIO,
     CPUAccelerator,
     CUDAAccelerator,
@@ -69,7 +68,7 @@ class GangStrategy(ParallelStrategy):
     backend: ClassVar[str]
     """How the gang of such a strategy communicates."""
     _of_process: ClassVar[frozenset[str]] = frozenset(
-        {"_given", "_session", "_launcher", "workers", "_callbacks_held", "_model", "_accelerator"}
+        {"_given", "_session", "_launcher", "workers", "_model", "_accelerator"}
         | {"cluster_environment", "_parallel_devices", "_lightning_optimizers"}
     )
     """Attributes that belong to the process that a strategy is in; the others are sent to the ranks."""
@@ -102,7 +101,6 @@ class GangStrategy(ParallelStrategy):
 
         Raises: StrategyError in a gang of another size or kind than this strategy's.
         """
-        self._callbacks_held: tuple[Any, list[Any]] | None = None
         self._of_trainer: dict[str, Any] = {}
         session = current()
         if session is None:
@@ -294,27 +292,6 @@ class GangStrategy(ParallelStrategy):
             super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
         else:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
-
-    def on_exception(self, exception: BaseException) -> None:
-        """Undo `hold_callbacks` on a driver: the callbacks were called for the exception by now."""
-        if self._callbacks_held is not None:
-            self.give_callbacks_back()
-            return
-        super().on_exception(exception)
-
-    def hold_callbacks(self, trainer: Any) -> None:
-        """Keep checkpoint callbacks from being called for an exception on the driver.
-
-        They would write a checkpoint of the driver's weights; the workers' callbacks have written the trained ones.
-        """
-        self._callbacks_held = trainer, trainer.callbacks
-        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, Checkpoint)]
-
-    def give_callbacks_back(self) -> None:
-        """Undo `hold_callbacks`, if ``on_exception`` has not: a callback's may have raised before."""
-        if self._callbacks_held is not None:
-            trainer, callbacks = self._callbacks_held
-            trainer.callbacks, self._callbacks_held = callbacks, None
 
     # -- on a rank
 

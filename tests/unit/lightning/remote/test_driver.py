@@ -47,7 +47,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> driver.DriverLauncher:
     workers = SimpleNamespace(failures=FailurePolicy(), idle_timeout_s=1.0)
     one = driver.DriverLauncher(SimpleNamespace(workers=workers), None)  # type: ignore[arg-type]
     held = SimpleNamespace(gang=FakeGang(GangSpec()))
-    monkeypatch.setattr(one, "_take", lambda: held)
+    monkeypatch.setattr(one, "_take", lambda **_: held)
     monkeypatch.setattr(driver, "pool", SimpleNamespace(give_back=lambda *_: None, close=lambda *_: None))
     return one
 

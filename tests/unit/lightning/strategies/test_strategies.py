@@ -275,20 +275,6 @@ def test_a_lightning_that_is_too_old_or_too_new_is_an_error(version: str) -> Non
         check_lightning(version)
 
 
-def test_a_driver_s_checkpoint_callbacks_do_not_hear_of_an_exception_and_all_are_given_back() -> None:
-    strategy = tl.RayStrategy(num_workers=2)
-    others, kept = pl.Callback(), pl.callbacks.ModelCheckpoint()
-    trainer = pl.Trainer(strategy=strategy, accelerator="cpu", callbacks=[kept, others], enable_progress_bar=False)
-    before: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-    strategy.hold_callbacks(trainer)
-    held: Any = trainer.callbacks  # type: ignore[attr-defined]  # as above
-    assert others in held
-    assert kept not in held
-    for _ in range(2):  # the second time there is nothing to give back
-        strategy.on_exception(RuntimeError("mine"))
-        assert trainer.callbacks is before  # type: ignore[attr-defined]  # as above
-
-
 # --- in a gang ----------------------------------------------------------------------------------------------
 
 
