@@ -67,17 +67,21 @@ class TrainerExchange:
         return None
 
 
-def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
     """Change optimizers, learning-rate schedules, hparams and attributes of the same name to another configuration.
 
     A value belongs to the option, hparam or attribute that its key ends with (``model.lr``: ``lr``). Where several keys
-    end so (``gen.lr``, ``disc.lr``), each has the parameter groups, schedules and attributes with its own value.
+    end so (``gen.lr``, ``disc.lr``), each has the parameter groups and schedules with its own value.
+
+    Returns: which keys leave open what they mean, so that they were not put into optimizers; None if none does.
     """
+    unclear = None
     module: Any = trainer.lightning_module
     owners = {name: _owners(trainer, name, keys) for name, keys in _by_name(before).items()}
     attributes = dict(vars(module))
     for key, old, new in _changed(before, config):
         name = key.rpartition(".")[2]
+        unclear = unclear or _unclear(trainer, name, before)
         alone = len(_by_name(before).get(name, {})) < 2
         for optimizer, own in zip(trainer.optimizers, owners.get(name, ()), strict=False):
             for group, owner in zip(optimizer.param_groups, own, strict=True):
@@ -92,6 +96,20 @@ def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[s
             module.hparams[name] = new
         if alone and name in attributes and _same(attributes[name], old):
             setattr(module, name, new)
+    return unclear
+
+
+def _unclear(trainer: pl.Trainer, name: str, before: Mapping[str, Any]) -> str | None:
+    """Return in words that several keys end in ``name`` and parameter groups do not show which they follow, or None."""
+    keys = _by_name(before).get(name, {})
+    groups = [group for one in trainer.optimizers for group in one.param_groups]
+    owners = [owner for own in _owners(trainer, name, keys) for owner in own]
+    if len(keys) < 2 or not any(owner is None and name in one for owner, one in zip(owners, groups, strict=True)):
+        return None
+    return (
+        f"{' and '.join(keys)} end in one word, and the value of a parameter group does not show which of them it "
+        "follows"
+    )
 
 
 def _by_name(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -219,13 +237,10 @@ def _untaken(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str
     named = _by_name(before)
     for key, old, _ in _changed(before, config):
         name = key.rpartition(".")[2]
-        owners = [key for own in _owners(trainer, name, named.get(name, {})) for key in own]
+        if (unclear := _unclear(trainer, name, before)) is not None:
+            return f"{unclear}; the module has no on_adopt(config)"
+        owners = [owner for own in _owners(trainer, name, named.get(name, {})) for owner in own]
         groups = [group for one in trainer.optimizers for group in one.param_groups]
-        if len(rivals := named.get(name, {})) > 1 and None in owners:
-            return (
-                f"{' and '.join(rivals)} end in one word, and which of them a parameter group follows cannot be seen "
-                "from its value; the module has no on_adopt(config)"
-            )
         groups = [group for group, owner in zip(groups, owners, strict=True) if owner == key and name in group]
         fits = any(name in _PROPORTIONAL or _same(group[name], old) for group in groups)
         if key.partition(".")[0] in _OF_BUILDERS or old is _NOTHING or not fits:

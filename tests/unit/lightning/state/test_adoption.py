@@ -215,3 +215,4 @@ def test_a_rate_that_two_keys_may_mean_is_not_changed_in_place() -> None:
     assert refused is not None
     assert "model.gen.lr and model.disc.lr end in one word" in refused
     assert rates_of(child) == [(1e-3, 1e-3), (1e-3, 1e-3)]
+    assert put_values(child, alike, new) == refused.partition(";")[0]
