@@ -113,10 +113,10 @@ def play(kind: str, folder: Path, trials: int) -> tuple[list[str], bool]:
         raise SystemExit((folder / f"{kind}.log").read_text()[-3000:])
     results = tl.SweepResults.load(sweep)
     same, count = implied(sweep, settings)
-    held = sum(len(trial.history) for trial in results)
+    held = sum(len(trial.history) for trial in results.every_trial)
     well = same == count and seen <= before <= held and (count == trials or kind == "stop_when")
-    well = well and all(trial.state in ("FINISHED", "STOPPED") for trial in results)
-    again = sum(trial.repeats is not None and trial.repetition > 0 for trial in results)
+    well = well and all(trial.state in ("FINISHED", "STOPPED") for trial in results.every_trial)
+    again = len(results.repetitions)
     best = results.best
     print((folder / f"{kind}.log").read_text().strip().rpartition("\n\n")[2], flush=True)
     line = [kind, str(count), str(again), f"{seen}, {before}", str(held), f"{same} of {count}"]

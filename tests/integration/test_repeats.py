@@ -34,13 +34,13 @@ def test_the_best_are_trained_again_on_warm_gangs_and_the_winner_has_the_best_me
     ray4: Any, tmp_path: Path, scheduler: str
 ) -> None:
     results = run(tmp_path, scheduler=scheduler, repeats={"top": 2, "repeats": 2}, max_concurrent=1)
-    again = [trial for trial in results if trial.repeats is not None]
+    again = results.repetitions
     assert len(again) >= 2
-    assert len(results) == 4 + len(again)
+    assert len(results) == 4
     assert {results.trial(str(trial.repeats)).config["x"] for trial in again} == {0.1, 0.2}
     assert all(trial.state == "FINISHED" and len(trial.history) == 4 for trial in again)
     assert all(trial.history[-1]["repetition"] == trial.repetition > 0 for trial in again)
-    assert len({trial.seed for trial in results}) == len(results)
+    assert len({trial.seed for trial in results.every_trial}) == 4 + len(again)
     gangs = [gang for trial in again for gang in results.record.trials[trial.id].gangs]
     assert gangs
     assert all(gang["warm"] for gang in gangs)
@@ -61,9 +61,9 @@ def test_each_training_gets_its_fold_and_a_resumed_sweep_goes_on_with_the_next(r
     folded = run(tmp_path / "folds", scheduler="fifo", repeats=tl.Folds(2, top=2))
     assert folded.trials[0].history[-1]["folds"] == 2
     grown = run(tmp_path, scheduler="fifo", repeats={"top": 2, "repeats": 2}, resume=True)
-    assert [trial.repeats for trial in grown][4:] == ["00001", "00000"]
+    assert [trial.repeats for trial in grown.every_trial][4:] == ["00001", "00000"]
     more = run(tmp_path, scheduler="fifo", repeats={"top": 2, "repeats": 3}, resume=True, num_samples=5)
-    assert more.trials[6].repeats is None  # the fifth trial of the search comes first
-    assert [(trial.repeats, trial.repetition) for trial in more][7:] == [("00001", 2), ("00000", 2)]
+    assert more.every_trial[6].repeats is None  # the fifth trial of the search comes first
+    assert [(trial.repeats, trial.repetition) for trial in more.every_trial][7:] == [("00001", 2), ("00000", 2)]
     for standing in folded.repeated():
         assert [folded.trial(name).history[-1]["fold"] for name in standing.trials] == [0, 1]

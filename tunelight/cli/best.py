@@ -43,7 +43,7 @@ def best(
         print_json(about_trial(trial) | {"exported": written})
         return
     also = "".join(f", with {name}={short(value)}" for name, value in results.further(trial).items())
-    typer.echo(f"Trial {trial.id}: {results.metric}={trial.value:.6g}{also}\n  {words(trial.config)}")
+    typer.echo(f"Trial {trial.id}: {results.metric}={trial.value:.6g}{also}\n  {words(trial.plain_config)}")
     if (failed := results.ahead) is not None:
         typer.echo(f"Trial {failed.id}, which {failed.outcome}, had reported {results.metric}={failed.value:.6g}.")
     if export is not None:

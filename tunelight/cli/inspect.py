@@ -34,7 +34,7 @@ def show(
     if trial is not None:
         _show_trial(results.trial(trial), json)
         return
-    trials = results.trials if top is None else results.top(top)
+    trials = results.every_trial if top is None else results.top(top)
     about = about_sweep(results)
     if json:
         print_json(about | {"trials": [about_trial(one) for one in trials]})
@@ -56,7 +56,7 @@ def show(
             len(one.history),
             f"{one.seconds:.0f}s",
             *([", ".join(one.tags) or None] if tagged else []),
-            words(one.config),
+            words(one.plain_config),
         )
         for one in trials
     ]
@@ -80,7 +80,7 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
         typer.echo(f"{name:<11} {about[name] if about[name] is not None else '-'}")
         if name == "state" and trial.stop_reason is not None:
             typer.echo(f"{'reason':<11} {trial.stop_reason}")
-    typer.echo(f"{'config':<11} {words(trial.config)}")
+    typer.echo(f"{'config':<11} {words(trial.plain_config)}")
     if trial.used:
         typer.echo(f"{'used':<11} {', '.join(f'{name} {value}' for name, value in trial.used.items())}")
     if trial.idle_gpus is not None:

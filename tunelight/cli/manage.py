@@ -118,7 +118,7 @@ class _Clearing:
         results = SweepResults.load(folder)
         best = _best(results)
         ended = TERMINAL - {INTERRUPTED}
-        gone = [one for one in results.trials if every or (one.id != best and one.state in ended)]
+        gone = [one for one in results.every_trial if every or (one.id != best and one.state in ended)]
         self._folder, self._trials = folder, [one.path for one in gone]
         sizes = [size_of(path) for path in checkpoints_of(folder, self._trials)]
         self.size = sum(sizes)

@@ -30,7 +30,7 @@ def read_sets(lines: Sequence[str]) -> dict[str, Any]:
         try:
             sets[name] = read_value(text)
         except ValueError as error:
-            raise SettingsError(f"--set {line}: the value is not valid YAML: {error}") from error
+            raise SettingsError(f"--set {line}: {error}") from error
     return sets
 
 

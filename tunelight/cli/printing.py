@@ -99,7 +99,7 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
 
     driver = driver_of(results.folder)
     states: dict[str, int] = {}
-    for trial in results.trials:
+    for trial in results.every_trial:
         states[trial.state] = states.get(trial.state, 0) + 1
     best = results.best if results.top(1) else None
     repeated = results.repeated()
@@ -131,7 +131,7 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
         "stop_reason": trial.stop_reason,
         "value": trial.value,
         "metrics": trial.metrics,
-        "config": trial.config,
+        "config": trial.plain_config,
         "reports": len(trial.history),
         "seconds": trial.seconds,
         "seed": trial.seed,

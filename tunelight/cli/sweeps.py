@@ -166,7 +166,7 @@ def run(
     name: Annotated[
         str | None, typer.Option("--name", help="The sweep's name. Default: the model's name and the time.")
     ] = None,
-    storage: Annotated[Path | None, typer.Option("--storage", help="The folder of sweeps.")] = None,
+    storage: Annotated[str | None, typer.Option("--storage", help="The folder of sweeps, or its URL.")] = None,
     seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the sweep --name, if there is one.")] = False,
     address: Address = None,

@@ -325,7 +325,7 @@ class GangWorker:
             sessions.set_current(session)
             self._session = session
             train = _load(task.train)
-            session.begin()
+            session.begin(getattr(train, "restored", dict))
             train(task.config)
             session.check_finished()
         except TrialStopped:

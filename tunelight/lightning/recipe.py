@@ -9,6 +9,7 @@ from typing import Any
 from tunelight.settings import Settings, check_model, check_picklable, check_train
 from tunelight.settings.backends import BACKENDS
 from tunelight.space.parts import split_config
+from tunelight.space.plain import Objects
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,43 @@ def with_device(args: Mapping[str, Any], strategy: Callable[[], Any], *, on_gpu:
     return {"strategy": strategy(), **args} if "strategy" not in args else dict(args)
 
 
-def payload(settings: Settings) -> bytes:
-    """Return the pickled train function, or the recipe of a model= sweep. Runs on: driver.
+@dataclass(frozen=True)
+class WithObjects:
+    """A train function, and the objects among the choices of its sweep. Runs on: worker.
 
-    Raises: TrainFunctionError.
+    They are pickled together, so that a class of the driver's script is one class in both.
     """
+
+    train: Callable[[dict[str, Any]], object]
+    objects: Objects
+
+    def __call__(self, config: dict[str, Any]) -> None:
+        """Train one configuration."""
+        self.train(config)
+
+    def restored(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a configuration with its objects. Called by the worker, also for one that is taken over."""
+        return self.objects.restored(config)
+
+
+def payload(settings: Settings, objects: Objects) -> bytes:
+    """Return the pickled train function, or the recipe of a model= sweep, with the objects of the search space.
+
+    Runs on: driver. Raises: TrainFunctionError.
+    """
+    train, what = _train(settings)
+    if not objects:
+        return check_picklable(train, what)
+    check_picklable(train, what)
+    check_picklable(objects, "A choice of the search space")
+    return check_picklable(WithObjects(train, objects), what)
+
+
+def _train(settings: Settings) -> tuple[Callable[..., object], str]:
+    """Return the train function, and the setting that it comes from."""
     if settings.train is not None:
         check_train(settings.train)
-        return check_picklable(settings.train, "train")
+        return settings.train, "train"
     check_model(settings.model, settings.data)
     recipe = Recipe(
         model=settings.model,
@@ -78,7 +108,7 @@ def payload(settings: Settings) -> bytes:
     )
     for what in ("model", "data", "trainer_args"):
         check_picklable(getattr(settings, what), what)
-    return check_picklable(recipe, "model")
+    return recipe, "model"
 
 
 def _made(logger: Any) -> Any:

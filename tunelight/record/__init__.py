@@ -48,7 +48,18 @@ from tunelight.record.provenance import provenance
 from tunelight.record.record import Lines, Record, read_lines, read_record, read_trial
 from tunelight.record.remote import mirrored, pull, pull_views, reaching
 from tunelight.record.repair import repair
-from tunelight.record.repeated import Plan, Standing, Training, plan, repeated, repeats_of, standings, to_repeat, winner
+from tunelight.record.repeated import (
+    Plan,
+    Standing,
+    Training,
+    plan,
+    ranked,
+    repeated,
+    repeats_of,
+    standings,
+    to_repeat,
+    winner,
+)
 from tunelight.record.state import GAVE_UP, Best, SweepState, TrialState, apply, is_better, metric_value
 
 if TYPE_CHECKING:

@@ -297,8 +297,31 @@ def winner(state: SweepState) -> Best | None:
     first = next(iter(repeated(state, chances=False)), None)
     if first is None or not first.again or not math.isfinite(first.mean):
         return state.best
+    return _best_training(state, first)
+
+
+def ranked(state: SweepState) -> list[str]:
+    """Return the best configurations first, each by a trial of it.
+
+    Those that were trained again come first, by their means, each by its best training; without those that diverged.
+    The others come by the best values of their trials.
+    """
+    again = [one for one in repeated(state, chances=False) if one.again]
+    trainings = [_best_training(state, one) for one in again if math.isfinite(one.mean)]
+    known = {one.trial for one in again}
+    sign = -1.0 if state.mode == "max" else 1.0
+    others = [
+        (sign * trial.value, trial.index, trial.id)
+        for trial in state.searched
+        if trial.value is not None and not trial.failed and trial.id not in known
+    ]
+    return [*(one.trial for one in trainings if one is not None), *(name for *_, name in sorted(others))]
+
+
+def _best_training(state: SweepState, standing: Standing) -> Best | None:
+    """Return the best report of a configuration's trainings that count."""
     best: Best | None = None
-    for trial in (state.trials[name] for name in first.trials):
+    for trial in (state.trials[name] for name in standing.trials):
         if trial.best is None or trial.value is None or trial.failed:
             continue
         if best is None or is_better(trial.value, best.value, state.mode):

@@ -139,7 +139,7 @@ class SweepState:
     """The trials that train another one's configuration again, which are beyond those of the search."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     best: Best | None = None
-    """Of the trials that did not fail; of equal values, that of the trial with the lower index."""
+    """Of the trials of the search that did not fail; of equal values, that of the trial with the lower index."""
     best_failed: Best | None = None
     """The same for the trials that failed."""
     notes: list[tuple[str | None, str]] = field(default_factory=list)
@@ -157,6 +157,11 @@ class SweepState:
     """Why the sweep ended; None while it runs, or if its driver died."""
     over: str | None = None
     """Why the search has ended before its number of trials; None if it has not."""
+
+    @property
+    def searched(self) -> list[TrialState]:
+        """The trials of the search; a repetition trains the configuration of one of them again, and is none."""
+        return [trial for trial in list(self.trials.values()) if trial.repeats is None]
 
     @property
     def ahead(self) -> Best | None:
@@ -254,7 +259,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _judge(state: SweepState, trial: TrialState) -> None:
     """Make a trial's best report the sweep's, if it is, among the trials that failed or among those that did not."""
-    if trial.best is None or trial.value is None:
+    if trial.best is None or trial.value is None or trial.repeats is not None:
         return
     name = "best_failed" if trial.failed else "best"
     best: Best | None = getattr(state, name)

@@ -92,7 +92,8 @@ def _overview(sweeps: Mapping[str, SweepResults]) -> Iterator[str]:
     """Yield the table of sweeps, and that of the settings in which they differ."""
     metric, mode = judged_by(next(iter(sweeps.values())))
     known = {
-        name: {} if results.record.best is None else flatten(results.best.config) for name, results in sweeps.items()
+        name: {} if results.record.best is None else flatten(results.best.plain_config)
+        for name, results in sweeps.items()
     }
     keys = _differing(known)
     more = f" The first {_MOST_KEYS} of {len(keys)} keys are shown." if len(keys) > _MOST_KEYS else ""
@@ -195,6 +196,8 @@ def _sweep(number: int, name: str, results: SweepResults) -> Iterator[str]:
     metric, _ = judged_by(results)
     yield f'<section id="sweep-{number}"><h2>{_swatch(number)} {safe(name)}</h2><dl class="cards">'
     yield card("trial" if len(results) == 1 else "trials", str(len(results)))
+    if results.repetitions:
+        yield card("repetitions", str(len(results.repetitions)))
     for key, count in results.record.counts.items():
         if count:
             yield card(key.lower(), str(count), OUTCOMES[key].colour)
@@ -205,11 +208,16 @@ def _sweep(number: int, name: str, results: SweepResults) -> Iterator[str]:
         yield f"<p>{safe(said)}</p>"
     if results.record.best is not None:
         yield f"<h3>Best: trial {results.best.index}, with {safe(metric)} {safe(compact(results.best.value))}</h3>"
-        yield pairs("configuration", flatten(results.best.config).items())
+        yield pairs("configuration", flatten(results.best.plain_config).items())
         best = results.top(_TOP)
-        keys = _differing({trial.id: flatten(trial.config) for trial in best})[:_MOST_KEYS]
+        keys = _differing({trial.id: flatten(trial.plain_config) for trial in best})[:_MOST_KEYS]
         rows = [
-            [td(trial.index), td(trial.state), td(trial.value), *(td(flatten(trial.config).get(key)) for key in keys)]
+            [
+                td(trial.index),
+                td(trial.state),
+                td(trial.value),
+                *(td(flatten(trial.plain_config).get(key)) for key in keys),
+            ]
             for trial in best
         ]
         yield f"<details><summary>Its best {counted(len(best), 'trial')}</summary>"

@@ -98,12 +98,14 @@ def _overview(results: SweepResults) -> Iterator[str]:
     state = results.record
     yield '<section id="overview"><h2>Overview</h2><dl class="cards">'
     yield card("trial" if len(results) == 1 else "trials", str(len(results)))
+    if results.repetitions:
+        yield card("repetitions", str(len(results.repetitions)))
     for name, count in state.counts.items():
         if count:
             yield card(name.lower(), str(count), OUTCOMES[name].colour)
     if state.started is not None and state.updated is not None:
         yield card("took" if state.ended else "so far", elapsed(state.updated - state.started))
-        yield card("trained", elapsed(sum(trial.seconds for trial in results.trials)))
+        yield card("trained", elapsed(sum(trial.seconds for trial in results.every_trial)))
     yield "</dl>"
     if not state.ended:
         yield "<p>The sweep had not ended when this was written.</p>"
@@ -120,7 +122,7 @@ def _overview(results: SweepResults) -> Iterator[str]:
         whose = "the configuration with the best mean" if again else whose
         yield f"<h3>Best: trial {best.index}, with the {word} {safe(metric)} of {whose}</h3>"
         yield f'<p class="best">{safe(compact(best.value))}</p><p>at {safe(when(best.metrics))}</p>'
-        yield f'<div class="pair">{pairs("configuration", flatten(best.config).items())}'
+        yield f'<div class="pair">{pairs("configuration", flatten(best.plain_config).items())}'
         yield f"{pairs('its report', reported(best))}</div>"
         yield "".join(f"<p>{safe(line)}</p>" for line in again)
     if state.best is not None and len(results.objectives) > 1:
@@ -139,7 +141,7 @@ def _overview(results: SweepResults) -> Iterator[str]:
 
 def _failures(results: SweepResults, opened: Collection[int]) -> Iterator[str]:
     """Yield what failed: links to the trials' sections, with the errors of those that have none."""
-    failed = [trial for trial in results.trials if trial.error]
+    failed = [trial for trial in results.every_trial if trial.error]
     if failed:
         yield f'<section id="failures"><h2>What failed ({len(failed)})</h2>'
         for trial in failed[:_MOST_ERRORS]:

@@ -42,17 +42,18 @@ _LOG_BYTES: Final = 4096
 
 def chosen(results: SweepResults) -> tuple[list[TrialResult], str]:
     """Return the trials that have a section, in order, and a sentence that says which, where those are not all."""
-    if len(results) <= _ALL:
-        return results.trials, ""
+    trials = results.every_trial
+    if len(trials) <= _ALL:
+        return trials, ""
     best = {trial.id for trial in results.top(_BEST)}
-    every = [trial.id for trial in results.trials if trial.failed]
+    every = [trial.id for trial in trials if trial.failed]
     kept = best | set(every[:_FAILED])
     failed = f"the first {_FAILED} of {len(every)}" if len(every) > _FAILED else f"the {counted(len(every), 'trial')}"
     said = (
-        f"Of {counted(len(results), 'trial')}, the {len(best)} best and {failed} that failed can be opened; "
+        f"Of {counted(len(trials), 'trial')}, the {len(best)} best and {failed} that failed can be opened; "
         "tunelight show SWEEP TRIAL shows the others."
     )
-    return [trial for trial in results.trials if trial.id in kept], said
+    return [trial for trial in trials if trial.id in kept], said
 
 
 def trial_sections(results: SweepResults, trials: Sequence[TrialResult]) -> Iterator[str]:
@@ -86,7 +87,7 @@ def trial_parts(
         begin: when the sweep began, in seconds since the epoch.
         best: the configuration of the best trial, its keys dotted, to be shown beside where it differs.
     """
-    config = flatten(trial.config)
+    config = flatten(trial.plain_config)
     yield f'<div class="pair">{pairs("configuration", config.items(), _VALUE)}'
     yield pairs("trial", _facts(trial, state))
     if best is not None:

@@ -23,7 +23,7 @@ def trial_table(results: SweepResults, opened: Collection[int]) -> Iterator[str]
     Its columns can be chosen, its rows sorted and searched, by the page's script; without it the table stands as it is.
     """
     metric, _ = judged_by(results)
-    configs = [flatten(trial.config) for trial in results.trials]
+    configs = [flatten(trial.plain_config) for trial in results.every_trial]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     left = f" The first {_MOST_KEYS} of {len(keys)} keys are shown." if len(keys) > _MOST_KEYS else ""
     keys = keys[:_MOST_KEYS]
@@ -35,7 +35,7 @@ def trial_table(results: SweepResults, opened: Collection[int]) -> Iterator[str]
     yield '<div class="wide"><table id="table"><thead><tr>'
     yield "".join(f'<th><button type="button">{safe(name)}</button></th>' for name in [*fixed, *keys])
     yield "</tr></thead><tbody>"
-    for trial, config in zip(results.trials, configs, strict=True):
+    for trial, config in zip(results.every_trial, configs, strict=True):
         cells = [*_fixed(results, trial, metric), *(config.get(key) for key in keys)]
         first = _link(trial.index) if trial.index in opened else td(trial.index)
         yield f'<tr class="{trial.state}">{first}{"".join(map(td, cells))}</tr>'

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pprint
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tunelight.compat.lightning import FABRIC
@@ -14,6 +16,7 @@ from tunelight.record import to_yaml
 from tunelight.resources import reserve
 from tunelight.settings import PARTS
 from tunelight.settings.backends import BACKENDS
+from tunelight.settings.dotted import holder_of
 from tunelight.space.parts import split_config
 
 _KEEP: Final = "keep_global_batch"
@@ -24,7 +27,7 @@ _MAX_FAILURES: Final = 3
 
 def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     """Return a config file for a LightningCLI that was made with the model's and data module's classes."""
-    parts, notes = _parts(facts, told)
+    parts, notes = _parts(facts, told, _CLI)
     kind, arguments = _strategy(told)
     parts["trainer"].setdefault("strategy", {"class_path": f"tunelight.{kind}", "init_args": arguments})
     head = [f"Train it: python train.py fit --config {name}"]
@@ -38,7 +41,7 @@ def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) 
 
 def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     """Return a config for Hydra, whose parts ``hydra.utils.instantiate`` builds where their classes are known."""
-    parts, notes = _parts(facts, told)
+    parts, notes = _parts(facts, told, _HYDRA)
     kind, arguments = _strategy(told)
     parts["trainer"].setdefault("strategy", {"_target_": f"tunelight.{kind}", **arguments})
     targets = {"model": told.get("model"), "data": told.get("data"), "trainer": f"{_lightning(told)}:Trainer"}
@@ -66,13 +69,15 @@ def python(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     head = _words(facts)
     notes: list[str] = []
     if code["model"]:
-        parts, notes = _parts(facts, told)
+        parts, notes = _parts(facts, told, _PYTHON)
         imports, body = _fit(facts, told, parts)
     else:
         imports, body = _trial(facts, told)
     said = [_quoted(line) for line in [f"{head[0].rstrip('.')}.", "", *head[1:], *notes, f"Run it: python {name}"]]
     doc = "\n".join([f'"""{said[0]}', *said[1:], '"""'])
-    start = "\n\n".join([doc, *imports])
+    objects = (facts.get("objects") or {}).values()
+    used = sorted({path.partition(":")[0] for one in objects for path in _paths(one)})
+    start = "\n\n".join([doc, *(["\n".join(f"import {module}" for module in used)] if used else []), *imports])
     return f'{start}\n\n\ndef main() -> None:\n{body}\n\n\nif __name__ == "__main__":\n    main()\n'
 
 
@@ -119,15 +124,98 @@ def _trial(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[list[str]
     space = "{key: tl.choice([value]) for key, value in CONFIG.items()}"
     body = f"    results = tl.run({space}, {name}, {more})\n    print(results.summary())"
     first = f"from {module} import {name.partition('.')[0]}"
-    return [f"import tunelight as tl\n{first}", f"CONFIG = {_literal(facts['config'])}"], body
+    return [f"import tunelight as tl\n{first}", f"CONFIG = {_literal(_expressed(facts, _PYTHON))}"], body
 
 
-def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _expressed(facts: Mapping[str, Any], words: _Words) -> dict[str, Any]:
+    """Return the configuration with objects in a format's own words. Raises: SettingsError where it has none."""
+    config: dict[str, Any] = copy.deepcopy(facts["config"])
+    for key, one in (facts.get("objects") or {}).items():
+        holder, last = holder_of(config, key)
+        if one is None or not all(_PATH.fullmatch(path) and path.split(":")[0] != "__main__" for path in _paths(one)):
+            raise SettingsError(
+                f"The configuration's {key} is {holder[last]!r}, an object that cannot be imported from a module, so "
+                "that this format cannot name it. Define it in a module, or use format='yaml'."
+            )
+        holder[last] = words.of(one)
+    return config
+
+
+def _paths(described: Any) -> Iterator[str]:
+    """Yield the import paths in the reference to an object."""
+    match described:
+        case str():
+            yield described
+        case {"enum": path, "name": name}:
+            yield f"{path}.{name}"
+        case {"dataclass": path, "fields": parts}:
+            yield from (path, *_paths({"dict": parts}))
+        case {"tuple": parts} | {"list": parts}:
+            yield from (path for one in parts for path in _paths(one))
+        case {"dict": parts}:
+            yield from (path for one in parts.values() for path in _paths(one))
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How a format names objects: by their dotted paths, and the values of a dataclass's fields."""
+
+    path: Callable[[str], Any]
+    member: Callable[[str, str], Any]
+    made: Callable[[str, dict[str, Any]], Any]
+
+    def of(self, described: Any) -> Any:
+        """Return an object in the format's words."""
+        match described:
+            case str():
+                return self.path(described.replace(":", "."))
+            case {"enum": path, "name": name}:
+                return self.member(path.replace(":", "."), name)
+            case {"dataclass": path, "fields": parts}:
+                return self.made(path.replace(":", "."), {key: self.of(one) for key, one in parts.items()})
+            case {"tuple": parts}:
+                return tuple(self.of(one) for one in parts)
+            case {"list": parts}:
+                return [self.of(one) for one in parts]
+            case {"dict": parts}:
+                return {key: self.of(one) for key, one in parts.items()}
+        return described["value"]
+
+
+class _Code(str):
+    """Python code, which its ``repr`` is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _hydra_object(path: str) -> dict[str, Any]:
+    return {"_target_": "hydra.utils.get_object", "path": path}
+
+
+_CLI: Final = _Words(str, lambda _, name: name, lambda _, fields: fields)
+_HYDRA: Final = _Words(
+    _hydra_object,
+    lambda path, name: _hydra_object(f"{path}.{name}"),
+    lambda path, fields: {"_target_": path, **fields},
+)
+_PYTHON: Final = _Words(
+    _Code,
+    lambda path, name: _Code(f"{path}.{name}"),
+    lambda path, fields: _Code(f"{path}({_arguments(fields)})"),
+)
+
+
+def _parts(
+    facts: Mapping[str, Any], told: Mapping[str, Any], words: _Words
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return a configuration as arguments of model, data and Trainer, and what had to be left out.
 
     Raises: SettingsError where keys do not say whose they are.
     """
-    config: Mapping[str, Any] = facts["config"]
+    config = _expressed(facts, words)
     for key in config:
         part, dot, _ = key.partition(".")
         if part not in PARTS or not (dot or isinstance(config[key], Mapping)):

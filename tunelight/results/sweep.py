@@ -22,6 +22,7 @@ from tunelight.results.trial import TrialResult
 from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
 from tunelight.settings.dotted import flatten
+from tunelight.space.plain import Objects
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,7 @@ _MOST_IDS: Final = 12
 
 
 class SweepResults:
-    """The results of a sweep, from ``tunelight.run`` or :meth:`load`. Iterates over its trials.
+    """The results of a sweep, from ``tunelight.run`` or :meth:`load`. Iterates over the trials of its search.
 
     The best trial is the one with the best of all reports (not the best last report). NaN is never best; of equal
     trials, the one created first is. Failed trials (ERROR, OOM, DIVERGED) do not count: :attr:`ahead` is the one that
@@ -41,14 +42,21 @@ class SweepResults:
     trained again (``repeats=``), the best trial is one of the configuration with the best mean: see :meth:`repeated`.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], state: SweepState, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        state: SweepState,
+        settings: Mapping[str, Any],
+        objects: Objects | None = None,
+    ) -> None:
         self.folder = Path(folder).absolute()
         self._settings = {**state.sweep, **settings}
         self._state = self.record = state
         """The recorded state: also where and when each trial was trained, and the remarks of the sweep itself."""
         self._notes = Notes(self.folder)
+        self._objects = objects
         now = state.updated or 0.0
-        self.trials = [
+        every = [
             TrialResult(
                 trial,
                 self._settings,
@@ -56,16 +64,34 @@ class SweepResults:
                 now,
                 [state.runs[number] for number in trial.runs],
                 notes=self._notes,
+                restored=self._restored,
             )
             for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
         ]
-        """Every trial, in order of creation."""
+        self.trials = [trial for trial in every if trial.repeats is None]
+        """The trials of the search, in order of creation."""
+        self.repetitions = [trial for trial in every if trial.repeats is not None]
+        """The trials that train the best configurations again (``repeats=``), in order of creation."""
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> SweepResults:
-        """Read the sweep in ``folder`` (``storage/name``, or its URL), finished or not. Raises: StorageError."""
+    def load(cls, folder: str | os.PathLike[str], objects: Objects | None = None) -> SweepResults:
+        """Read the sweep in ``folder`` (``storage/name``, or its URL), finished or not. Raises: StorageError.
+
+        ``objects``: those of its search space, where this process has them (None: what the record refers to).
+        """
         folder = stores.working(folder)
-        return cls(folder, storage.read_record(folder), storage.read_sweep_file(folder))
+        return cls(folder, storage.read_record(folder), storage.read_sweep_file(folder), objects)
+
+    def _restored(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a recorded configuration with the objects of the search space. Imports what the record refers to."""
+        if self._objects is None:
+            self._objects = Objects.recalled(self._settings.get("space_objects"))
+        return self._objects.restored(config)
+
+    @property
+    def every_trial(self) -> list[TrialResult]:
+        """The trials of the search and the repetitions, in order of creation."""
+        return sorted([*self.trials, *self.repetitions], key=lambda trial: trial.index)
 
     @property
     def name(self) -> str:
@@ -103,7 +129,7 @@ class SweepResults:
         best = storage.winner(self._state)
         if best is None:
             raise NoResultError(self._nothing())
-        return next(trial for trial in self.trials if trial.id == best.trial)
+        return next(trial for trial in self.every_trial if trial.id == best.trial)
 
     def repeated(self) -> list[Standing]:
         """Return the configurations that were trained again (``repeats=``), the best mean first; else nothing.
@@ -141,13 +167,13 @@ class SweepResults:
         if key == "best":
             return self.best
         wanted = str(key).rpartition("_")[2]
-        for trial in self.trials:
+        for trial in self.every_trial:
             tail = trial.id.rpartition("_")[2]
             if str(key) in (trial.id, trial.path.name) or (
                 wanted.isdecimal() and tail.isdecimal() and int(wanted) == int(tail)
             ):
                 return trial
-        ids = [trial.id for trial in self.trials]
+        ids = [trial.id for trial in self.every_trial]
         shown = ", ".join(ids if len(ids) < 10 else [ids[0], ids[1], "...", ids[-1]]) or "none"
         raise NoResultError(f"{self.folder} has no trial {key!r}.{guess(key, ids)} It has: {shown}; or say 'best'.")
 
@@ -169,15 +195,15 @@ class SweepResults:
         return on_front(self.trials, [(metric, known[metric]) for metric in metrics or known])
 
     def top(self, k: int) -> list[TrialResult]:
-        """Return the ``k`` best trials by their best report, best first; fewer where fewer reported the metric.
+        """Return the trials of the ``k`` best configurations, best first; fewer where fewer reported the metric.
 
-        Trials that failed are left out.
+        Trials count by their best report, and those that failed are left out. Configurations that were trained again
+        (``repeats=``) come first, by their means, each with its best training.
         """
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise SettingsError(f"k must be a whole number of 1 or more, not {k!r}.")
-        judged = [trial for trial in self.trials if trial.value is not None and not trial.failed]
-        sign = -1.0 if self.mode == "max" else 1.0
-        return sorted(judged, key=lambda trial: (sign * float(trial.value or 0), trial.index))[:k]
+        known = {trial.id: trial for trial in self.every_trial}
+        return [known[name] for name in storage.ranked(self._state)[:k]]
 
     def ensemble(self, k: int, model_cls: type[Any] | None = None, **kwargs: Any) -> Ensemble:
         """Return a module whose output is the mean of what the ``k`` best trials' models return.
@@ -207,7 +233,7 @@ class SweepResults:
     @property
     def errors(self) -> list[TrialResult]:
         """The trials that failed; not those that diverged or ran out of memory: that says something of their config."""
-        return [trial for trial in self.trials if trial.state == storage.ERROR]
+        return [trial for trial in self.every_trial if trial.state == storage.ERROR]
 
     @property
     def notes(self) -> list[Note]:
@@ -283,7 +309,7 @@ class SweepResults:
         """
         import pandas as pd  # half a second that only this needs
 
-        return pd.DataFrame([self._row(trial) for trial in self.trials])
+        return pd.DataFrame([self._row(trial) for trial in self.every_trial])
 
     def _row(self, trial: TrialResult) -> dict[str, Any]:
         last = trial.history[-1] if trial.history else {}
@@ -299,7 +325,7 @@ class SweepResults:
         row["seconds"] = trial.seconds
         if self._notes.tagged:
             row["tags"] = ", ".join(trial.tags)
-        config = {key: value for key, value in flatten(trial.config, "config.").items() if value != {}}
+        config = {key: value for key, value in flatten(trial.plain_config, "config.").items() if value != {}}
         return row | config | {f"peak.{name}": value for name, value in trial.peak.items()}
 
     def export_best(
@@ -348,7 +374,7 @@ class SweepResults:
             lines.append("No comparable result was reported by a trial that did not fail.")
         else:
             best = self.best
-            config = ", ".join(f"{key}={_short(value)}" for key, value in best.config.items())
+            config = ", ".join(f"{key}={_short(value)}" for key, value in best.plain_config.items())
             where = "" if (epoch := best.metrics["epoch"]) is None else f" at epoch {epoch + 1}"
             also = "".join(f", with {name}={_short(value)}" for name, value in self.further(best).items())
             lines.append(f"Best {self.metric}: {_short(best.value)}{also} (trial {best.id}{where})")
@@ -381,7 +407,7 @@ class SweepResults:
         parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]
         again = len(self._state.repetitions)
         beyond = f" and {counted(again, 'repetition')}" if again else ""
-        return counted(len(self) - again, "trial") + beyond + (f" ({', '.join(parts)})" if parts else "")
+        return counted(len(self), "trial") + beyond + (f" ({', '.join(parts)})" if parts else "")
 
     def plot(self, figure: str = "history", **options: Any) -> go.Figure:
         """Return a figure of the sweep, which a notebook shows and ``.show()`` opens in a browser.
@@ -402,7 +428,7 @@ class SweepResults:
     def _repr_html_(self) -> str:
         """Show the sweep in a notebook."""
         objective = None if self.metric is None else (self.metric, self.mode)
-        best = [Row(trial.id, trial.state, trial.value, trial.config) for trial in self.top(TOP)]
+        best = [Row(trial.id, trial.state, trial.value, trial.plain_config) for trial in self.top(TOP)]
         values = [trial.value for trial in self.trials]
         return sweep_html(self.summary().splitlines()[0], objective, values, best)
 

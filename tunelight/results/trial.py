@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from tunelight.results.export import copy_checkpoint, export, format_of, refused
 from tunelight.results.html import short, trial_html
 from tunelight.results.words import used
 from tunelight.settings import load_object, paired
+from tunelight.settings.dotted import holder_of
+from tunelight.space.plain import references
 
 _PREFIX: Final = "model."
 
@@ -31,9 +33,10 @@ class TrialResult:
         id, index: its id (str), and its number in order of creation (int, from 0).
         state: PENDING, RUNNING, PAUSED, FINISHED (ended by itself), STOPPED (early, by the scheduler), DIVERGED
             (its metric became NaN, infinite or exploded), OOM (out of memory), ERROR or INTERRUPTED.
-        config: the configuration that its best report was trained under (dict; its last one without such a report).
+        plain_config: the configuration that its best report was trained under (dict; its last one without such a
+            report), as recorded: plain data, where choices that are objects have their text.
         changes: how its configuration changed on the way (population-based training): after which report, whose it took
-            over, ``before`` and ``config``.
+            over, ``before`` and ``config``, as recorded.
         repeats: the trial whose configuration it trains again, with another seed (str; None for a trial of the search).
         repetition: which training of its configuration it is (int, from 0); with folds, its fold.
         seed: the seed that was set on all its ranks (int or None).
@@ -68,12 +71,14 @@ class TrialResult:
         runs: Sequence[Mapping[str, Any]] = (),
         *,
         notes: Notes | None = None,
+        restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     ) -> None:
         self.id = state.id
         self.index = state.index
         self.state = state.state
         best = None if state.best is None else state.history[state.best]["training_iteration"]
-        self.config = dict(state.config) if best is None else state.config_at(best)
+        self.plain_config = dict(state.config) if best is None else state.config_at(best)
+        self._restored = restored
         self.changes = [dict(change) for change in state.changes]
         self.repeats = state.repeats
         self.repetition = state.repetition
@@ -95,6 +100,15 @@ class TrialResult:
         self._why = state.why
         self._checkpoints = list(state.checkpoints)
         self._notes = Notes(folder) if notes is None else notes
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration that its best report was trained under, as the training code got it.
+
+        In another process than the sweep's, classes, functions and members of an Enum are imported where they can be,
+        and dataclasses are made again; other objects are the text that the record has.
+        """
+        return self._restored(self.plain_config)
 
     @property
     def sweep_folder(self) -> Path:
@@ -299,7 +313,8 @@ class TrialResult:
         report = dict(self.metrics)
         epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
         return {
-            "config": self.config,
+            "config": self.plain_config,
+            **({"objects": objects} if (objects := self._referred()) else {}),
             **({"changes": self.changes} if self.changes else {}),
             "metric": self._settings.get("metric"),
             "mode": self._settings.get("mode") or "min",
@@ -313,6 +328,15 @@ class TrialResult:
             "checkpoint": checkpoint,
             "versions": self._settings.get("versions") or storage.versions(),
         }
+
+    def _referred(self) -> dict[str, Any]:
+        """Return references to the objects in its configuration, by dotted key."""
+        found = {}
+        for key, plain, one in references(self._settings.get("space_objects")):
+            holder, last = holder_of(self.plain_config, key)
+            if holder.get(last) == plain:
+                found[key] = one
+        return found
 
     def _others(self, path: Path) -> str:
         """Return the trial's other checkpoints than ``path``, as text."""
@@ -347,17 +371,18 @@ class TrialResult:
 
     def _model_arguments(self, cls: type[Any]) -> dict[str, Any]:
         """Return the configuration's part for the module: ``model.*``, else what its constructor takes."""
-        dotted = {key.removeprefix(_PREFIX): self.config[key] for key in self.config if key.startswith(_PREFIX)}
-        nested = self.config.get("model")
+        config = self.config
+        dotted = {key.removeprefix(_PREFIX): config[key] for key in config if key.startswith(_PREFIX)}
+        nested = config.get("model")
         if isinstance(nested, Mapping):
             dotted = {**nested, **dotted}
         if dotted:
             return dotted
         taken = inspect.signature(cls).parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-            return dict(self.config)
+            return config
         names = {parameter.name for parameter in taken}
-        return {key: value for key, value in self.config.items() if key in names}
+        return {key: value for key, value in config.items() if key in names}
 
     def _repr_html_(self) -> str:
         """Show the trial in a notebook."""
@@ -365,7 +390,7 @@ class TrialResult:
         best = "" if self.value is None else f", best {metric} {short(self.value)}"
         values = [None if metric is None else storage.metric_value(report, metric) for report in self.history]
         why = "" if self.stop_reason is None else f" ({self.stop_reason})"
-        return trial_html(f"Trial {self.id} {self.outcome}{why}{best}", metric, values, self.config, self.error)
+        return trial_html(f"Trial {self.id} {self.outcome}{why}{best}", metric, values, self.plain_config, self.error)
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"

@@ -20,6 +20,7 @@ from tunelight.settings.dotted import holder_of
 from tunelight.space import SearchSpace
 from tunelight.space.domains import ARGUMENTS, MODIFIERS, whole_bounds
 from tunelight.space.more_domains import Fixed
+from tunelight.space.plain import Objects
 
 _BUILT_ONCE = ("data", "trainer")
 """Parts of a model= sweep's space that a running training cannot change."""
@@ -27,7 +28,13 @@ _NOTHING = object()
 _HOW = "For example {'lr': tune.loguniform(1e-4, 1), 'model.dropout': [0.0, 0.1, 0.2]}."
 
 
-def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
+class Mutations(dict[str, Any]):
+    """Domains by dotted key. ``objects``: what plain data among their choices stands for."""
+
+    objects = Objects()
+
+
+def mutations_of(given: Mapping[str, Any]) -> Mutations:
     """Return domains by dotted key from a user's mapping of domains, lists of values, or functions without arguments.
 
     Groups may be nested. Raises: SettingsError, SpaceError for entries without values to choose from: a plain value
@@ -37,7 +44,9 @@ def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"GangPBT's hyperparam_mutations must be a mapping, not {given!r}. {_HOW}")
     if not given:
         raise SettingsError(f"GangPBT's hyperparam_mutations is empty: there is nothing to mutate. {_HOW}")
-    domains = dict(SearchSpace(_as_domains(given)).domains)
+    space = SearchSpace(_as_domains(given))
+    domains = Mutations(space.domains)
+    domains.objects = space.objects
     for key, domain in domains.items():
         if isinstance(domain, Fixed):
             raise _no_choice(key, domain.categories[0])
@@ -73,13 +82,19 @@ def explore(
     resample_probability: float,
     factors: Sequence[float],
 ) -> dict[str, Any]:
-    """Return a copy of ``config`` with ``mutations`` drawn again or perturbed; keys that it lacks are skipped."""
+    """Return a copy of ``config`` with ``mutations`` drawn again or perturbed; keys that it lacks are skipped.
+
+    An object is replaced by an object, as in a plain Tuner, and plain data by plain data, as in a sweep.
+    """
+    objects = mutations.objects if isinstance(mutations, Mutations) else Objects()
     mutated = copy.deepcopy(dict(config))
     for key, domain in mutations.items():
         holder, last = holder_of(mutated, key)
         value = holder.get(last, _NOTHING)
         if value is not _NOTHING:
-            holder[last] = _mutate(value, domain, rng, resample_probability, factors)
+            plain = objects.plain(key, value) if key in objects else value
+            new = _mutate(plain, domain, rng, resample_probability, factors)
+            holder[last] = new if plain is value else objects.value(key, new)
     return mutated
 
 

@@ -49,7 +49,6 @@ class Parameter:
         """Return a value, also a recorded one, as the study stores it. Raises: ValueError outside of the domain."""
         if self.choices is not None:
             found = [text for text, choice in self.choices.items() if _same(choice, value)]
-            found += [text for text, choice in self.choices.items() if to_plain_config(choice) == value]
             if not found:
                 raise ValueError("it is none of the choices")
             value = found[0]

@@ -7,7 +7,7 @@ replaces the state of its Trainer.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tunelight.messages import Adopt, Adopted, Offer, Offered
@@ -57,6 +57,8 @@ class Exchange:
     def __init__(self, store: Store | None = None) -> None:
         self.training: Training | None = None
         """Set by the reporting callback; None if training code has none."""
+        self.restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+        """Gives a configuration the objects of the search space."""
         self._store = store or Memory()
 
     def offer(self, offer: Offer, *, lead: bool) -> Offered:
@@ -89,8 +91,9 @@ class Exchange:
         if not self.training.agree(state is not None):
             why = why if state is None else "another rank could not get what was offered"
             return Adopted(why, answers=adopt.serial)
-        refused = self.training.take(state, config, adopt.config)
+        new = self.restored(adopt.config)
+        refused = self.training.take(state, config, new)
         if refused is None:
             config.clear()
-            config.update(adopt.config)
+            config.update(new)
         return Adopted(refused, time.monotonic() - began, adopt.serial)

@@ -107,8 +107,13 @@ class Session:
         """How far this start has come."""
         return self.boundary.progress
 
-    def begin(self) -> None:
-        """Start counting the trial's seconds: the training code is about to run."""
+    def begin(self, restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict) -> None:
+        """Start counting the trial's seconds: the training code is about to run.
+
+        ``restored`` gives a configuration the objects of the search space, which the task has as plain data.
+        """
+        self.task.config.update(restored(self.task.config))
+        self.exchange.restored = restored
         self._stopwatch.start()
 
     def note(self, text: str) -> None:

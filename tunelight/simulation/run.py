@@ -9,7 +9,8 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
@@ -22,6 +23,7 @@ from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
 from tunelight.schedulers.sparing import Sparing
 from tunelight.searchers import Repetitions, Stopping, SweepSearch
+from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings, check_setting
 from tunelight.settings.repeats import Folds
 from tunelight.simulation.actors import slots_of
@@ -34,6 +36,9 @@ from tunelight.simulation.result import Simulation, SimulationLog
 from tunelight.simulation.sources import curves_of
 from tunelight.simulation.world import World
 from tunelight.space.check import check_no_grid
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
 
 
 class CurveSearcher(Searcher):
@@ -85,7 +90,7 @@ def simulate(
     curves: Any,
     scheduler: str | Mapping[str, Any] | TrialScheduler | None = "asha",
     *,
-    searcher: Searcher | None = None,
+    searcher: str | Mapping[str, Any] | Searcher | BaseSampler | None = None,
     num_samples: int = 100,
     repeats: int | Mapping[str, int] | Folds | None = None,
     workers: int | tuple[int, int] = 1,
@@ -111,14 +116,14 @@ def simulate(
     Args:
         curves: what trials report: the name of a recorded task, a sweep's folder, its SweepResults, or a Curves.
         scheduler: as ``tunelight.run`` takes it; an object is copied. Its ``clock``, if it has one, is set.
-        searcher: None: the configurations that there are curves of; else what it suggests is looked up among them
-            (the nearest).
+        searcher: None: the configurations that there are curves of; else, as ``tunelight.run`` takes it, what it
+            suggests is looked up among them (the nearest). The curves of a sweep take none.
         num_samples: trials (100); if there are fewer curves, some are drawn again, and ``notes`` says so.
         repeats: how often the best configurations are trained in all, as ``tunelight.run`` takes it (None). Curves that
             were recorded with several seeds are used in turn.
         workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
         cluster: nodes x slots a node ("1x8"); a worker takes one slot.
-        metric, mode: what is judged (what the curves say).
+        metric, mode: what is judged (what the curves say; another metric needs its mode).
         max_epochs: where a trial ends by itself, and the scheduler's last rung (the curves' length).
         seed: of the order of configurations, of noise and of failures (0).
         costs: what things take (``Costs()``).
@@ -136,6 +141,7 @@ def simulate(
     """
     check_ray_internals("tune", "simulation")
     table = curves_of(curves)
+    _check_metric(metric or table.metric, table)
     settings = Settings(
         metric=metric or table.metric,
         mode=_mode(mode, metric, table),
@@ -151,7 +157,6 @@ def simulate(
         max_concurrent=max_concurrent,
         failures=check_setting("failures", max_failures),
     )
-    _check_metric(settings.judged_by["metric"], table)
     if settings.stop_when is not None:
         check_no_grid(searcher)
     built = build_scheduler(settings)
@@ -201,7 +206,10 @@ def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves)
         return mode
     if metric is None or metric == table.metric:
         return table.mode
-    return "max" if "acc" in metric else "min"
+    raise SettingsError(
+        f"Whether more or less of {metric!r} is better is not known: the curves are judged by {table.metric!r}. Say "
+        "mode='max' or mode='min'."
+    )
 
 
 def _check_metric(metric: str | None, table: Curves) -> None:
@@ -236,11 +244,17 @@ def _world(
     return world, factory
 
 
-def _searcher(given: Searcher | None, table: Curves, settings: Settings) -> Searcher:
+def _searcher(given: Any, table: Curves, settings: Settings) -> Searcher:
     if given is None:
         return CurveSearcher(table, settings.seed or 0)
     if not isinstance(given, Searcher):
-        raise SettingsError(f"searcher must be a Ray Tune Searcher, or None for the curves' own, not {given!r}.")
+        space = getattr(table, "space", None)
+        if space is None:
+            raise SettingsError(
+                f"searcher={given!r} needs a search space, and these curves know only their own configurations. Leave "
+                "searcher out, or simulate with a recorded task."
+            )
+        return build_searcher(space, replace(settings, searcher=given))
     searcher = copy.deepcopy(given)
     with contextlib.suppress(TypeError):
         if "config" in inspect.signature(searcher.set_search_properties).parameters:

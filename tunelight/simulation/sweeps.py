@@ -37,7 +37,7 @@ class SweepCurves:
         self, folder: str | os.PathLike[str], *, costs: Costs | None = None, seconds: float | None = None
     ) -> None:
         state = read_record(folder)
-        trials = [trial for trial in state.trials.values() if trial.history]
+        trials = [trial for trial in state.searched if trial.history]
         if not trials:
             raise SettingsError(f"The sweep in {folder} holds no report, so there is no curve to simulate with.")
         self.metric = str(state.sweep.get("metric"))

@@ -6,15 +6,16 @@ A space holds Ray Tune's domains (``tune.loguniform(1e-4, 1e-1)``), descriptions
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 from tunelight.errors import SpaceError, TunelightError, guess, unknown
 from tunelight.settings import load_object
 from tunelight.space.conditions import When, check_when, read_when
-from tunelight.space.plain import to_plain_config
+from tunelight.space.plain import Objects, to_plain_config
 
 Path = tuple[str, ...]
 
@@ -67,14 +68,15 @@ AROUND = tuple(name for name, taken in ARGUMENTS.items() if "lower" in taken or 
 class DomainReader:
     """Reads a mapping of domains; ``where`` says in which file and line a path stands, for the errors.
 
-    ``found`` holds what was read: a Ray Tune Domain, or {"grid_search": [...]}, by the path of its keys, and ``when``
-    the conditions, by dotted key.
+    ``found`` holds what was read: a Ray Tune Domain, or {"grid_search": [...]}, by the path of its keys, ``when`` the
+    conditions, by dotted key, and ``objects`` the choices that are objects, for which plain data stands in the others.
     """
 
     def __init__(self, where: Callable[[Path], str]) -> None:
         self._where = where
         self.found: dict[Path, Any] = {}
         self.when: dict[str, When] = {}
+        self.objects = Objects()
 
     def read(self, given: Mapping[Any, Any]) -> None:
         """Read every entry of ``given``, and of mappings inside it. Raises: SpaceError."""
@@ -82,7 +84,9 @@ class DomainReader:
         domains = {".".join(path): domain for path, domain in self.found.items()}
         paths = {".".join(path): path for path in self.found}
         for key, when in self.when.items():
-            check_when(key, when, domains, lambda key, name: self._where((*paths[key], "when", name)))
+            plain = {name: [self.objects.plain(name, value) for value in wanted] for name, wanted in when.items()}
+            self.when[key] = plain
+            check_when(key, plain, domains, lambda key, name: self._where((*paths[key], "when", name)))
 
     def _read(self, given: Mapping[Any, Any], path: Path) -> None:
         for key, value in given.items():
@@ -112,7 +116,12 @@ class DomainReader:
             name, arguments = spell(value)
             if name in ARGUMENTS:
                 self._check(path, name, dict(zip(ARGUMENTS[name], arguments, strict=True)))
-            return {"grid_search": arguments[0]} if name == "grid_search" else self._tried(path, value)
+            if name == "grid_search":
+                return {"grid_search": self._plain(path, arguments[0])}
+            if hasattr(value, "categories"):
+                value = copy.copy(value)
+                value.categories = self._plain(path, value.categories)
+            return self._tried(path, value)
         if not isinstance(value, Mapping):
             return self._fixed(path, value)
         names = [name for name in value if name not in MODIFIERS]
@@ -138,6 +147,10 @@ class DomainReader:
                 raise self._error(path, str(error), inside="when") from error
         return self._near(path, name, domain, value["around"]) if "around" in value else domain
 
+    def _plain(self, path: Path, values: Sequence[Any]) -> list[Any]:
+        """Return the choices of a key as plain data, after noting those that are objects."""
+        return self.objects.add(".".join(path), values)
+
     def _fixed(self, path: Path, value: Any) -> Any:
         """Return the domain of a plain value, which holds nothing else."""
         from tunelight.space.more_domains import Fixed  # see _build
@@ -155,7 +168,7 @@ class DomainReader:
                 f"{value!r} is text. Write the domain as {{{name}: [{value[len(name) + 1 : -1]}]}}; to keep the text "
                 f"itself, {{fixed: {value!r}}}.",
             )
-        return Fixed([value])
+        return Fixed(self._plain(path, [value]))
 
     def _near(self, path: Path, name: str, domain: Any, around: Any) -> Any:
         """Return a domain with a prior around a value of it."""
@@ -166,6 +179,7 @@ class DomainReader:
                 path, f"{name} has no scale for `around`. These have: {', '.join(AROUND)}.", inside="around"
             )
         if name == "ordinal":
+            around = self.objects.plain(".".join(path), around)
             if around not in domain.categories:
                 raise self._error(path, f"around must be one of {domain.categories}, not {around!r}.", inside="around")
             return near(domain, around)
@@ -210,9 +224,11 @@ class DomainReader:
 
         self._check(path, name, arguments)
         if name in ("grid", "grid_search"):
-            return {"grid_search": list(arguments["values"])}
+            return {"grid_search": self._plain(path, arguments["values"])}
         if name == "fixed":
-            return Fixed([arguments["value"]])
+            return Fixed(self._plain(path, [arguments["value"]]))
+        if "values" in arguments:
+            arguments = {"values": self._plain(path, arguments["values"])}
         if name == "ordinal":
             return Ordinal(arguments["values"])
         if name == "sample_from" and isinstance(arguments["function"], str):
@@ -277,9 +293,9 @@ def wrong_argument(name: str, arguments: Mapping[str, Any]) -> str | None:
         values = arguments["values"]
         if not isinstance(values, list | tuple) or not values:
             return f"{name} takes a list of one value or more, not {values!r}."
-        return None
+        return holds_domain(name, values)
     if name == "fixed":
-        return None
+        return holds_domain(name, arguments["value"])
     if name == "sample_from":
         function = arguments["function"]
         known = isinstance(function, str) or callable(function)
@@ -298,6 +314,18 @@ def wrong_argument(name: str, arguments: Mapping[str, Any]) -> str | None:
     if lower >= upper:
         return f"{name}'s lower bound must be below its upper one, not {lower!r} and {upper!r}."
     return None
+
+
+def holds_domain(name: str, value: Any) -> str | None:
+    """Describe a domain inside of a value, from which nothing would be drawn; None without one."""
+    if _is_domain(value):
+        inner, arguments = spell(value)
+        return (
+            f"{name} holds a domain, {inner} of {arguments}, from which nothing would be drawn. Give that domain a key "
+            "of its own, with a condition: {'uniform': [0, 1], 'when': {'other.key': 'value'}}."
+        )
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((wrong for part in parts if (wrong := holds_domain(name, part)) is not None), None)
 
 
 def _keywords(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,12 +44,53 @@ for _name, _pattern, _first in (
 Loader.add_constructor(f"{_TAG}int", _whole)
 
 
+_SWITCH = re.compile(r"(?i)yes|no|on|off")
+
+
+def _old_habit(node: yaml.ScalarNode, *, key: bool = False) -> str | None:
+    """Describe a value that YAML 1.1, which W&B, Hydra and LightningCLI read, takes for another; None for others."""
+    text = node.value
+    if node.style is not None or node.tag != f"{_TAG}str":
+        return None
+    if key:
+        return "keys are not merged (<<). Write out the keys that the alias stands for." if text == "<<" else None
+    if _SWITCH.fullmatch(text):
+        meant = "true" if text.lower() in ("yes", "on") else "false"
+        return f"{text} is a boolean in YAML 1.1 and text in YAML 1.2. Write {meant}, or '{text}' for the text."
+    if re.match(r"[-+]?[0-9]", text) and re.search("_|0b", text):
+        with contextlib.suppress(ValueError):
+            if isinstance(number := yaml.safe_load(text), int | float):
+                return f"{text} is a number in YAML 1.1 and text in YAML 1.2. Write {number}, or '{text}' for the text."
+    return None
+
+
+def _old_habits(node: Any, *, key: bool = False, seen: set[int] | None = None) -> Iterator[tuple[yaml.Node, str]]:
+    """Yield what :func:`_old_habit` finds in a node, each with its place."""
+    seen = set() if seen is None else seen
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.ScalarNode) and (habit := _old_habit(node, key=key)) is not None:
+        yield node, habit
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _old_habits(item, seen=seen)
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            yield from _old_habits(name, key=True, seen=seen)
+            yield from _old_habits(value, seen=seen)
+
+
 def read_value(text: str) -> Any:
     """Parse text as YAML. Raises: ValueError."""
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - it derives from PyYAML's safe loader
+        habits = list(_old_habits(yaml.compose(text, Loader)))
+        value = yaml.load(text, Loader)  # noqa: S506 - it derives from PyYAML's safe loader
     except (yaml.YAMLError, RecursionError, *_UNREADABLE) as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(f"the value is not valid YAML: {error}") from error
+    if habits:
+        raise ValueError(habits[0][1])
+    return value
 
 
 class YamlFile:
@@ -70,6 +111,8 @@ class YamlFile:
             node = loader.get_single_node()
             if node is not None:
                 self._note(node, (), set(), frozenset())
+                for place, habit in _old_habits(node):
+                    raise SpaceError(f"{path}:{_place(place.start_mark)}: {habit}")
             self.data: Any = None if node is None else loader.construct_document(node)
         except SpaceError:
             raise

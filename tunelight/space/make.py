@@ -10,7 +10,7 @@ from typing import Any
 from ray import tune
 
 from tunelight.errors import ArgumentError, SpaceError
-from tunelight.space.domains import ARGUMENTS, wrong_argument
+from tunelight.space.domains import ARGUMENTS, holds_domain, wrong_argument
 
 
 @functools.cache
@@ -33,6 +33,8 @@ def maker(name: str) -> Callable[..., Any]:
             one = f"tl.{name}([{', '.join(map(repr, args))}])" if names == ("values",) and len(args) > 1 else None
             hint = f"Give the values as one list: {one}." if one else f"It takes: {', '.join(names)}."
             raise ArgumentError(f"tl.{name}() cannot be called so: {error}. {hint}") from None
+        if names == ("values",) and (wrong := holds_domain(name, next(iter(bound.arguments.values())))) is not None:
+            raise SpaceError(f"tl.{name}: {wrong}")
         try:
             return make(*args, **kwargs)
         except Exception as error:

@@ -1,16 +1,29 @@
-"""Configurations as plain data, for JSON and YAML."""
+"""Values of a search space as plain data, for JSON and YAML, and the objects that this data stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import enum
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Final
 
-from tunelight.settings import import_path
+from tunelight.errors import ImportPathError, SpaceError
+from tunelight.settings import import_path, load_object
+from tunelight.settings.dotted import holder_of
+
+_EXACT: Final = (type(None), bool, int, float, str)
 
 
 def to_plain_config(value: Any) -> Any:
-    """Return a value in JSON's and YAML's types; functions and classes as import paths, other objects as text."""
+    """Return a value in JSON's and YAML's types.
+
+    Functions and classes become import paths, members of an Enum ``Opt.SGD``, other objects their text.
+    """
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name}"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -21,4 +34,189 @@ def to_plain_config(value: Any) -> Any:
         return int(value)
     if isinstance(value, Real):
         return float(value)
-    return import_path(value) if callable(value) else repr(value)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return import_path(value)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+class Objects:
+    """The objects among the choices of a search space, and the plain data that stands for them.
+
+    Searchers, schedulers and the record work with the plain data alone. The objects take its place where a
+    configuration leaves them: on a worker, which has them from the pickle of its train function, so that they are the
+    objects that the function knows, and in results.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[tuple[Any, Any]]] = {}
+        """Dotted key -> pairs of plain data and object."""
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    def __copy__(self) -> Objects:
+        new = Objects()
+        new._known = dict(self._known)
+        return new
+
+    def plain(self, key: str, value: Any) -> Any:
+        """Return what stands for a value of a key; for an unknown object, its plain form."""
+        value = _number(value)
+        if _is_plain(value):
+            return value
+        known = self._known.get(key, [])
+        return next((plain for plain, one in known if _equal(one, value)), to_plain_config(value))
+
+    def add(self, key: str, values: Iterable[Any]) -> list[Any]:
+        """Return what stands for the choices of a key, for no two objects the same; these are known from now on."""
+        found: list[Any] = []
+        known = self._known.get(key, [])
+        for value in map(_number, values):
+            plain = self.plain(key, value)
+            if not _is_plain(value) and not any(_equal(one, value) for _, one in known):
+                first, number = plain, 1
+                while any(_same(plain, other) for other in (*found, *(taken for taken, _ in known))):
+                    number += 1
+                    plain = f"{first} ({number})"
+                self._known[key] = known = [*known, (plain, value)]
+            found.append(plain)
+        return found
+
+    def value(self, key: str, plain: Any) -> Any:
+        """Return the object that plain data of a key stands for; the data itself if it stands for none."""
+        if not _is_plain(plain):
+            return plain
+        return next((one for known, one in self._known.get(key, ()) if _same(known, plain)), plain)
+
+    def restored(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a configuration, nested or dotted, with the objects that its plain data stands for."""
+        new = _copied(config)
+        for key in self._known:
+            holder, last = holder_of(new, key)
+            if last in holder:
+                holder[last] = self.value(key, holder[last])
+        return new
+
+    def described(self) -> dict[str, list[list[Any]]]:
+        """Return pairs of plain data and :func:`reference` by key, for a record."""
+        return {key: [[plain, reference(one)] for plain, one in known] for key, known in self._known.items()}
+
+    @classmethod
+    def recalled(cls, described: Any, *, strict: bool = False) -> Objects:
+        """Return the objects that a record refers to, imported or made again, without those for which that fails.
+
+        Raises: SpaceError, with ``strict``, for the first that fails.
+        """
+        new = cls()
+        for key, plain, one in references(described):
+            try:
+                found = rebuilt(one)
+            except (ImportPathError, SpaceError) as error:
+                if strict:
+                    raise SpaceError(
+                        f"{key} has the choice {plain!r}, an object of which the record has only that: {error}"
+                    ) from error
+            else:
+                new._known.setdefault(key, []).append((plain, found))
+        return new
+
+
+def references(described: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield dotted key, plain data and :func:`reference` of each object that a record describes."""
+    for key, pairs in described.items() if isinstance(described, Mapping) else ():
+        for pair in pairs if isinstance(pairs, list) else ():
+            if isinstance(pair, list | tuple) and len(pair) == 2:
+                yield str(key), *pair
+
+
+def reference(value: Any) -> Any:
+    """Return plain data by which :func:`rebuilt` finds an object or makes an equal one; None where it could not.
+
+    Classes and functions are import paths; members of an Enum, dataclasses, tuples, lists and dicts are made of such
+    paths and of plain values.
+    """
+    try:
+        found = _reference(value)
+        return found if _equal(rebuilt(found), value) else None
+    except (ImportPathError, SpaceError):
+        return None
+
+
+def _reference(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return {"enum": import_path(type(value)), "name": value.name}
+    if _is_plain(value) and not isinstance(value, list | dict):
+        return {"value": value}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: _reference(getattr(value, one.name)) for one in dataclasses.fields(value) if one.init}
+        return {"dataclass": import_path(type(value)), "fields": fields}
+    if type(value) in (tuple, list):
+        return {type(value).__name__: [_reference(one) for one in value]}
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _reference(one) for key, one in value.items()}}
+    if callable(value) and hasattr(value, "__qualname__"):
+        return import_path(value)
+    raise SpaceError(f"{value!r} has no import path.")
+
+
+def rebuilt(described: Any) -> Any:
+    """Return the object of a :func:`reference`. Nothing is called but the classes of Enums and dataclasses.
+
+    Raises: ImportPathError, SpaceError.
+    """
+    match described:
+        case str():
+            return load_object(described)
+        case {"enum": str() as path, "name": str() as name}:
+            kind = load_object(path)
+            if isinstance(kind, enum.EnumType) and name in kind.__members__:
+                return kind[name]
+        case {"dataclass": str() as path, "fields": dict() as fields}:
+            kind = load_object(path)
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                try:
+                    return kind(**{name: rebuilt(one) for name, one in fields.items()})
+                except (TypeError, ValueError) as error:
+                    raise SpaceError(f"{path} refuses to be made again: {error}.") from error
+        case {"tuple": list() as parts}:
+            return tuple(rebuilt(one) for one in parts)
+        case {"list": list() as parts}:
+            return [rebuilt(one) for one in parts]
+        case {"dict": dict() as parts}:
+            return {key: rebuilt(one) for key, one in parts.items()}
+        case {"value": value}:
+            return value
+    raise SpaceError("it can neither be imported nor made again.")
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is the same after a round trip through JSON."""
+    if type(value) is list:
+        return all(_is_plain(one) for one in value)
+    if type(value) is dict:
+        return all(type(key) is str and _is_plain(one) for key, one in value.items())
+    return type(value) in _EXACT
+
+
+def _number(value: Any) -> Any:
+    """Return Python's number for one of NumPy's."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return one is other or (type(one) is type(other) and bool(one == other))
+    except Exception:  # noqa: BLE001 - an array, or a class that cannot compare
+        return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tell whether plain data is the same: 1, 1.0 and true differ."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _copied(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in config.items()}

@@ -50,7 +50,9 @@ class SearchSpace:
         settings: any of ``tunelight.run``.
 
     ``domains`` holds a Ray Tune Domain or {"grid_search": [...]} for each dotted key, ``require`` the constraints'
-    text, ``settings`` those that were given, ``source`` the file that the space was loaded from, if any.
+    text, ``settings`` those that were given, ``source`` the file that the space was loaded from, if any. Choices that
+    are objects are plain data in ``domains``, such as the text ``Opt.SGD``, and in values by dotted key; ``objects``
+    has the objects. Configurations hold them, except those of :meth:`plain`.
     Raises: SpaceError, SettingsError.
     """
 
@@ -76,6 +78,8 @@ class SearchSpace:
         self.settings: dict[str, Any] = {name: getattr(checked, name) for name in settings}
         self._paths = {".".join(keys): keys for keys in reader.found}
         self._when: dict[str, When] = reader.when
+        self.objects = reader.objects
+        self._is_plain = False
         self._constraints = self._read_constraints(require)
         self._grid = self._make_grid()
 
@@ -170,12 +174,12 @@ class SearchSpace:
         Raises: SpaceError, which names what that program has no equivalent of.
         """
         described = Described(
-            {key: described_entry(key, domain) for key, domain in self.domains.items()},
+            {key: described_entry(key, self._with_objects(key)) for key in self.domains},
             self.when,
             self.require,
             [constraint.tree for constraint in self._constraints],
             self.settings,
-            self.written,
+            self._nested,
         )
         return write_format(described, format)
 
@@ -232,7 +236,7 @@ class SearchSpace:
                     values[key] = _bounded(choose(key, domain), domain)
         for key in functions:
             if holds(self._when.get(key, {}), values):
-                values[key] = self.domains[key].sample(config=self.written(values))
+                values[key] = self.domains[key].sample(config=self.objects.restored(self._nested(values)))
         return {key: values[key] for key in self.domains if key in values}
 
     def broken(self, values: Mapping[str, Any]) -> str | None:
@@ -270,22 +274,39 @@ class SearchSpace:
         from tunelight.space.more_domains import Fixed  # imports Ray
 
         new = copy.copy(self)
+        new.objects = copy.copy(self.objects)
         for key in values:
             if key not in self.domains and (key.partition(".")[0] not in PARTS or "." not in key):
                 raise SpaceError(unknown("The search space has no key", key, self.domains, None, "It has"))
-        new.domains = {**self.domains, **{key: Fixed([value]) for key, value in values.items()}}
+        fixed = {key: Fixed(new.objects.add(key, [value])) for key, value in values.items()}
+        new.domains = {**self.domains, **fixed}
         new._paths = {**{key: (key,) for key in values}, **self._paths}
         new._paths = {key: new._paths[key] for key in new.domains}
         new._grid = new._make_grid()
         if "baselines" in self.settings:
             told = [self.dotted(config) for config in self.settings["baselines"]]
-            told = [config | {key: value for key, value in values.items() if key in config} for config in told]
+            told = [config | {key: fixed[key].categories[0] for key in fixed if key in config} for config in told]
             new.settings = {**self.settings, "baselines": tuple(self.written(config) for config in told)}
         return new
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data that is read back: {"lr": {"loguniform": [1e-4, 0.1]}}."""
-        return self.written({key: describe(domain, self._when.get(key)) for key, domain in self.domains.items()})
+        return self._nested({key: describe(domain, self._when.get(key)) for key, domain in self.domains.items()})
+
+    def plain(self) -> SearchSpace:
+        """Return a copy whose configurations hold plain data in place of objects, as the record does."""
+        new = copy.copy(self)
+        new._is_plain = True
+        if "baselines" in self.settings:
+            new.settings = {**self.settings, "baselines": self.plain_configs(self.settings["baselines"])}
+        return new
+
+    def plain_configs(self, configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+        """Return configurations with plain data in place of objects; other objects than choices are known then."""
+        return tuple(
+            self._nested({key: self.objects.add(key, [value])[0] for key, value in self._values(config).items()})
+            for config in configs
+        )
 
     def where(self, key: str) -> str:
         """Return "file:line:column: " of a key, or "" where the space comes from no file."""
@@ -335,7 +356,7 @@ class SearchSpace:
             for keys in self._leaves(config):
                 if keys not in self._paths.values():
                     key = ".".join(keys)
-                    near = f" The space has it written as {self.written({key: ...})}." if key in self.domains else ""
+                    near = f" The space has it written as {self._nested({key: ...})}." if key in self.domains else ""
                     raise SettingsError(
                         f"{start}baselines[{index}] holds {key!r}, which is not in the search space."
                         f"{near or guess(key, self.domains)} The space has: {', '.join(self.domains)}."
@@ -353,6 +374,9 @@ class SearchSpace:
                 return f"holds {key}, which only counts when {dict(self._when[key])}. Leave it out."
             if hasattr(self.domains[key], "lower") and (isinstance(value, bool) or not isinstance(value, Real)):
                 return f"holds {key}={value!r}, which must be a number."
+            if self._is_plain and key in self.objects and not any(same(value, one) for one in self._choices(key)):
+                shown = ", ".join(map(repr, self._choices(key)))
+                return f"holds {key}={value!r}, and that key chooses from objects: {shown}."
             if _is_fixed(self.domains[key]) and not same(value, self.domains[key].categories[0]):
                 return f"holds {key}={value!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
         broken = self.broken(values)
@@ -378,7 +402,15 @@ class SearchSpace:
                 yield here
 
     def written(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values by dotted key as the space was written, nested where it is, in its order."""
+        """Return values by dotted key as a configuration: nested as the space was written, in its order."""
+        config = self._nested(values)
+        return config if self._is_plain else self.objects.restored(config)
+
+    def from_dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a configuration whose keys are dotted as it is written; its values may be objects."""
+        return self.written({key: self.objects.plain(key, value) for key, value in config.items()})
+
+    def _nested(self, values: Mapping[str, Any]) -> dict[str, Any]:
         config: dict[str, Any] = {}
         for key, keys in self._paths.items():
             if key in values:
@@ -390,11 +422,28 @@ class SearchSpace:
 
     def choices(self, key: str) -> list[Any]:
         """Return the values that a key is chosen from; empty if its domain is not a list of values."""
+        return [self.objects.value(key, value) for value in self._choices(key)]
+
+    def _with_objects(self, key: str) -> Any:
+        """Return a key's domain as it was given, with objects among its choices."""
+        domain = self.domains[key]
+        if key not in self.objects:
+            return domain
+        if isinstance(domain, Mapping):
+            return {"grid_search": self.choices(key)}
+        domain = copy.copy(domain)
+        domain.categories = self.choices(key)
+        return domain
+
+    def _choices(self, key: str) -> list[Any]:
         domain = self.domains[key]
         return list(domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", ()))
 
     def dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration's values by dotted key: the way back of :meth:`written`."""
+        return {key: self.objects.plain(key, value) for key, value in self._values(config).items()}
+
+    def _values(self, config: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key, keys in self._paths.items():
             found: Any = config

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.errors import CommandError
-from tunelight.record import RecordFollower, ask, find_sweep, to_json_types
+from tunelight.record import RecordFollower, ask, find_sweep
 from tunelight.results import SweepResults
+from tunelight.space.plain import to_plain_config
 
 
 class AttachedSweep:
@@ -39,7 +40,7 @@ class AttachedSweep:
 
     def enqueue(self, config: Mapping[str, Any]) -> str:
         """Try a configuration next, as one more trial; its keys are dotted, or nested as in the search space."""
-        return self._send("enqueue", config=to_json_types(dict(config)))
+        return self._send("enqueue", config=to_plain_config(config))
 
     def set(self, **settings: Any) -> str:
         """Change ``max_concurrent`` (None: as many as fit) or ``num_samples``."""

@@ -193,11 +193,6 @@ def code_of(settings: Settings) -> dict[str, str | None]:
     return {name: fingerprint(code) for name in _CODE if (code := getattr(settings, name)) is not None}
 
 
-def objects_in(space: SearchSpace) -> list[str]:
-    """Return the keys whose choices are objects, which sweep.yaml holds as text only."""
-    return [key for key in space.domains if any(to_json_types(choice) != choice for choice in space.choices(key))]
-
-
 def _without(configs: Iterable[Any], others: Iterable[Any]) -> list[Any]:
     """Return ``configs`` without one for each equal one of ``others``."""
     left, others = [], list(others)
@@ -267,5 +262,5 @@ def sweep_file_of(
     sweep_file["reservation"] = at_first.bundles
     sweep_file["code"] = code_of(settings)
     sweep_file["lightning"] = settings.lightning
-    sweep_file["space_objects"] = objects_in(space)
+    sweep_file["space_objects"] = space.objects.described()
     return masked_settings(sweep_file | provenance(space.source))

@@ -256,8 +256,7 @@ class _Teller:
             self.repetitions.add(line["trial"])
             return
         if isinstance(self._searcher, TrackingSearcher):
-            config = revived(self._space, line["config"])
-            self._searcher.take(line["trial"], config, asked=not self._is_baseline(line))
+            self._searcher.take(line["trial"], line["config"], asked=not self._is_baseline(line))
             self.told.add(line["trial"])
             return
         for missing in range(missing_from, line["index"]):
@@ -265,7 +264,7 @@ class _Teller:
                 self._suggest(f"{missing:05d}", None)
         if self._is_baseline(line) or self._suggest(line["trial"], line["config"]):
             return
-        values = self._space.dotted(revived(self._space, line["config"]))
+        values = self._space.dotted(line["config"])
         if self._takes_points and values.keys() == self._space.domains.keys():
             self.points[line["trial"]] = values
 
@@ -282,7 +281,7 @@ class _Teller:
         suggested = self._searcher.suggest(trial_id)
         if not isinstance(suggested, Mapping):
             return False
-        same = self._space.written(suggested) if self._foreign else suggested
+        same = self._space.from_dotted(suggested) if self._foreign else suggested
         if config is not None and to_json_types(same) == config:
             self.told.add(trial_id)
             return True
@@ -311,16 +310,6 @@ class _Teller:
             self._searcher.on_trial_complete(trial_id=trial, result=result, error=error)
 
 
-def revived(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration, with the space's objects for choices that JSON cannot hold."""
-    recorded = space.dotted(config)
-    values = dict(recorded)
-    for key, value in recorded.items():
-        values[key] = next((choice for choice in space.choices(key) if to_json_types(choice) == value), value)
-    same = all(values[key] is recorded[key] for key in values)
-    return dict(config) if same else {**config, **space.written(values)}
-
-
 def start_from(
     past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
 ) -> ResumeState:
@@ -334,7 +323,7 @@ def start_from(
     taken_up_again = [
         ResumedTrial(
             trial.id,
-            revived(space, trial.config),
+            trial.config,
             trial.history[-1]["training_iteration"] if trial.history else 0,
             past.folder / trial.folder,
             trial.id in paused,
@@ -345,15 +334,15 @@ def start_from(
     start = replace(start, resumed=tuple(taken_up_again))
     if settings.repeats is None and settings.stop_when is None:
         return start
-    trainings = _past(past, space)
+    trainings = _past(past)
     return replace(start, past=trainings, over=_over(past, settings, [training for training, _ in trainings]))
 
 
-def remember_pieces(past: SavedSweep, space: SearchSpace) -> None:
+def remember_pieces(past: SavedSweep) -> None:
     """Tell trials how small the pieces of a batch had to be in earlier runs of the sweep. Call it with Ray started."""
     for trial in past.state.trials.values():
         if trial.pieces > 1:
-            config, folder = revived(space, trial.config), past.folder.absolute()
+            config, folder = trial.config, past.folder.absolute()
             remember(folder, config, max(trial.pieces, recall(folder, config)))
 
 
@@ -371,12 +360,12 @@ def _over(past: SavedSweep, settings: Settings, trainings: Sequence[Training]) -
     return stopping.reason
 
 
-def _past(past: SavedSweep, space: SearchSpace) -> tuple[tuple[Training, dict[str, Any]], ...]:
+def _past(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:
     """Return the recorded trainings with their configurations."""
     found = []
     for trial in past.state.trials.values():
         training = Training.of(trial)
         if trial.state not in TERMINAL and trial.decision == "STOP":  # the driver died before the trial's end
             training.state = STOPPED
-        found.append((training, revived(space, trial.config)))
+        found.append((training, trial.config))
     return tuple(found)

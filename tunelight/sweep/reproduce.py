@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, unknown
-from tunelight.record import INTERRUPTED, SWEEP_FILE, Record, create_sweep_folder, read_sweep_file, write_sweep_file
+from tunelight.record import INTERRUPTED, Record, create_sweep_folder, read_sweep_file, write_sweep_file
 from tunelight.results import SweepResults, TrialResult
-from tunelight.sweep.resume import resume
+from tunelight.space.plain import Objects
+from tunelight.sweep.resume import beside, resume
 
 _CODE: Final = ("train", "model", "data")
 _WHEN: Final = ("training_iteration", "timestamp")
@@ -105,7 +106,7 @@ def reproduce(
     try:
         again = resume(folder, **given)
     except BaseException:
-        if not SweepResults.load(folder).trials[0].history:
+        if not SweepResults.load(folder).every_trial[0].history:
             shutil.rmtree(folder, ignore_errors=True)  # no result
         raise
     return compare(first, chosen, again, ignore)
@@ -113,7 +114,7 @@ def reproduce(
 
 def compare(first: SweepResults, trial: TrialResult, again: SweepResults, ignore: Iterable[str] = ()) -> Reproduction:
     """Compare a trial's reports with those of its second run, the one trial of ``again``."""
-    second = again.trials[0]
+    second = again.every_trial[0]
     left = {*_WHEN, *ignore}
     differences = [
         Difference(number, name, was.get(name), now.get(name))
@@ -154,12 +155,8 @@ def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> No
         if name not in known:
             raise SettingsError(unknown(f"Trial {trial.id} reported no metric", name, known, listed="It reported"))
     sweep_file = read_sweep_file(sweep.folder)
-    if objects := sweep_file.get("space_objects"):
-        raise SettingsError(
-            f"{sweep.folder / SWEEP_FILE} holds {', '.join(objects)} as text only, for their values are objects, so "
-            f"that trial {trial.id} cannot be run again from its record. Give such choices names, and make objects of "
-            "them in the training code."
-        )
+    with beside(sweep_file):
+        Objects.recalled(sweep_file.get("space_objects"), strict=True)
 
 
 def _check_code(trial: TrialResult, code: Mapping[str, Any]) -> None:
@@ -183,7 +180,7 @@ def _prepare(sweep: SweepResults, trial: TrialResult, sweep_file: Mapping[str, A
     write_sweep_file(folder, again)
     record = Record.open(folder)
     record.append("sweep", sweep={"name": folder.name, "metric": sweep.metric, "mode": sweep.mode})
-    about = {"config": trial.config, "seed": trial.seed, "folder": f"trial_{trial.id}"}
+    about = {"config": trial.plain_config, "seed": trial.seed, "folder": f"trial_{trial.id}"}
     if sweep_file.get("repeats") is not None:  # as a repetition, it has its fold, and is not repeated itself
         about |= {"repeats": trial.repeats or trial.id, "repetition": trial.repetition}
     record.append("trial", trial=trial.id, index=0, **about)

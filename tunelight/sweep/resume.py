@@ -18,6 +18,7 @@ from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
 from tunelight.space.files import importable
+from tunelight.space.plain import Objects
 from tunelight.stores.masking import MASK, masked_in
 from tunelight.sweep.run import run
 
@@ -136,13 +137,10 @@ def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _space(folder: Path, sweep_file: Mapping[str, Any]) -> SearchSpace:
-    if objects := sweep_file.get("space_objects"):
-        raise SpaceError(
-            f"{folder / SWEEP_FILE} holds the choices of {', '.join(objects)} as text only, for they are objects. Call "
-            f"run(..., name={folder.name!r}, resume=True) from the sweep's script."
-        )
     try:
-        return SearchSpace(sweep_file.get("space") or {}, require=sweep_file.get("require") or ())
+        space = SearchSpace(sweep_file.get("space") or {}, require=sweep_file.get("require") or ())
+        space.objects = Objects.recalled(sweep_file.get("space_objects"), strict=True)
+        return space
     except TunelightError as error:
         raise SpaceError(
             f"The search space in {folder / SWEEP_FILE} cannot be read back: {error} Call run(..., "

@@ -180,6 +180,8 @@ def run(
     space = SearchSpace.of(search_space)
     settings = Settings(**{**space.settings, **given})
     check_settings(space, settings)
+    settings = replace(settings, baselines=space.plain_configs(settings.baselines))
+    space = space.plain()
     from tunelight.reporting import Steps  # imports rich
 
     with contextlib.ExitStack() as stack:
@@ -201,7 +203,7 @@ def run(
             _settle(past, sweep)
             if sweep.start.over is not None:
                 _log.warning("%s. To go on all the same: stop_when=None.", sweep.start.over)
-            return SweepResults.load(sweep.folder)
+            return SweepResults.load(sweep.folder, space.objects)
         signals = StopSignals()
         page = LivePage(sweep.folder) if settings.web else None
         steps(step_of(settings.address))
@@ -215,13 +217,13 @@ def run(
             if past is not None:
                 from tunelight.sweep.replay import remember_pieces
 
-                remember_pieces(past, space)
+                remember_pieces(past)
             steps(f"Starting the first trial, workers: {reservation.workers}")
             try:
                 _tune(replace(sweep, reservation=reservation), watch, handle, signals, steps)
             except SweepFailedError as error:
                 raise error.with_traceback(None) from None  # the traceback of Tune's loop is of no use
-        return SweepResults.load(sweep.folder)
+        return SweepResults.load(sweep.folder, space.objects)
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     with space.placing(settings, "datasets"):
         check_sources(settings.datasets, reservation.least or reservation.workers)
     with space.placing(settings, "train" if settings.model is None else "model"):
-        packed = payload(settings)
+        packed = payload(settings, space.objects)
     from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # imports Ray Tune
     from tunelight.searchers import ResumeState, TrackingSearcher
     from tunelight.searchers.choose import build_searcher
@@ -332,8 +334,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
         sweep_file["steered"] = past.still_steered(settings)
     else:
-        folder = Path()  # created when all checks have passed
-        baselines = [space.filled(config) for config in settings.baselines]
+        folder, baselines = Path(), [space.filled(config) for config in settings.baselines]  # created after all checks
     return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, sweep_file, baselines)
 
 
@@ -396,7 +397,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         sweep.baselines,
         at_once(sweep.reservation, settings),
         reservation=sweep.reservation.factory,
-        written=space.written if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
+        written=space.from_dotted if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
         start=sweep.start,
         repeats=sweep.repetitions,
         stopping=Stopping.of(settings, sweep.start.trainings, sweep.start.over),
@@ -479,8 +480,7 @@ def _callbacks(
         answered=sweep.upload,
     )
     search.waits = lambda: steering.wait() or signals.received is not None or record.out_of_time
-    metrics = [metric for metric, _ in settings.objectives]
-    first = FailFast(settings.failures.give_up_after, metrics, total, record)
+    first = FailFast(settings.failures.give_up_after, [metric for metric, _ in settings.objectives], total, record)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
     if search.stopping is not None:

@@ -83,6 +83,12 @@ def test_what_most_sweeps_set_has_an_option_of_its_own(tmp_path, monkeypatch):
     assert seen[1][1] == {"gpus_per_worker": 0.5}
 
 
+def test_run_s_storage_may_be_an_address(tmp_path, monkeypatch):
+    seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
+    call("run", FILE, "--storage", "s3://bucket/runs")
+    assert seen[0][1] == {"storage": "s3://bucket/runs"}
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -315,3 +315,43 @@ def test_an_ensemble_loads_the_models_of_the_best_trials(tmp_path):
     with torch.no_grad():
         expected = (models[1](images) + models[2](images)) / 2
     assert torch.allclose(written.load().ensemble(2)(images), expected)
+
+
+OBJECTS: dict[str, Any] = {
+    "model.cell": [["torch.nn:GRU", "torch.nn:GRU"]],
+    "model.kind": [["Kind.A", {"enum": "my.parts:Kind", "name": "A"}]],
+    "model.aug": [["Aug(p=0.5)", {"dataclass": "my.parts:Aug", "fields": {"p": {"value": 0.5}}}]],
+    "data.sizes": [[[1, 2], {"tuple": [{"value": 1}, {"value": 2}]}]],
+}
+OBJECT_CONFIG = {key: pairs[0][0] for key, pairs in OBJECTS.items()}
+
+
+def test_a_file_of_yaml_has_texts_and_references(tmp_path):
+    path = sweep(tmp_path, OBJECT_CONFIG, space_objects=OBJECTS).export_best(tmp_path / "best.yaml")
+    told = yaml.safe_load(path.read_text())
+    assert told["config"] == OBJECT_CONFIG
+    assert told["objects"] == {key: pairs[0][1] for key, pairs in OBJECTS.items()}
+
+
+def test_each_format_names_objects_in_its_own_words(tmp_path):
+    results = sweep(tmp_path, OBJECT_CONFIG, space_objects=OBJECTS)
+    cli = yaml.safe_load(results.export_best(tmp_path / "cli.yaml", "lightning-cli").read_text())
+    assert cli["model"] == {"cell": "torch.nn.GRU", "kind": "A", "aug": {"p": 0.5}}
+    assert cli["data"] == {"sizes": [1, 2]}
+    hydra = yaml.safe_load(results.export_best(tmp_path / "hydra.yaml", "hydra").read_text())
+    found = {"_target_": "hydra.utils.get_object"}
+    assert hydra["model"]["cell"] == {**found, "path": "torch.nn.GRU"}
+    assert hydra["model"]["kind"] == {**found, "path": "my.parts.Kind.A"}
+    assert hydra["model"]["aug"] == {"_target_": "my.parts.Aug", "p": 0.5}
+    code = results.export_best(tmp_path / "best.py").read_text()
+    ast.parse(code)
+    assert "import my.parts\nimport torch.nn\n" in code
+    assert "cell=torch.nn.GRU, kind=my.parts.Kind.A, aug=my.parts.Aug(p=0.5))" in code
+    assert "sizes=(1, 2)" in code
+
+
+@pytest.mark.parametrize("reference", [None, "__main__:GRU", "a:b; import os", {"enum": "a:B", "name": "c()"}])
+def test_an_object_that_no_module_has_is_refused(tmp_path, reference):
+    results = sweep(tmp_path, {"model.cell": "GRU"}, space_objects={"model.cell": [["GRU", reference]]})
+    with pytest.raises(SettingsError, match=r"model.cell is 'GRU', an object that cannot be imported"):
+        results.export_best(tmp_path / "best.py")

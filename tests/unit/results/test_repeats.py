@@ -15,6 +15,9 @@ from tunelight.record import read_record
 from tunelight.reporting.page import page
 from tunelight.reporting.words import best_line, counts, end_line, summary
 from tunelight.results import SweepResults
+from tunelight.results.figures.data import values_of
+from tunelight.searchers.earlier import read_earlier
+from tunelight.simulation.sweeps import SweepCurves
 
 TWICE = {"repeats": 2, "top": 2}
 
@@ -147,3 +150,31 @@ def test_a_repetition_that_diverged_cannot_win(tmp_path: Path) -> None:
     results = sweep.load()
     assert (results.best.id, [one.mean for one in results.repeated()]) == ("00001", [0.25, float("inf")])
     assert "inf of 2 trainings, training diverged" in results.summary()
+
+
+def test_repetitions_are_no_trials_of_the_search(twice: SweepResults) -> None:
+    assert [trial.id for trial in twice] == ["00000", "00001", "00002"]
+    assert [trial.id for trial in twice.repetitions] == ["00003", "00004"]
+    assert [trial.id for trial in twice.every_trial] == [f"{number:05d}" for number in range(5)]
+    assert twice.trial("4").repeats == "00001"
+    assert [trial.id for trial in twice.pareto()] == ["00000"]
+    assert len(values_of(twice)) == len(twice) == 3
+    assert [trial.id for trial in twice.record.searched] == ["00000", "00001", "00002"]
+    assert twice.record.best is not None
+    assert twice.record.best.trial == "00000"
+
+
+def test_the_top_are_configurations_by_their_means_each_by_its_best_training(twice: SweepResults) -> None:
+    assert [trial.id for trial in twice.top(5)] == ["00004", "00000", "00002"]
+    assert twice.top(1)[0].id == twice.best.id
+
+
+def test_a_warm_start_and_a_simulation_know_each_configuration_once(twice: SweepResults) -> None:
+    earlier, _ = read_earlier([twice.folder], [("loss", "min")])
+    assert [one.id for one in earlier] == ["00000", "00001", "00002"]
+    assert SweepCurves(twice.folder).size == 3
+
+
+def test_the_best_curve_of_a_figure_is_that_of_the_configuration_that_won(twice: SweepResults) -> None:
+    names = [trace.name for trace in twice.plot("learning_curves").data]
+    assert "best: trial 1" in names

@@ -278,8 +278,23 @@ def test_what_is_no_curve_task_metric_or_searcher_is_refused():
         simulate(3)
     with pytest.raises(SettingsError, match=r"no metric 'los'.*loss"):
         simulate(CURVES, metric="los")
-    with pytest.raises(SettingsError, match="searcher must be"):
-        simulate(CURVES, searcher="random")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="search space"):
+        simulate(CURVES, searcher="tpe")
+
+
+def test_a_metric_that_the_curves_are_not_judged_by_needs_its_mode():
+    curves = recorded("digits-cnn")
+    other = next(name for name in curves.curve(curves.config(0, 0)).metrics if name != curves.metric)
+    with pytest.raises(SettingsError, match=f"more or less of '{other}' is better"):
+        simulate(curves, metric=other, num_samples=2)
+    assert simulate(curves, metric=other, mode="max", num_samples=2).mode == "max"
+
+
+@pytest.mark.parametrize("searcher", ["tpe", {"name": "tpe", "n_startup_trials": 2}, "random", "auto"])
+def test_a_searcher_by_its_name_looks_up_what_it_suggests(searcher):
+    run = simulate("digits-cnn", "fifo", searcher=searcher, num_samples=4, max_epochs=2)
+    assert len({tuple(trial.config.items()) for trial in run.trials}) == 4
+    assert all("_curve" not in trial.config and trial.best is not None for trial in run.trials)
 
 
 def test_a_searcher_of_ones_own_hears_of_every_end():

@@ -72,7 +72,7 @@ WRONG = [
     GOOD + "mode: least",
     GOOD + "workers: two",
     GOOD + "workers: 0",
-    GOOD + "progress: no",
+    GOOD + "progress: seldom",
     GOOD + "seed: -1",
     GOOD + "model.layers: {randint: [1, 3]}",
     GOOD + "backend: dpp",

@@ -230,8 +230,8 @@ metric: val_loss
     ("text", "value"),
     [
         ("1e-4", 1e-4), ("1E5", 1e5), ("-.5", -0.5), ("1.", 1.0), (".inf", float("inf")), ("12", 12),
-        ("0x10", 16), ("0o17", 15), ("010", 10), ("no", "no"), ("true", True), ("12:30", "12:30"),
-        ("2020-01-01", "2020-01-01"), ("~", None), ("'1'", "1"), ("1_000", "1_000"), ("1e", "1e"), ("+3", 3),
+        ("0x10", 16), ("0o17", 15), ("010", 10), ("'no'", "no"), ("true", True), ("12:30", "12:30"),
+        ("2020-01-01", "2020-01-01"), ("~", None), ("'1'", "1"), ("'1_000'", "1_000"), ("1e", "1e"), ("+3", 3),
     ],
 )  # fmt: skip
 def test_scalars_are_read_by_yaml_1_2(load, text, value):
@@ -262,7 +262,12 @@ def test_a_file_is_a_whole_sweep(load):
         (GOOD + "mode: least", 5, SettingsError, "mode must be"),
         (GOOD + "workers: two", 5, SettingsError, "workers must be a whole number"),
         (GOOD + "checkpoints:\n  every: 1\n  kep: 1", 7, SettingsError, "Did you mean 'keep'"),
-        (GOOD + "progress: no", 5, SettingsError, "progress must be true, false or a list of names, not 'no'"),
+        (GOOD + "progress: seldom", 5, SettingsError, "progress must be true, false or a list of names, not 'seldom'"),
+        (GOOD + "progress: no", 5, SpaceError, "no is a boolean in YAML 1.1 .*Write false, or 'no' for the text"),
+        (GOOD + "trainer_args: {x: [1, Off]}", 5, SpaceError, "Off is a boolean in YAML 1.1 .*Write false"),
+        (GOOD + "num_samples: 1_000", 5, SpaceError, "1_000 is a number in YAML 1.1 .*Write 1000"),
+        (GOOD + "num_samples: 0b11", 5, SpaceError, "0b11 is a number in YAML 1.1 .*Write 3,"),
+        ("a: &a {x: 1}\nspace:\n  <<: *a", 3, SpaceError, "keys are not merged .<<.. Write out the keys"),
         (GOOD + "max_epochs: 2\nscheduler: {name: asha, grace_period: 3}", 6, SettingsError, "larger than"),
         (GOOD + "model: tunelight.settings:Nil", 5, ImportPathError, "has no 'Nil'"),
         (GOOD + "callbacks: [nowhere_at_all:X]", 5, ImportPathError, "no module 'nowhere_at_all'"),

@@ -29,7 +29,7 @@ from tunelight.record import read_lines
 from tunelight.schedulers import ASHA, ElasticASHA, OneEpoch
 from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch, TrackingSearcher
 from tunelight.space import SearchSpace
-from tunelight.sweep.replay import replay_scheduler, replay_searcher, revived
+from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
 LR = SearchSpace({"lr": tl.uniform(0, 1)})
 
@@ -251,12 +251,6 @@ def test_another_optuna_is_told_whole_trials_now_and_those_that_go_on_when_they_
     search = SweepSearch(again, 5, written=LR.written, start=start)
     search.on_trial_complete("00003", {"loss": 0.5})
     assert [trial.value for trial in again._ot_study.trials][-1] == 0.5
-
-
-def test_choices_that_json_has_no_word_for_come_back_as_they_are():
-    space = SearchSpace({"net": {"act": tl.choice([dict, list])}, "shape": tl.choice([(1, 2), (3,)])})
-    config = {"net": {"act": "builtins:list"}, "shape": [1, 2], "older": 1}
-    assert revived(space, config) == {"net": {"act": list}, "shape": (1, 2), "older": 1}
 
 
 def test_trials_that_go_on_come_first_and_new_ones_after(tmp_path):

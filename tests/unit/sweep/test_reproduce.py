@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight import record as storage
-from tunelight.errors import ImportPathError, NoResultError, SettingsError
+from tunelight.errors import ImportPathError, NoResultError, SettingsError, SpaceError
 from tunelight.results import SweepResults
 from tunelight.schedulers.until import Until
 from tunelight.settings import Settings
@@ -120,8 +120,8 @@ def test_a_trial_without_reports_leaves_nothing_to_compare(tmp_path):
 
 
 def test_choices_that_are_objects_cannot_be_read_back(tmp_path):
-    with pytest.raises(SettingsError, match="holds lr as text only"):
-        reproduce(recorded(tmp_path / "1", 0.5, space_objects=["lr"]), "best")
+    with pytest.raises(SpaceError, match="lr has the choice 'a', an object"):
+        reproduce(recorded(tmp_path / "1", 0.5, space_objects={"lr": [["a", None]]}), "best")
 
 
 # What is prepared

@@ -7,6 +7,7 @@ et al., "Population Based Training of Neural Networks" (https://arxiv.org/abs/17
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -67,26 +68,85 @@ class TrainerExchange:
         return None
 
 
-def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
     """Change optimizers, learning-rate schedules, hparams and attributes of the same name to another configuration.
 
-    A value belongs to the option, hparam or attribute that its key ends with (``model.lr``: ``lr``).
+    A value belongs to the option, hparam or attribute that its key ends with (``model.lr``: ``lr``). Where several keys
+    end so (``gen.lr``, ``disc.lr``), each has the parameter groups and schedules with its own value.
+
+    Returns: which keys leave open what they mean, so that they were not put into optimizers; None if none does.
     """
+    unclear = None
     module: Any = trainer.lightning_module
+    owners = {name: _owners(trainer, name, keys) for name, keys in _by_name(before).items()}
+    attributes = dict(vars(module))
     for key, old, new in _changed(before, config):
         name = key.rpartition(".")[2]
-        for optimizer in trainer.optimizers:
-            for group in optimizer.param_groups:
+        unclear = unclear or _unclear(trainer, name, before)
+        alone = len(_by_name(before).get(name, {})) < 2
+        for optimizer, own in zip(trainer.optimizers, owners.get(name, ()), strict=False):
+            for group, owner in zip(optimizer.param_groups, own, strict=True):
                 for option in OF_GROUPS if name == "lr" else (name,):
-                    if option in group:
+                    if option in group and owner == key:
                         group[option] = _moved(group[option], name, old, new)
-        if name == "lr":
-            _move_schedules(trainer, old, new)
-        for known in (key, name):
-            if known in module.hparams:
-                module.hparams[known] = new
-        if name in vars(module) and _same(vars(module)[name], old):
+            if name == "lr":
+                _move_schedules(trainer, optimizer, [owner == key for owner in own], old, new)
+        if key in module.hparams:
+            module.hparams[key] = new
+        if alone and name in module.hparams:
+            module.hparams[name] = new
+        if alone and name in attributes and _same(attributes[name], old):
             setattr(module, name, new)
+    return unclear
+
+
+def _unclear(trainer: pl.Trainer, name: str, before: Mapping[str, Any]) -> str | None:
+    """Return in words that several keys end in ``name`` and parameter groups do not show which they follow, or None."""
+    keys = _by_name(before).get(name, {})
+    groups = [group for one in trainer.optimizers for group in one.param_groups]
+    owners = [owner for own in _owners(trainer, name, keys) for owner in own]
+    if len(keys) < 2 or not any(owner is None and name in one for owner, one in zip(owners, groups, strict=True)):
+        return None
+    return (
+        f"{' and '.join(keys)} end in one word, and the value of a parameter group does not show which of them it "
+        "follows"
+    )
+
+
+def _by_name(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the keys of a configuration with their values by the word that they end with."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in flatten(config).items():
+        found.setdefault(key.rpartition(".")[2], {})[key] = value
+    return found
+
+
+def _owners(trainer: pl.Trainer, name: str, keys: Mapping[str, Any]) -> list[list[str | None]]:
+    """Return for each group of each optimizer which of ``keys`` its option ``name`` follows; None if that is unclear.
+
+    Of several keys it is the only one with the option's value (before a schedule changed it), else the only one of the
+    optimizer's other groups.
+    """
+    found = []
+    for optimizer in trainer.optimizers:
+        own = [_owner(group, name, keys) for group in optimizer.param_groups]
+        known = {key for key in own if key is not None}
+        found.append([next(iter(known)) if key is None and len(known) == 1 else key for key in own])
+    return found
+
+
+def _owner(group: Mapping[str, Any], name: str, keys: Mapping[str, Any]) -> str | None:
+    value = group.get(f"initial_{name}", group.get(name))
+    fits = list(keys) if len(keys) == 1 else [key for key, old in keys.items() if _near(value, old)]
+    return fits[0] if len(fits) == 1 else None
+
+
+def _near(value: Any, old: Any) -> bool:
+    """Tell whether an option has a key's value; an optimizer may hold it as a float32 tensor."""
+    value = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+    if isinstance(value, float) and isinstance(old, int | float):
+        return math.isclose(value, old, rel_tol=1e-6)
+    return _same(value, old)
 
 
 def trainable(module: torch.nn.Module) -> dict[str, bool]:
@@ -189,9 +249,14 @@ def _untaken(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str
     if callable(getattr(trainer.lightning_module, "on_adopt", None)):
         fixed = [key for key, _, _ in _changed(before, config) if key.partition(".")[0] in _OF_BUILDERS]
         return f"{fixed[0]} is an argument of an object that is made only once" if fixed else None
+    named = _by_name(before)
     for key, old, _ in _changed(before, config):
         name = key.rpartition(".")[2]
-        groups = [group for one in trainer.optimizers for group in one.param_groups if name in group]
+        if (unclear := _unclear(trainer, name, before)) is not None:
+            return f"{unclear}; the module has no on_adopt(config)"
+        owners = [owner for own in _owners(trainer, name, named.get(name, {})) for owner in own]
+        groups = [group for one in trainer.optimizers for group in one.param_groups]
+        groups = [group for group, owner in zip(groups, owners, strict=True) if owner == key and name in group]
         fits = any(name in _PROPORTIONAL or _same(group[name], old) for group in groups)
         if key.partition(".")[0] in _OF_BUILDERS or old is _NOTHING or not fits:
             return f"{key} is no option of an optimizer, and the module has no on_adopt(config)"
@@ -209,14 +274,20 @@ def _options(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def _move_schedules(trainer: pl.Trainer, old: Any, new: Any) -> None:
+def _move_schedules(trainer: pl.Trainer, optimizer: Any, own: list[bool], old: Any, new: Any) -> None:
+    """Change the schedules of an optimizer; ``own`` says of each of its groups whether its rate changes."""
     for config in trainer.lr_scheduler_configs:
         for scheduler in each(config.scheduler):
+            if getattr(scheduler, "optimizer", trainer.optimizers[0]) is not optimizer:
+                continue
             for name in OF_SCHEDULERS:
                 value = getattr(scheduler, name, None)
-                if isinstance(value, list):
-                    setattr(scheduler, name, [_moved(rate, "lr", old, new) for rate in value])
-                elif isinstance(value, int | float):
+                if isinstance(value, list) and len(value) == len(own):
+                    moved = [
+                        _moved(rate, "lr", old, new) if mine else rate for rate, mine in zip(value, own, strict=True)
+                    ]
+                    setattr(scheduler, name, moved)
+                elif isinstance(value, int | float) and all(own):
                     setattr(scheduler, name, _moved(value, "lr", old, new))
 
 

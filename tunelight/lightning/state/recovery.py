@@ -123,7 +123,9 @@ class Recovery(Callback):
         """Set the trial's own values if its checkpoint has those of another, and scale rates to the gang's size."""
         written = None if self._loaded is None else self._loaded.get("config")
         if written is not None and self._session is not None:
-            put_values(trainer, written, plain_values(self._session.context.config))
+            unclear = put_values(trainer, written, plain_values(self._session.context.config))
+            if unclear is not None:
+                self._session.note(f"goes on with the other trial's values: {unclear}")
         self.rates.begin(trainer, None if self._loaded is None else self._loaded.get("rates"))
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:

@@ -307,7 +307,7 @@ def _configuration(text: str) -> dict[str, Any]:
             raise ValueError("give keys and values, as lr=0.01 hidden=64")
         return {key: read_value(value) for key, _, value in pairs}
     except ValueError as error:
-        raise HTTPException(400, f"That is no configuration: {error}.") from error
+        raise HTTPException(400, f"That is no configuration: {str(error).rstrip('.')}.") from error
 
 
 def _catch_up(watch: SweepWatch, over: Callable[[], bool], limit_s: float = 60.0) -> None:

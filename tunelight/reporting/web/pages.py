@@ -92,7 +92,7 @@ def trial_body(watch: SweepWatch, state: TrialState) -> str:
     """Return all that is known of a trial but its log. Raises: StorageError."""
     found = read_trial(watch.folder, state.id)
     results = SweepResults(watch.folder, found, read_sweep_file(watch.folder))
-    trial, own = results.trials[0], found.trials[state.id]
+    trial, own = results.every_trial[0], found.trials[state.id]
     begin = watch.state.started or 0.0
     said = f"<p>Trial {trial.index} {safe(standing(trial, own))}.</p>"
     return "\n".join(
@@ -106,7 +106,7 @@ def trial_body(watch: SweepWatch, state: TrialState) -> str:
 
 
 def _curves(results: SweepResults) -> Iterator[str]:
-    trial = results.trials[0]
+    trial = results.every_trial[0]
     metric, mode = judged_by(results)
     modes = {**dict(results.objectives), metric: mode}
     names = list(dict.fromkeys([metric, *metrics_of(results)]))

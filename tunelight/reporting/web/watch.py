@@ -180,7 +180,7 @@ class SweepWatch:
                 "driven": self._driver is not None,
                 "driver": self._driver,
                 "paused": state.paused,
-                "trials": len(state.trials),
+                "trials": len(state.trials) - len(state.repetitions),
                 "total": total if isinstance(total, int) else None,
                 "counts": {name: count for name, count in state.counts.items() if count},
                 "best": None if best is None else {"trial": best.index, "value": plain(best.value)},
@@ -225,7 +225,7 @@ class SweepWatch:
         if told.get("by") != "training_iteration" or not isinstance(told.get("at"), list):
             return []
         found = [{"at": at, "reached": 0, "stopped": 0} for at in told["at"][:_MOST_RUNGS]]
-        for trial in self._state.trials.values():
+        for trial in self._state.searched:
             done = trial.history[-1]["training_iteration"] or 0 if trial.history else 0
             passed = [rung for rung in found if done >= rung["at"]]
             for rung in passed:
@@ -297,7 +297,7 @@ class SweepWatch:
         """
         with self._lock:
             sign = -1.0 if self._state.mode == "max" else 1.0
-            known = [trial for trial in self._state.trials.values() if trial.id in self._curves]
+            known = [trial for trial in self._state.searched if trial.id in self._curves]
             best = heapq.nsmallest(MOST_CURVES, known, key=lambda trial: sign * (trial.value or 0.0))
             live = [trial for trial in list(self._state.live.values())[:_MOST_LIVE] if trial.id in self._curves]
             shown = {trial.index: trial.id for trial in [*best, *live]}

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from tunelight.record import metric_value
+from tunelight.record import metric_value, ranked
 from tunelight.results.figures.data import (
     check_metric,
     failed_in,
@@ -110,6 +110,10 @@ def learning_curves(results: Sweep, metric: str | None = None, mode: str | None 
     values = np.where(failed_in(results), math.nan, values_of(results, metric, mode))
     if np.isfinite(values).any():
         winner = results.trials[int(np.nanargmax(values) if mode == "max" else np.nanargmin(values))]
+        if (metric, mode) == judged_by(results):
+            best = next(iter(ranked(results.record)), winner.id)
+            first = results.record.trials[best].repeats or best
+            winner = next(trial for trial in results.trials if trial.id == first)
         x, y = _curve(winner, metric)
         name, line = f"best: trial {winner.index}", {"color": BEST, "width": 3}
         made.add_trace(

@@ -35,7 +35,7 @@ def judged_by(results: Sweep) -> tuple[str, str]:
 def metrics_of(results: Sweep) -> list[str]:
     """Return the names of all reported numbers, in order; nested ones as ``outer/inner``."""
     names: dict[str, None] = {}
-    for trial in results.trials:
+    for trial in list(results.record.trials.values()):
         for report in (trial.history[0], trial.history[-1]) if trial.history else ():
             names.update(dict.fromkeys(_numbers(report)))
     return [name for name in names if name not in WHEN]
@@ -189,7 +189,7 @@ def columns(trials: Iterable[Trial], space: Mapping[str, Any] | None = None) -> 
 
     ``space`` is the search space as ``sweep.yaml`` has it.
     """
-    configs = [flatten(trial.config) for trial in trials]
+    configs = [flatten(trial.plain_config) for trial in trials]
     keys = dict.fromkeys(key for config in configs for key in config)
     even = _searched_evenly(space or {})
     made = [_column(key, tuple(config.get(key, MISSING) for config in configs), even.get(key)) for key in keys]

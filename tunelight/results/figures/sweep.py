@@ -28,8 +28,8 @@ class Trial(Protocol):
         ...
 
     @property
-    def config(self) -> Mapping[str, Any]:
-        """Its configuration."""
+    def plain_config(self) -> Mapping[str, Any]:
+        """Its configuration, as recorded."""
         ...
 
     @property

@@ -44,7 +44,7 @@ class Hooked(Net):
         self.told = config
 
 
-def fitted(net: Net, epochs: int = 1) -> pl.Trainer:
+def fitted(net: pl.LightningModule, epochs: int = 1) -> pl.Trainer:
     x = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
     trainer = pl.Trainer(
         max_epochs=epochs,
@@ -174,3 +174,52 @@ def test_a_checkpoint_holds_plain_values_only() -> None:
     config = {"model": {"lr": np.float64(0.1), "kind": "a"}, "made": object(), "n": 3}
     assert plain_values(config) == {"model.lr": 0.1, "model.kind": "a", "n": 3}
     assert type(plain_values(config)["model.lr"]) is float
+
+
+class Two(pl.LightningModule):
+    """A generator and a discriminator with an optimizer and a schedule each."""
+
+    def __init__(self, gen: float = 1e-3, disc: float = 4e-4) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.rates = (gen, disc)
+        self.gen, self.disc = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+
+    def training_step(self, batch: Any, _: int) -> None:
+        for optimizer, layer in zip(self.optimizers(), (self.gen, self.disc), strict=True):
+            optimizer.zero_grad()
+            self.manual_backward(layer(batch[0]).pow(2).mean())
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        made = [
+            torch.optim.Adam(layer.parameters(), lr=rate)
+            for layer, rate in zip((self.gen, self.disc), self.rates, strict=True)
+        ]
+        return made, [torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5) for one in made]
+
+
+RATES = {"model": {"gen": {"lr": 1e-3}, "disc": {"lr": 4e-4}}}
+
+
+def rates_of(trainer: pl.Trainer) -> list[Any]:
+    return [(one.param_groups[0]["lr"], one.param_groups[0]["initial_lr"]) for one in trainer.optimizers]
+
+
+def test_of_two_keys_that_end_in_one_word_each_changes_its_own_optimizer_and_schedule() -> None:
+    parent, child = fitted(Two()), fitted(Two())
+    new = {"model": {"gen": {"lr": 4e-4}, "disc": {"lr": 8e-4}}}
+    assert TrainerExchange(child).take(TrainerExchange(parent).give(), RATES, new) is None
+    assert rates_of(child) == [(4e-4, 4e-4), (8e-4, 8e-4)]
+    assert [one.scheduler.base_lrs for one in child.lr_scheduler_configs] == [[4e-4], [8e-4]]
+
+
+def test_a_rate_that_two_keys_may_mean_is_not_changed_in_place() -> None:
+    parent, child = fitted(Two(1e-3, 1e-3)), fitted(Two(1e-3, 1e-3))
+    alike = {"model": {"gen": {"lr": 1e-3}, "disc": {"lr": 1e-3}}}
+    new = {"model": {"gen": {"lr": 2e-3}, "disc": {"lr": 1e-3}}}
+    refused = TrainerExchange(child).take(TrainerExchange(parent).give(), alike, new)
+    assert refused is not None
+    assert "model.gen.lr and model.disc.lr end in one word" in refused
+    assert rates_of(child) == [(1e-3, 1e-3), (1e-3, 1e-3)]
+    assert put_values(child, alike, new) == refused.partition(";")[0]
