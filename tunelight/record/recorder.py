@@ -180,13 +180,15 @@ class RecordCallback(Callback):
                 config=trial.config,
                 seed=self._seed_of(trial.trial_id) if self._seed_of else None,
                 baseline=self._is_baseline(trial.trial_id),
-                folder=self._relative(trial.path or f"trial_{trial.trial_id}"),
+                folder=self._relative(trial.path or "") or Path(trial.path or f"trial_{trial.trial_id}").name,
                 **dict(zip(("repeats", "repetition"), self._repetition_of(trial.trial_id) or (), strict=False)),
             )
 
-    def _relative(self, path: str) -> str:
-        found = Path(path)
-        return str(found.relative_to(self.folder)) if found.is_relative_to(self.folder) else str(path)
+    def _relative(self, path: str) -> str | None:
+        """Return a path relative to the sweep's folder; None for one that is not inside it, which no reader takes."""
+        found = Path(os.path.abspath(path))  # noqa: PTH100 - Path's own keeps ".."
+        folder = os.path.abspath(self.folder)  # noqa: PTH100
+        return str(found.relative_to(folder)) if found.is_relative_to(folder) and path else None
 
     def _set(self, trial_id: str, new: str, **fields: Any) -> None:
         if self.state.trials[trial_id].state == new:
@@ -329,7 +331,7 @@ class RecordCallback(Callback):
 
     def _write_checkpoint(self, trial_id: str, when: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         path = self._relative(found["path"])
-        if any(known["path"] == path for known in self.state.trials[trial_id].checkpoints):
+        if path is None or any(known["path"] == path for known in self.state.trials[trial_id].checkpoints):
             return
         self._write(
             "checkpoint",

@@ -22,6 +22,7 @@ from tunelight.results.trial import TrialResult
 from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
 from tunelight.settings.dotted import flatten
+from tunelight.stores.masking import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -413,4 +414,4 @@ class SweepResults:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
