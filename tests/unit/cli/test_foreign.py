@@ -52,6 +52,7 @@ def test_rm_deletes_no_checkpoints_outside_of_the_sweep(tmp_path, folder):
     evil = foreign(tmp_path / "runs" / "evil", trial=folder)
     precious = tmp_path / "runs" / "checkpoints"
     precious.mkdir()
+    (precious / "x.ckpt").write_text("x")
     done = call("rm", evil, "--checkpoints", "--all", "--yes", code=BAD_INPUT)
     assert "is not inside the sweep's folder" in done.stderr
     assert precious.is_dir()
