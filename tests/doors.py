@@ -91,7 +91,7 @@ ROOMS: dict[str, Room] = {
     ),
     "reporting": Room(
         "shows what the record says",
-        names("errors machine settings record results stores:reporting.web space:reporting.web"),
+        names("errors machine stores settings record results space:reporting.web"),
     ),
     "simulation": Room(
         "the same schedulers on virtual time",

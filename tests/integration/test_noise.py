@@ -1,4 +1,4 @@
-"""What a sweep that went well shows on the terminal of a program that has started Ray itself."""
+"""What a sweep shows on the terminal of a program that has started Ray itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import tunelight as tl
 
 SCRIPT = """
 import sys
@@ -46,3 +48,24 @@ def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightni
     assert "[0] `Trainer.fit` stopped: `max_epochs=1` reached." in log
     assert "litlogger" not in log
     assert "entry point" not in log
+
+
+@pytest.mark.apart
+def test_a_sweep_whose_output_nobody_reads_to_its_end_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    run = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert run.stdout is not None
+    assert run.stdout.readline()
+    run.stdout.close()  # as `| head -1`
+    run.stdout = None
+    said = run.communicate(timeout=100)[1]
+    assert run.returncode == 0, said
+    assert "Standard output is closed; the sweep goes on" in said
+    assert "Traceback" not in said
+    results = tl.SweepResults.load(tmp_path / "s")
+    assert results.ended == "finished"
+    assert len(results) == 2

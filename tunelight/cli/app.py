@@ -14,7 +14,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
@@ -134,6 +134,15 @@ def _instead(option: str | None) -> str:
 def tell_json(error: Exception, message: str) -> None:
     """Print an error as JSON to standard output."""
     typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
+
+
+@contextlib.contextmanager
+def unread() -> Iterator[None]:
+    """Let the reader of standard output leave early: the exit code still says how the sweep went."""
+    try:
+        yield
+    except BrokenPipeError:
+        _let_go(sys.stdout)
 
 
 def _let_go(stream: Any) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tunelight.stores.masking import printable
+
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
 
@@ -65,7 +67,7 @@ def short(value: Any) -> str:
     """Return a value with four significant digits, None as "-"."""
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
 
 
 def age(seconds: float) -> str:

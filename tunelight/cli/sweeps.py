@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunelight.cli.app import FAILED, INTERRUPTED, OK, command
+from tunelight.cli.app import FAILED, INTERRUPTED, OK, command, unread
 from tunelight.cli.options import (
     STORAGE,
     Address,
@@ -261,10 +261,11 @@ def _go_on(sweep: str, storage: str, settings: dict[str, Any], *, quiet: bool, j
 
 def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:
     """Print how a sweep went. Raises: typer.Exit with its exit code."""
-    if json:
-        print_json(about_sweep(results))
-    else:
-        if quiet:  # else the last line of its progress has said so
-            typer.echo(results.summary())
-        typer.echo(f"In {shown_path(results.folder)}. Next: tunelight show {shown_path(results.folder)}")
+    with unread():
+        if json:
+            print_json(about_sweep(results))
+        else:
+            if quiet:  # else the last line of its progress has said so
+                typer.echo(results.summary())
+            typer.echo(f"In {shown_path(results.folder)}. Next: tunelight show {shown_path(results.folder)}")
     raise typer.Exit(INTERRUPTED if results.ended == "interrupted" else OK if results.top(1) else FAILED)

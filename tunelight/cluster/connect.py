@@ -30,7 +30,9 @@ from tunelight.compat.ray import (
     runtime_env_fields,
 )
 from tunelight.errors import ResourceError, SettingsError, unknown
+from tunelight.machine.notebook import write
 from tunelight.machine.versions import ADVICE
+from tunelight.messages import Text
 from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ def _standing(settings: Settings) -> standing.Standing | None:
             if there.misfit
             else "Using the Ray of `tunelight up`"
         )
-        sys.stdout.write(f"{begins}.\n")
+        write(Text(f"{begins}.\n"))
     return None if there is None or there.misfit else there
 
 
@@ -407,8 +409,7 @@ def quiet(verbose: int) -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
-        if callable(flush := getattr(sys.stdout, "flush", None)):  # standard output may be replaced by any object
-            flush()
+        write(Text(""))  # with what Ray has printed
 
 
 @contextlib.contextmanager

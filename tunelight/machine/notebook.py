@@ -36,7 +36,7 @@ def in_notebook() -> bool:
 def shown() -> Iterator[Callable[[Text], None]]:
     """Yield a function that shows what ranks print: in a notebook's cell, or as it comes."""
     if not in_notebook():
-        yield _write
+        yield write
         return
     cell = Cell()
     try:
@@ -56,11 +56,13 @@ def is_terminal(stream: object) -> bool:
         return False
 
 
-def _write(text: Text) -> None:
+def write(text: Text) -> None:
+    """Write text at once to standard output, or to standard error. A stream that is closed is left alone."""
     stream = sys.stderr if text.error else sys.stdout
-    print(text.text, end="", file=stream)  # it takes whatever stands for a stream
-    if callable(flush := getattr(stream, "flush", None)):
-        flush()
+    with contextlib.suppress(OSError, ValueError):
+        print(text.text, end="", file=stream)  # it takes whatever stands for a stream
+        if callable(flush := getattr(stream, "flush", None)):
+            flush()
 
 
 class Cell:
@@ -76,7 +78,7 @@ class Cell:
         """Show what a rank drew, at most ten times a second, or write its line."""
         if "\r" not in text.text and "\x1b" not in text.text:
             if line := text.text.lstrip("\n"):
-                _write(Text(line, text.error))
+                write(Text(line, text.error))
             return
         self._terminal.write(text.text)
         if len(self._terminal.lines) > _MOST_LINES:

@@ -51,7 +51,7 @@ class StopSignals:
         text = said if received is signal.SIGINT else f"{received.name}. {said}"
         try:
             self.say(text)
-        except Exception:  # noqa: BLE001 - it may have come in the middle of a line that is being written
+        except (Exception, SystemExit):  # noqa: BLE001 - in the middle of another line, or standard output is closed
             _to_stderr(text)
         if signal.getsignal(signal.SIGUSR1) is self._before[signal.SIGUSR1]:
             raise KeyboardInterrupt

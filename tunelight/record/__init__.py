@@ -23,7 +23,7 @@ from tunelight.record.folder import (
 )
 from tunelight.record.follow import RecordFollower
 from tunelight.record.gpu_use import energy_wh, gpu_use, idle_gpus, percent
-from tunelight.record.lock import Driver, driver_of, locked
+from tunelight.record.lock import Driver, Lease, driver_of, locked
 from tunelight.record.names import LOCK_FILE, METRICS_FILE, NOTES_FILE, RECORD_FILE, SWEEP_FILE
 from tunelight.record.notes import Note, Notes
 from tunelight.record.outcomes import (

@@ -1,7 +1,8 @@
 """Commands to a sweep that runs: ``commands.jsonl``, a file that its driver reads, and whose answers are in the record.
 
-Any process that reaches the sweep's folder may write a command: one line of JSON, appended under a lock. The driver
-carries out what was written since it took the sweep, and writes its answer, or why it refuses, into the record.
+Any process that reaches the sweep's folder may write a command: one line of JSON, appended under a lock. It names the
+driver that it is for by the time at which that took the sweep, as its lock says. The driver carries out the commands
+for it, whatever the clocks of other machines say, and writes its answer, or why it refuses, into the record.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ class Command:
     do: str
     trial: str | None
     arguments: Mapping[str, Any]
-    time: float = 0.0
-    """When it was sent, in seconds since the epoch."""
+    driver: float | None = None
+    """When the driver that it is for took the sweep, by that driver's clock."""
 
 
-def send(folder: str | os.PathLike[str], do: str, trial: str | None = None, **arguments: Any) -> str:
-    """Write a command; return its id, by which the record has its answer. Raises: StorageError."""
+def send(
+    folder: str | os.PathLike[str], do: str, trial: str | None = None, *, driver: Driver | None = None, **arguments: Any
+) -> str:
+    """Write a command to a driver; return its id, by which the record has its answer. Raises: StorageError."""
     path, command = Path(folder, COMMANDS_FILE), uuid.uuid4().hex
     line = {"id": command, "time": time.time(), "do": do, "trial": trial, "arguments": arguments}
+    if driver is not None:
+        line["driver"] = driver.since
     try:
         append_line(path, json.dumps(line).encode())
     except OSError as error:
@@ -94,7 +99,7 @@ def ask(
     driver = _alive(folder)
     if driver is None:
         raise CommandError(f"No process runs the sweep {folder.name}, so it cannot be told to {do}.")
-    command = send(folder, do, trial, **arguments)
+    command = send(folder, do, trial, driver=driver, **arguments)
     end = time.monotonic() + _LIMIT_S
     while True:
         ended = _alive(folder) is None
@@ -122,15 +127,15 @@ def _alive(folder: Path) -> Driver | None:
 
 
 class CommandReader:
-    """Reads the commands that were sent from ``since`` on, seconds since the epoch. Runs on: driver.
+    """Reads the commands for a driver; without one, all. Runs on: driver.
 
     An earlier driver may have died before it answered one: that is not carried out later. Of a sweep in a store,
     :func:`tunelight.record.mirrored` brings the file here.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], since: float = 0.0) -> None:
+    def __init__(self, folder: str | os.PathLike[str], driver: Driver | None = None) -> None:
         self._path = Path(folder, COMMANDS_FILE)
-        self._since = since
+        self._driver = None if driver is None else driver.since
         self._read = 0
 
     def news(self) -> list[Command]:
@@ -145,18 +150,18 @@ class CommandReader:
             return []
         self._read += sum(len(chunk) + 1 for chunk in chunks[:-1])  # behind the last line break: not written yet
         found = (_command(chunk) for chunk in chunks[:-1])
-        return [command for command in found if command is not None and command.time >= self._since]
+        return [command for command in found if command is not None and self._driver in (None, command.driver)]
 
 
 def _command(chunk: bytes) -> Command | None:
     """Return the command in a line; None for what is not one."""
     try:
         line = json.loads(chunk)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(line, dict) or not isinstance(line.get("arguments"), dict):
         return None
-    known, do, trial, sent = line.get("id"), line.get("do"), line.get("trial"), line.get("time")
+    known, do, trial, driver = line.get("id"), line.get("do"), line.get("trial"), line.get("driver")
     if not (isinstance(known, str) and isinstance(do, str) and isinstance(trial, str | None)):
         return None
-    return Command(known, do, trial, line["arguments"], float(sent) if isinstance(sent, int | float) else 0.0)
+    return Command(known, do, trial, line["arguments"], driver if isinstance(driver, int | float) else None)

@@ -22,6 +22,7 @@ from tunelight.machine.versions import versions_of
 from tunelight.record.names import RECORD_FILE, SWEEP_FILE, why
 from tunelight.record.remote import refresh
 from tunelight.settings import check_paired, check_setting
+from tunelight.settings.bounded import BoundedLoader
 from tunelight.stores.masking import masked, masked_settings
 
 _DEPTH: Final = 20
@@ -205,10 +206,10 @@ def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(folder, SWEEP_FILE)
     try:
         refresh(path)
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise StorageError(f"{path} cannot be read: {error}. Restore it, or delete it to go by the record.") from error
     if not isinstance(data, dict):
         raise StorageError(f"{path} must hold a mapping, but holds {type(data).__name__}. Restore or delete it.")
@@ -217,4 +218,15 @@ def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
         check_paired(metric, mode or "min")
     except SettingsError as error:
         raise StorageError(f"{path} has been changed: {error} Restore it, or delete it to go by the record.") from error
-    return masked_settings(data)
+    try:
+        return masked_settings(data)
+    except RecursionError:
+        raise StorageError(f"{path} cannot be read: a value in it holds itself. Restore or delete it.") from None
+
+
+def read_yaml(text: str) -> Any:
+    """Read YAML that others may have written. Raises: ValueError."""
+    try:
+        return yaml.load(text, BoundedLoader)  # noqa: S506 - it derives from PyYAML's safe loader
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error)) from error

@@ -3,7 +3,8 @@
 On one machine the kernel's lock (``flock``) decides: it ends with the process that holds it, however that ends, so a
 killed driver leaves none. On a file system that machines share, such locks may be local to each machine. So the holder
 also writes its host into the file and touches it every 10 s: the lock of another host is valid until it has not been
-touched for 60 s (give or take the difference of the clocks).
+touched for 60 s (give or take the difference of the clocks). A holder that was silent for longer, because its machine
+slept, may have a successor: it looks before it writes, and stops (:class:`Lease`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,40 @@ STALE_S: Final = 60.0
 RESUMED: Final = "resumed"
 
 
+class Lease:
+    """A lock that this process holds, as long as no other host takes it. Runs on: driver."""
+
+    def __init__(self, path: Path, text: bytes) -> None:
+        self._path, self._text = path, text
+        self._looked = time.time()
+        self._successor: dict[str, Any] | None = None
+
+    def held(self) -> bool:
+        """Look whether the lock still names this process. Once another one has taken it, that is so for good."""
+        if self._successor is None:
+            self._looked = time.time()
+            with contextlib.suppress(OSError):  # a store that does not answer now may do so at the next look
+                if (found := stores.read(self._path)) != self._text:
+                    self._successor = _parsed(found)
+        return self._successor is None
+
+    def check(self) -> None:
+        """Raise StorageError where another driver has taken the sweep. Looks only after half a minute without a look.
+
+        Seconds are the wall clock's, which goes on while a machine sleeps.
+        """
+        if (self._successor is not None or abs(time.time() - self._looked) > STALE_S / 2) and not self.held():
+            holder = self._successor or {}
+            by = f"process {holder['pid']} on {holder.get('host', '?')}" if "pid" in holder else "another driver"
+            raise StorageError(
+                f"{stores.shown(self._path.parent)} was taken over by {by}, after this driver had given no sign of "
+                f"life for {STALE_S:.0f} s, as on a machine that sleeps. This driver has stopped, and recorded nothing "
+                "since. When the other one has ended, the sweep can be resumed."
+            )
+
+
 @contextlib.contextmanager
-def locked(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[None]:
+def locked(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]:
     """Hold the lock of the sweep in ``folder``, so that no other driver runs it. Runs on: driver.
 
     ``to`` says what is to be done with the sweep ("resumed", "deleted"), for the error.
@@ -51,19 +84,19 @@ def locked(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[None]:
         instead = "Choose another storage=." if to == RESUMED else "Make it writable."
         raise StorageError(f"{path} cannot be written: {why(error)}. {instead}") from error
     over = threading.Event()
-    beat = threading.Thread(target=_beat, args=(file, path.parent, over), name="tunelight-lock", daemon=True)
     try:
-        _claim(file, path, to)
-        push_lock(path.parent)
+        lease = Lease(path, _claim(file, path, to))
+        beat = threading.Thread(target=_beat, args=(file, path.parent, lease, over), name="tunelight-lock", daemon=True)
         beat.start()
         try:
-            yield
+            yield lease
         finally:
             over.set()
             beat.join(BEAT_S)
-            with contextlib.suppress(OSError):
-                os.ftruncate(file, 0)  # released: another host need not wait
-            push_lock(path.parent)
+            if lease.held():
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file, 0)  # released: another host need not wait
+                    push_lock(path.parent)
     finally:
         os.close(file)
 
@@ -106,7 +139,8 @@ def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
     return Driver(host, pid, alive, float(since) if isinstance(since, int | float) else 0.0)
 
 
-def _claim(file: int, path: Path, to: str) -> None:
+def _claim(file: int, path: Path, to: str) -> bytes:
+    """Write this process into the lock; return what was written. Raises: StorageError."""
     try:
         _lock(file)
     except BlockingIOError:
@@ -125,11 +159,16 @@ def _claim(file: int, path: Path, to: str) -> None:
         "since": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
         "claimed": now,
     }
+    text = json.dumps(me).encode()
     try:
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(me).encode(), 0)
+        os.pwrite(file, text, 0)
+        push_lock(path.parent)
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {why(error)}. Make room, or choose another storage=.") from error
+        raise StorageError(
+            f"{stores.shown(path)} cannot be written: {why(error)}. Make room, or choose another storage=."
+        ) from error
+    return text
 
 
 def _lock(file: int) -> None:
@@ -154,8 +193,15 @@ def _held(path: Path, holder: dict[str, Any], to: str, stale: str = " When that 
 
 def _holder(file: int) -> dict[str, Any]:
     try:
-        found = json.loads(os.pread(file, 4096, 0) or b"{}")
-    except (OSError, ValueError):  # torn: its writer died in between
+        return _parsed(os.pread(file, 4096, 0))
+    except OSError:
+        return {}
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text or b"{}")
+    except ValueError:  # torn: its writer died in between
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -164,9 +210,9 @@ def _host() -> str:
     return socket.gethostname()
 
 
-def _beat(file: int, folder: Path, over: threading.Event) -> None:
-    """Touch the lock until it is released."""
-    while not over.wait(BEAT_S):
-        with contextlib.suppress(OSError):
+def _beat(file: int, folder: Path, lease: Lease, over: threading.Event) -> None:
+    """Touch the lock until it is released, or another host has taken it."""
+    while not over.wait(BEAT_S) and lease.held():
+        with contextlib.suppress(OSError):  # the next touch may work
             os.utime(file)
-        push_lock(folder)
+            push_lock(folder)

@@ -20,7 +20,7 @@ from tunelight import stores
 from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.record.names import NOTES_FILE, why
 from tunelight.record.remote import append_line, refresh_shared
-from tunelight.stores.masking import masked
+from tunelight.stores.masking import masked, printable
 
 _TAG: Final = re.compile(r"[^\s,\-][^\s,]{0,63}")
 
@@ -145,7 +145,7 @@ def _take(content: _Content, line: Mapping[str, Any]) -> None:
     """Apply one line; what is not as it is written here is left out."""
     trial, when, text = line.get("trial"), line.get("time"), line.get("text")
     if line.get("kind") == "note" and isinstance(text, str) and isinstance(when, int | float):
-        content.notes.append(Note(float(when), text, trial))
+        content.notes.append(Note(float(when), printable(text), trial))
     elif line.get("kind") == "tag":
         tags = content.tags.setdefault(trial, {})
         for tag in _texts(line.get("add")):
@@ -155,4 +155,4 @@ def _take(content: _Content, line: Mapping[str, Any]) -> None:
 
 
 def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [printable(each) for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import time
 import zlib
 from collections import Counter
@@ -26,10 +27,13 @@ from tunelight.record.names import RECORD_FILE, why
 from tunelight.record.outcomes import TERMINAL
 from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, apply
+from tunelight.stores.masking import printable
 
 FORMAT: Final = 1
 """The version of the record and of its folder's layout. Records with a later one are refused."""
 _SYNC_S: Final = 1.0
+_ODD: Final = re.compile(rb"\\u00[0-9]|\\[bfr]|\x7f|\xc2[\x80-\x9f]")
+"""What a line of JSON holds if there may be control characters in it."""
 
 _HOW_TO_FORCE: Final = (
     "tunelight.run(..., resume='force') keeps the damaged file beside the new one, and all lines that are whole."
@@ -128,8 +132,7 @@ class Record:
         if kind == "end" or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._lines.sync()
             self._synced = now
-        line: dict[str, Any] = json.loads(body)
-        return line
+        return _loaded(body.encode("ascii"))
 
     def complain(self, error: OSError) -> None:
         """Log, once, that the sweep's folder cannot be written."""
@@ -152,13 +155,32 @@ class Record:
 
 
 def parse(chunk: bytes) -> dict[str, Any] | None:
-    """Return one line of a record without its checksum; None if the checksum is wrong."""
+    """Return one line of a record without its checksum; None if the checksum is wrong, or it is no JSON."""
     head, found, tail = chunk.rpartition(b',"crc":"')
     body = head + b"}"
     if not found or tail != b'%08x"}' % zlib.crc32(body):
         return None
+    try:
+        return _loaded(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _loaded(body: bytes) -> dict[str, Any]:
+    """Return a line of JSON, whose control characters are written out, but for those in values of configurations.
+
+    Raises: ValueError, RecursionError.
+    """
     line: dict[str, Any] = json.loads(body.decode("utf-8"))  # else it would look for the encoding of each line
-    return line
+    return {key: _printable(part, exact=key == "config") for key, part in line.items()} if _ODD.search(body) else line
+
+
+def _printable(value: Any, *, exact: bool) -> Any:
+    if isinstance(value, str):
+        return value if exact else printable(value)
+    if isinstance(value, dict):
+        return {printable(key): _printable(part, exact=exact or key == "config") for key, part in value.items()}
+    return [_printable(part, exact=exact) for part in value] if isinstance(value, list) else value
 
 
 def _scan(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:

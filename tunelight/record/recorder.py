@@ -15,6 +15,7 @@ from tunelight.errors import last_line
 from tunelight.messages import RESULT_KEY
 from tunelight.record.commands import Command
 from tunelight.record.folder import encode
+from tunelight.record.lock import Lease
 from tunelight.record.names import METRICS_FILE
 from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Lines, Record, read_record
@@ -56,10 +57,11 @@ class RecordCallback(Callback):
         complete: tells whether no trial is left to be made; a sweep that ends without one has finished.
         announced: returns the starts whose workers have met since the last call, as ``trial/report``: the trial's id,
             and the number of the report after which it starts.
+        lease: the driver's; nothing is written once another host has taken it.
         clock: seconds since the epoch.
         sweep: facts of the sweep for readers of the record: ``metric`` and ``mode`` at least.
 
-    Raises: StorageError when the record cannot be opened.
+    Raises: StorageError when the record cannot be opened; from Tune's loop, when another driver has taken the sweep.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RecordCallback(Callback):
         budget_s: float | None = None,
         complete: Callable[[], bool] = lambda: True,
         announced: Callable[[], Iterable[str]] = tuple,
+        lease: Lease | None = None,
         clock: Callable[[], float] = time.time,
         **sweep: Any,
     ) -> None:
@@ -84,7 +87,7 @@ class RecordCallback(Callback):
         self.ends: str | None = None
         """Why the sweep ends, set by whoever ends it early."""
         self._budget_end = None if budget_s is None else clock() + budget_s
-        self._clock, self._complete = clock, complete
+        self._clock, self._complete, self._lease = clock, complete, lease
         self._seed_of = seed_of
         self._is_baseline = is_baseline
         self._repetition_of = repetition_of
@@ -120,6 +123,8 @@ class RecordCallback(Callback):
             self._set(trial_id, PAUSED if paused else PENDING, at=ended)
 
     def _write(self, kind: str, **fields: Any) -> None:
+        if self._lease is not None:
+            self._lease.check()
         apply(self.state, self.record.append(kind, **fields))
 
     def note(self, text: str, trial: str | None = None) -> None:
@@ -175,13 +180,15 @@ class RecordCallback(Callback):
                 config=trial.config,
                 seed=self._seed_of(trial.trial_id) if self._seed_of else None,
                 baseline=self._is_baseline(trial.trial_id),
-                folder=self._relative(trial.path or f"trial_{trial.trial_id}"),
+                folder=self._relative(trial.path or "") or Path(trial.path or f"trial_{trial.trial_id}").name,
                 **dict(zip(("repeats", "repetition"), self._repetition_of(trial.trial_id) or (), strict=False)),
             )
 
-    def _relative(self, path: str) -> str:
-        found = Path(path)
-        return str(found.relative_to(self.folder)) if found.is_relative_to(self.folder) else str(path)
+    def _relative(self, path: str) -> str | None:
+        """Return a path relative to the sweep's folder; None for one that is not inside it, which no reader takes."""
+        found = Path(os.path.abspath(path))  # noqa: PTH100 - Path's own keeps ".."
+        folder = os.path.abspath(self.folder)  # noqa: PTH100
+        return str(found.relative_to(folder)) if found.is_relative_to(folder) and path else None
 
     def _set(self, trial_id: str, new: str, **fields: Any) -> None:
         if self.state.trials[trial_id].state == new:
@@ -199,7 +206,8 @@ class RecordCallback(Callback):
                 lines.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_scheduler": None}  # it may hold references into Ray's object store
+        # A scheduler may hold references into Ray's object store.
+        return {**self.__dict__, "_scheduler": None, "_lease": None}
 
     def _why(self, trial_id: str) -> dict[str, str]:
         """Return why the scheduler stopped or paused a trial just now, as a field of a line, if it says so."""
@@ -213,6 +221,8 @@ class RecordCallback(Callback):
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Record new trials. Called by Tune at the start of each step of its loop."""
+        if self._lease is not None:
+            self._lease.check()
         self._meet(trials)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -321,7 +331,7 @@ class RecordCallback(Callback):
 
     def _write_checkpoint(self, trial_id: str, when: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         path = self._relative(found["path"])
-        if any(known["path"] == path for known in self.state.trials[trial_id].checkpoints):
+        if path is None or any(known["path"] == path for known in self.state.trials[trial_id].checkpoints):
             return
         self._write(
             "checkpoint",
@@ -373,6 +383,8 @@ class RecordCallback(Callback):
         if self._closed:
             return
         self._closed = True
+        if self._lease is not None and not self._lease.held():
+            return
         cut = [trial for trial in self.state.trials.values() if trial.state not in TERMINAL]
         for trial in cut:
             self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED)

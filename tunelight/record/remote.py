@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from tunelight import stores
 from tunelight.errors import StorageError
@@ -167,9 +167,8 @@ def pull_lock(folder: Path) -> None:
 
 
 def push_lock(folder: Path) -> None:
-    """Upload the lock of a sweep. This is repeated at each touch, so that one failure does not matter."""
-    with contextlib.suppress(OSError):
-        stores.push(folder / LOCK_FILE)
+    """Upload the lock of a sweep. Raises: OSError."""
+    stores.push(folder / LOCK_FILE)
 
 
 def _driven_here(folder: Path) -> bool:
@@ -187,11 +186,18 @@ def _driven_here(folder: Path) -> bool:
     return False
 
 
-class StoreMirror:
-    """Uploads what the driver writes into a sweep's folder to its store. Runs on: driver."""
+class Holding(Protocol):
+    """Who holds a sweep's lock, as :class:`tunelight.record.Lease`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def held(self) -> bool:
+        """Tell whether no other host has taken it."""
+
+
+class StoreMirror:
+    """Uploads what the driver writes into a sweep's folder to its store, while it has the lease. Runs on: driver."""
+
+    def __init__(self, folder: Path, lease: Holding | None = None) -> None:
+        self._folder, self._lease = folder, lease
         self._uploaded: dict[Path, tuple[int, float]] = {}
         self.failed: OSError | None = None
         """Why the last upload failed; None if it did not."""
@@ -203,6 +209,8 @@ class StoreMirror:
                 found = path.stat()
                 if self._uploaded.get(path) == (found.st_size, found.st_mtime):
                     continue
+                if self._lease is not None and not self._lease.held():
+                    return False
                 stored = path.read_bytes()
                 if path.name in (RECORD_FILE, METRICS_FILE):
                     stored = stored[: stored.rfind(b"\n") + 1]
@@ -230,8 +238,10 @@ class StoreMirror:
 
 
 @contextlib.contextmanager
-def mirrored(folder: Path) -> Iterator[Callable[[], None]]:
+def mirrored(folder: Path, lease: Holding | None = None) -> Iterator[Callable[[], None]]:
     """Upload the driver's files while the context lasts, and the rest at its end; does nothing without a store.
+
+    Nothing is uploaded once another host has taken the ``lease``.
 
     Commands that others have put there are downloaded. Gives a function that uploads soon, for what somebody waits for.
 
@@ -241,11 +251,11 @@ def mirrored(folder: Path) -> Iterator[Callable[[], None]]:
     if not stores.inside(folder):
         yield lambda: None
         return
-    mirror, over, soon = StoreMirror(folder), threading.Event(), threading.Event()
+    mirror, over, soon = StoreMirror(folder, lease), threading.Event(), threading.Event()
     if not mirror.upload():
+        said = mirror.failed or "another driver has just taken it"
         raise StorageError(
-            f"{stores.shown(folder)} cannot be written: {mirror.failed}. Give it what it needs, or choose another "
-            "storage=."
+            f"{stores.shown(folder)} cannot be written: {said}. Give it what it needs, or choose another storage=."
         )
     thread = threading.Thread(
         target=_follow, args=(mirror, folder / COMMANDS_FILE, over, soon), name="tunelight-mirror", daemon=True
@@ -257,7 +267,7 @@ def mirrored(folder: Path) -> Iterator[Callable[[], None]]:
         over.set()
         soon.set()
         thread.join(60.0)
-        if folder.exists() and not mirror.upload():
+        if folder.exists() and not mirror.upload() and (lease is None or lease.held()):
             _log.error("%s lacks the end of the record, which is in %s only.", stores.shown(folder), folder)
 
 

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from statistics import fmean
 from typing import Any, Final
 
@@ -204,8 +205,18 @@ def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     state.started, state.ended, state.paused = line["time"], None, False
 
 
+def _inside(path: str) -> str:
+    """Return a path that a record names. Raises: ValueError where it leads out of the sweep's folder."""
+    if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+        raise ValueError(f"the path {path!r} is not inside the sweep's folder")
+    return path
+
+
 def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
-    trial = TrialState(line["trial"], line["index"], line["config"], line.get("seed"), line["folder"])
+    known, config = line["trial"], line["config"]
+    if not isinstance(known, str) or not isinstance(config, Mapping):
+        raise TypeError(f"a trial has an id and a configuration, not {known!r} and {config!r}")
+    trial = TrialState(known, int(line["index"]), dict(config), line.get("seed"), _inside(line["folder"]))
     trial.repeats, trial.repetition = line.get("repeats"), line.get("repetition", 0)
     state.trials[trial.id] = trial
     if trial.repeats is not None:
@@ -283,7 +294,7 @@ def _judge_again(state: SweepState, trial: TrialState) -> None:
 
 def _apply_checkpoint(state: SweepState, line: Mapping[str, Any]) -> None:
     known = {key: line[key] for key in line if key not in ("kind", "time", "trial")}
-    state.trials[line["trial"]].checkpoints.append(known)
+    state.trials[line["trial"]].checkpoints.append({**known, "path": _inside(line["path"])})
 
 
 def _apply_config(state: SweepState, line: Mapping[str, Any]) -> None:

@@ -10,13 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tunelight import stores
 from tunelight.checkpoints.files import FOLDER
 from tunelight.errors import StorageError, first_of
 from tunelight.record.finding import list_sweeps
-from tunelight.record.folder import free_name, read_sweep_file, sweep_folder, write_sweep_file
+from tunelight.record.folder import free_name, read_sweep_file, read_yaml, sweep_folder, write_sweep_file
 from tunelight.record.lock import locked
 from tunelight.record.names import LOCK_FILE, RECORD_FILE, STUDY_FILE, STUDY_OWNER, SWEEP_FILE, why
 from tunelight.record.record import parse
@@ -202,11 +200,11 @@ def started_from(folder: Path) -> list[str]:
     names = []
     for other in list_sweeps(folder.parent):
         path = other.folder / SWEEP_FILE
-        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        with contextlib.suppress(OSError, ValueError):
             text = path.read_text(encoding="utf-8")
             if "warm_start:" not in text or folder.name not in text:
                 continue
-            known = (yaml.safe_load(text) or {}).get("warm_start") or ()
+            known = (read_yaml(text) or {}).get("warm_start") or ()
             known = [known] if isinstance(known, str) else known
             if any(Path(one).expanduser().absolute() == folder.absolute() for one in known if isinstance(one, str)):
                 names.append(other.folder.name)

@@ -12,22 +12,24 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def guarded(method: _Method) -> _Method:
-    """Catch exceptions of a callback's method, which would end the sweep.
+    """Catch the errors of a method that shows something, which would end the sweep.
 
-    The first one of an object is logged as a warning with its traceback, later ones are not.
+    The first one of an object is logged as a warning with its traceback, later ones are not. A closed standard output
+    counts as an error: rich raises SystemExit then.
     """
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
-        except Exception:  # noqa: BLE001 - an error of a display must not end the sweep
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a display must not end the sweep
             if not getattr(self, "_complained", False):
                 self._complained = True
+                closed = isinstance(error, SystemExit | BrokenPipeError)
                 _log.warning(
-                    "%s failed; the sweep goes on without what it would have shown (said once).",
-                    type(self).__name__,
-                    exc_info=True,
+                    "%s; the sweep goes on without what it would have shown (said once).",
+                    "Standard output is closed" if closed else f"{type(self).__name__} failed",
+                    exc_info=not closed,
                 )
 
     return cast("_Method", call)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tunelight.machine.notebook import in_notebook, is_terminal
+from tunelight.reporting.guard import guarded
 
 AFTER_S: Final = 0.5
 """How long a step takes before it is shown: a short one need not be known."""
@@ -35,6 +36,7 @@ class Steps:
         self._timer: threading.Timer | None = None
         self._bar: Progress | None = None
 
+    @guarded
     def __call__(self, text: str) -> None:
         """Begin a step, in a few words: "Starting Ray"."""
         self.end()
@@ -43,6 +45,7 @@ class Steps:
             self._timer.daemon = True
             self._timer.start()
 
+    @guarded
     def end(self) -> None:
         """End the step. May be called without one."""
         with self._lock:
@@ -59,6 +62,7 @@ class Steps:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.end()
 
+    @guarded
     def _show(self, text: str) -> None:
         with self._lock:
             if self._timer is not threading.current_thread():

@@ -23,6 +23,7 @@ from tunelight.record import (
 from tunelight.results.repeats import in_words, missing
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
+from tunelight.stores.masking import printable
 
 _MESSAGE_CHARS: Final = 300
 STARTING: Final = "STARTING"
@@ -190,7 +191,7 @@ def compact(value: Any) -> str:
             return f"{float(value):.4g}"
         except OverflowError:
             return f"{str(value)[:20]}..."
-    text = str(value)
+    text = printable(str(value))
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 

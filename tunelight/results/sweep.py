@@ -23,6 +23,7 @@ from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
 from tunelight.settings.dotted import flatten
 from tunelight.space.plain import Objects
+from tunelight.stores.masking import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -439,4 +440,4 @@ class SweepResults:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))

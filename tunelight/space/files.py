@@ -13,13 +13,14 @@ from typing import Any
 import yaml
 
 from tunelight.errors import SpaceError, guess
+from tunelight.settings.bounded import BoundedLoader
 
 _TAG = "tag:yaml.org,2002:"
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 """What PyYAML lets pass of values that do not fit their tag, `!!int three`."""
 
 
-class Loader(yaml.SafeLoader):
+class Loader(BoundedLoader):
     """PyYAML's safe loader by YAML 1.2's rules: 1e-4 is a number, ``no`` and 12:30 are text."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own way

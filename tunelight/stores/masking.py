@@ -1,4 +1,4 @@
-"""Mask secrets: passwords and tokens in URLs, values of keys such as ``password``, workers' environment variables."""
+"""Text that may be shown: without secrets (passwords, tokens, environment variables) and control characters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,15 @@ _TOKEN: Final = re.compile(rf"(?i)(\bhttps?://){_VARIABLE}[^/\s:@?#]+@")
 _QUERY: Final = re.compile(
     rf"(?i)([?&;](?:[\w.-]*[-_.])?(?:{_NAMES}|pwd|sig|signature|auth)=){_VARIABLE}[^&;\s#'\"<>)\]}}]+"
 )
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ENV_VARS: Final = "env_vars"
 _AS_IT_IS: Final = frozenset({"space", "require", "baselines", "space_objects", "code", "versions", "reservation"})
 """Entries of sweep.yaml that are needed exactly (configurations), or that hold no user input."""
+
+
+def printable(text: str) -> str:
+    """Return text with control characters, but for tab and line feed, written out: a terminal would obey them."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def masked(text: str) -> str:
@@ -84,7 +90,7 @@ def masked_error(error: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, str):
-        return masked(value)
+        return printable(masked(value))
     if isinstance(value, Mapping):
         return {
             key: MASK if isinstance(part, str) and _SECRET.search(str(key)) else _plain(part)

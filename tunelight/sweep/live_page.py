@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import threading
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from tunelight.errors import ReportError, SettingsError
+from tunelight.machine.notebook import write
+from tunelight.messages import Text
 
 _WAIT_S: Final = 35.0
 
@@ -45,5 +46,5 @@ class LivePage:
     def say(self) -> None:
         """Print the address, once the server answers."""
         self._thread.join(_WAIT_S)
-        sys.stderr.write(f"{self._said or 'The live page has not come up yet: tunelight serve shows it.'}\n")
-        sys.stderr.flush()
+        said = self._said or "The live page has not come up yet: tunelight serve shows it."
+        write(Text(f"{said}\n", error=True))

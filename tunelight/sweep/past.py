@@ -19,6 +19,7 @@ from tunelight.record import (
     INTERRUPTED,
     RECORD_FILE,
     TERMINAL,
+    Lease,
     SweepState,
     TrialState,
     locked,
@@ -53,6 +54,8 @@ class SavedSweep:
     sweep_file: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
     state: SweepState
+    lease: Lease | None = None
+    """The driver's lock of the folder."""
 
     @property
     def seed(self) -> int | None:
@@ -135,13 +138,17 @@ class SavedSweep:
             )
         ]
 
-    def settle(self) -> None:
-        """Close the record of a sweep whose driver died after its last trial had ended."""
+    def settle(self, searcher: Any) -> None:
+        """Close the record and the study of a sweep whose driver died after its last trial had ended."""
         from tunelight.record import RecordCallback  # imports Ray Tune
+        from tunelight.searchers import TrackingSearcher
 
         if self.state.ended is None:
             sweep_file = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
             RecordCallback(self.folder, over=self.state.over, **sweep_file).close()
+        if isinstance(searcher, TrackingSearcher):
+            searcher.copy_to(self.folder)
+            searcher.close({})
 
     def check(self, space: SearchSpace, settings: Settings, sweep_file: Mapping[str, Any]) -> None:
         """Check that the sweep is still the same; with ``resume="force"``, warn where it is not.
@@ -240,13 +247,13 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
             f"{stores.shown(folder)} exists, but is no sweep that could go on: it holds no {RECORD_FILE}. Give the "
             "name= and storage= of a sweep, or a name that is free."
         )
-    with locked(folder):
+    with locked(folder) as lease:
         with reaching(folder):
             pull(folder)
         if settings.resume == FORCE and (done := repair(folder)):
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
         lines = read_lines(folder)
-        yield SavedSweep(folder, read_sweep_file(folder), lines, read_record(folder))
+        yield SavedSweep(folder, read_sweep_file(folder), lines, read_record(folder), lease)
 
 
 def sweep_file_of(

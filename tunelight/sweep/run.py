@@ -25,7 +25,7 @@ from tunelight.lightning.recipe import payload
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import DatasetHandle, OnResize
 from tunelight.policies import FailurePolicy
-from tunelight.record import RECORD_FILE, SWEEP_FILE, create_sweep_folder, locked, mirrored, write_sweep_file
+from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
@@ -196,11 +196,10 @@ def run(
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
         sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
-        if past is None:
-            stack.enter_context(locked(sweep.folder))
-        sweep = replace(sweep, upload=stack.enter_context(mirrored(sweep.folder)))
+        lease = past.lease if past is not None else stack.enter_context(locked(sweep.folder))
+        sweep = replace(sweep, lease=lease, upload=stack.enter_context(mirrored(sweep.folder, lease)))
         if past is not None and not sweep.to_do:
-            _settle(past, sweep)
+            past.settle(sweep.searcher)
             if sweep.start.over is not None:
                 _log.warning("%s. To go on all the same: stop_when=None.", sweep.start.over)
             return SweepResults.load(sweep.folder, space.objects)
@@ -243,6 +242,7 @@ class _Sweep:
     """Those not tried yet."""
     upload: Callable[[], None] = lambda: None
     """Brings the record to its store soon."""
+    lease: Lease | None = None
 
     @property
     def total(self) -> int:
@@ -336,16 +336,6 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     else:
         folder, baselines = Path(), [space.filled(config) for config in settings.baselines]  # created after all checks
     return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, sweep_file, baselines)
-
-
-def _settle(past: SavedSweep, sweep: _Sweep) -> None:
-    """Close the record and the study of a sweep whose driver died after its last trial had ended."""
-    from tunelight.searchers import TrackingSearcher
-
-    past.settle()
-    if isinstance(sweep.searcher, TrackingSearcher):
-        sweep.searcher.copy_to(sweep.folder)
-        sweep.searcher.close({})
 
 
 def _default_name(settings: Settings) -> str:
@@ -463,6 +453,7 @@ def _callbacks(
         budget_s=settings.budget_s,
         complete=lambda: search.complete,
         announced=announced,
+        lease=sweep.lease,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
     tensorboard = TensorBoardCallback(folder, record.state)

@@ -157,8 +157,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self._reservation, self._sweep_file, self._shown = reservation, dict(sweep_file), shown
         self._steered = dict(sweep_file.get("steered") or {})
         """By setting, [the value before, the value now]; and the configurations that were enqueued."""
-        driver = driver_of(record.folder)  # this process, since it has taken the sweep
-        self._commands = CommandReader(record.folder, 0.0 if driver is None else driver.since)
+        self._commands = CommandReader(record.folder, driver_of(record.folder))  # this process has taken the sweep
         scheduler.can_pause = self._can_pause
         scheduler.has_room = search.has_room
         self._answered = answered

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.unit.recording import Sweep
 from tunelight.errors import StorageError
-from tunelight.record import CommandReader, read_record, send
+from tunelight.record import CommandReader, Driver, read_record, send
 from tunelight.record.names import COMMANDS_FILE
 
 
-def test_a_driver_reads_what_is_written_since_its_start_once_and_in_order(tmp_path: Path) -> None:
-    send(tmp_path, "stop")
-    time.sleep(0.01)
-    reader = CommandReader(tmp_path, since=time.time())
+def test_a_driver_reads_what_is_for_it_once_and_in_order_whatever_clocks_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, me = Driver("old", 7, alive=False, since=2.0), Driver("node-1", 8, alive=True, since=1.0)
+    send(tmp_path, "stop", driver=before)
+    reader = CommandReader(tmp_path, me)
     assert reader.news() == []
-    first, second = send(tmp_path, "stop", "00003"), send(tmp_path, "set", max_concurrent=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("tunelight.record.commands.time.time", lambda: -600.0)  # the sender's clock is behind
+        first, second = send(tmp_path, "stop", "00003", driver=me), send(tmp_path, "set", driver=me, max_concurrent=2)
     found = reader.news()
     assert [(one.id, one.do, one.trial, one.arguments) for one in found] == [
         (first, "stop", "00003", {}),

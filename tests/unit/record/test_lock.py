@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from tunelight.errors import StorageError
-from tunelight.record import LOCK_FILE, locked
+from tunelight.record import LOCK_FILE, RecordCallback, locked
 
 HOLD = """
 import sys
@@ -90,3 +91,34 @@ def test_torn_lock_of_a_driver_that_died_is_taken(tmp_path):
 def test_folder_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(StorageError, match="cannot be written"), locked(tmp_path / "none"):
         pass
+
+
+def test_a_driver_that_slept_stops_writing_once_another_host_has_taken_its_sweep(tmp_path):
+    def another_takes_it() -> None:
+        lock = tmp_path / LOCK_FILE
+        lock.write_text(json.dumps({"host": "elsewhere", "pid": 7, "since": "today"}))
+
+    with locked(tmp_path) as lease:
+        record = RecordCallback(tmp_path, lease=lease, metric="loss", mode="min")
+        another_takes_it()
+        record.note("written within half a minute of the last look")
+        written = record.record.path.read_bytes()
+        lease._looked -= 31  # the machine slept: no thread ran, and the wall clock went on
+        with pytest.raises(StorageError, match=r"taken over by process 7 on elsewhere.*This driver has stopped"):
+            record.note("of a sweep that is another driver's")
+        with pytest.raises(StorageError, match="taken over"):
+            record.on_step_begin(1, [])
+        record.close()
+    assert record.record.path.read_bytes() == written
+    assert json.loads((tmp_path / LOCK_FILE).read_text())["host"] == "elsewhere"
+
+
+def test_a_beat_does_not_touch_the_lock_of_a_successor(tmp_path, monkeypatch):
+    monkeypatch.setattr("tunelight.record.lock.BEAT_S", 0.01)
+    lock = tmp_path / LOCK_FILE
+    with locked(tmp_path) as lease:
+        lock.write_text(json.dumps({"host": "elsewhere", "pid": 7}))
+        until(lambda: lease._successor is not None, 5)
+        os.utime(lock, (0, 0))
+        time.sleep(0.1)
+        assert lock.stat().st_mtime == 0

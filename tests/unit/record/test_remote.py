@@ -153,6 +153,30 @@ def test_a_sweep_that_another_machine_runs_is_held(storage, machine, monkeypatch
         pass
 
 
+def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machine, monkeypatch):
+    folder = create_sweep_folder(storage(), "s")
+    record = begun(folder)
+    with locked(folder) as lease, mirrored(folder, lease):
+        machine("second")
+        there = storage() / "s"
+        monkeypatch.setattr("tunelight.record.lock._host", lambda: "elsewhere")
+        monkeypatch.setattr("tunelight.record.lock.STALE_S", 0.0)  # the first one has slept for longer
+        with locked(there) as second, mirrored(there, second):
+            pull(there)
+            with Record.open(there).path.open("ab") as lines:
+                lines.write(b"of the successor\n")
+            assert StoreMirror(there, second).upload()
+            stored = stores.read(there / "record.jsonl")
+            report(record, 3)
+            assert not StoreMirror(folder, lease).upload()
+            assert stores.read(there / "record.jsonl") == stored
+            with pytest.raises(StorageError, match=r"taken over by process .* on elsewhere"):
+                lease.check()
+        machine("first")
+    assert b"of the successor" in stores.read(folder / "record.jsonl")
+    record.close()
+
+
 def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatch):
     folder = create_sweep_folder(storage(), "s")
     begun(folder).close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import logging
 import math
+import os
 import pickle
+import subprocess
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
@@ -352,6 +354,46 @@ def test_a_broken_stream_never_ends_the_sweep(caplog):
         sweep.end("00000")
         sweep.callback.on_experiment_end([])
     assert len(caplog.records) == 1
+
+
+SHOWN = """
+import signal, sys
+from types import SimpleNamespace
+from tunelight.machine import notebook
+from tunelight.machine.signals import StopSignals
+from tunelight.messages import Text
+from tunelight.record import SweepState, apply
+from tunelight.reporting import ProgressCallback, Steps
+
+state = SweepState()
+apply(state, {"kind": "trial", "time": 1.0, "trial": "00000", "index": 0, "config": {}, "folder": "trial_00000"})
+apply(state, {"kind": "state", "time": 1.0, "trial": "00000", "state": "FINISHED"})
+with Steps(after_s=0) as steps, StopSignals() as signals:
+    shown = ProgressCallback(state)
+    WHAT
+    sys.stderr.write("The sweep went on.")
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "shown.on_trial_complete(1, [], SimpleNamespace(trial_id='00000'))",
+        "shown.close()",
+        "with notebook.shown() as show: show(Text('of a rank'))",
+        "signals.say = shown.say; signal.signal(signal.SIGUSR1, lambda *_: None); signal.raise_signal(signal.SIGINT)",
+    ],
+)
+def test_a_closed_pipe_never_ends_the_sweep(what):
+    reader, writer = os.pipe()
+    os.close(reader)  # as that of `tunelight run ... | head` once it has seen enough
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN.replace("WHAT", what)],
+        stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    os.close(writer)
+    assert "The sweep went on." in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_pickled_copy_is_silent():

@@ -142,7 +142,7 @@ def test_a_driver_that_died_after_the_last_trial_leaves_the_reason(tmp_path: Pat
     settings = recorded(tmp_path)
     with open_saved_sweep(settings) as past:
         assert past is not None
-        past.settle()
+        past.settle(None)
     state = read_record(tmp_path / "s")
     assert (state.over, state.ended) == (WHY, "finished")
 

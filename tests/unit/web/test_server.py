@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.server
 import json
+import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -342,3 +345,25 @@ def test_a_token_outlives_its_server_and_is_not_taken_from_a_file_that_others_ca
         assert second.token == token
     _file(tmp_path).chmod(0o644)
     assert _token(tmp_path) != token
+
+
+def test_an_address_in_a_file_that_others_can_write_is_not_found(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    class Attacker(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers)
+            self.send_response(200)
+            self.end_headers()
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Attacker) as attacker:
+        threading.Thread(target=attacker.serve_forever, daemon=True).start()
+        where = {"host": "127.0.0.1", "port": attacker.server_port, "pid": os.getpid(), "machine": socket.gethostname()}
+        _file(tmp_path).write_text(json.dumps({**where, "token": "x" * 32}))
+        _file(tmp_path).chmod(0o600)
+        assert running(tmp_path) is not None  # as one of this user's own would be
+        asked.clear()
+        _file(tmp_path).chmod(0o666)
+        assert running(tmp_path) is None
+        assert not asked
+        attacker.shutdown()

@@ -47,7 +47,7 @@ from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
 from tunelight.lightning.remote.workers import Workers
 from tunelight.lightning.transfer import Packed, unpack
-from tunelight.machine.notebook import is_terminal, shown
+from tunelight.machine.notebook import is_terminal, shown, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation, check_devices
 from tunelight.session.task import Task
@@ -419,7 +419,7 @@ def _elsewhere(gang: Gang) -> bool:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201 - the person at the driver waits
+    write(Text(f"{text}\n", error=True))
 
 
 def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, name: str) -> int:

@@ -303,19 +303,19 @@ def _file(working: Path) -> Path:
 
 
 def _told(working: Path) -> Serving | None:
+    """Return what the file says; None where it is not this user's alone, in a folder that others can write to."""
     try:
-        found = json.loads(_file(working).read_text(encoding="utf-8"))
-        return Serving(**found)
+        with os.fdopen(os.open(_file(working), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
+            about = os.fstat(file.fileno())
+            if about.st_uid != os.getuid() or about.st_mode & 0o077:
+                return None
+            return Serving(**json.load(file))
     except (OSError, ValueError, TypeError):
         return None
 
 
 def _token(working: Path) -> str:
     """Return the token of a folder: the one it had, so that open pages and bookmarks go on to work, or a new one."""
-    with contextlib.suppress(OSError):
-        about = _file(working).stat()
-        if about.st_uid != os.getuid() or about.st_mode & 0o077:
-            return secrets.token_urlsafe(24)
     found = _told(working)
     if found is not None and isinstance(found.token, str) and len(found.token) >= 32:
         return found.token

@@ -1,0 +1,110 @@
+"""Commands on a sweep folder that somebody else wrote to do harm: nothing outside of it is touched or shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.unit.cli.test_command import call
+from tunelight.cli.app import BAD_INPUT
+from tunelight.errors import StorageError
+from tunelight.record import Notes, Record, read_sweep_file
+from tunelight.reporting import watch
+from tunelight.results import SweepResults
+
+ESCAPES = "\x1b]0;PWNED\x07\x1b[2J\x1b[31m\x9b5m\rhidden"
+BOMB = "x0: &a0 [1,2,3,4,5,6,7,8,9,0]\n" + "".join(
+    f"x{level}: &a{level} [{','.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 7)
+)
+
+
+def foreign(folder: Path, *, trial: str = "trial_00000", checkpoint: str | None = None, text: str = "") -> Path:
+    """Write the record of a sweep of two trials, one of which failed, with paths and texts as given."""
+    folder.mkdir(parents=True)
+    record = Record(folder)
+    record.append("sweep", sweep={"name": "evil", "format": 1, "metric": "loss", "mode": "min"})
+    for number, state in enumerate(("FINISHED", "ERROR")):
+        known, where = f"0000{number}", trial if number == 0 else "trial_00001"
+        record.append("trial", trial=known, index=number, config={f"act{text}": f"relu{text}"}, seed=1, folder=where)
+        record.append("state", trial=known, state="RUNNING")
+        record.append(
+            "report", trial=known, training_iteration=1, epoch=0, timestamp=1.0, metrics={"loss": 1.0, f"m{text}": 1},
+            decision="CONTINUE", why=text or None,
+        )  # fmt: skip
+        if checkpoint is not None:
+            record.append("checkpoint", trial=known, training_iteration=1, epoch=0, path=checkpoint, value=1.0)
+        error = {"type_name": f"E{text}", "message": f"m{text}", "traceback": f"t{text}", "rank": 0, "node": "n"}
+        record.append("state", trial=known, state=state, **({"error": error} if state == "ERROR" else {}))
+    record.append("note", trial=None, text=f"note{text}")
+    record.append("end", reason="finished")
+    record.close()
+    return folder
+
+
+@pytest.mark.parametrize("folder", ["..", "/tmp", "trial_00000/../../other", "../other"])
+def test_rm_deletes_no_checkpoints_outside_of_the_sweep(tmp_path, folder):
+    evil = foreign(tmp_path / "runs" / "evil", trial=folder)
+    precious = tmp_path / "runs" / "checkpoints"
+    precious.mkdir()
+    (precious / "x.ckpt").write_text("x")
+    done = call("rm", evil, "--checkpoints", "--all", "--yes", code=BAD_INPUT)
+    assert "is not inside the sweep's folder" in done.stderr
+    assert precious.is_dir()
+
+
+@pytest.mark.parametrize("named", ["/secret.txt", "../secret.txt", "trial_00000/checkpoints/../../../secret.txt"])
+def test_export_copies_no_file_outside_of_the_sweep(tmp_path, named):
+    secret = tmp_path / "runs" / "secret.txt"
+    evil = foreign(secret.parent / "evil", checkpoint=str(secret) if named.startswith("/") else named)
+    secret.write_text("secret")
+    done = call("export", evil, tmp_path / "best.yaml", "--checkpoint", code=BAD_INPUT)
+    assert "is not inside the sweep's folder" in done.stderr
+    assert not (tmp_path / "best.ckpt").exists()
+
+
+def test_no_control_character_of_a_record_reaches_the_terminal(tmp_path):
+    evil = foreign(tmp_path / "evil", text=ESCAPES)
+    (evil / "notes.jsonl").write_text(json.dumps({"kind": "note", "time": 1.0, "trial": None, "text": ESCAPES}) + "\n")
+    stream = io.StringIO()
+    watch(evil, console=Console(file=stream, width=300))
+    shown = [call(*words).output for words in (("show", evil), ("show", evil, "1"), ("best", evil), ("ls", tmp_path))]
+    for text in (stream.getvalue(), *shown):
+        assert not [char for char in text if (char < " " and char not in "\n\t") or "\x7f" <= char <= "\x9f"], text
+    assert r"\x1b]0;PWNED\x07" in shown[1]
+    assert Notes(evil).all[0].text.startswith(r"\x1b]0;PWNED")
+    results = SweepResults.load(evil)
+    assert results.best_config.popitem()[1] == f"relu{ESCAPES}"  # what was trained, to the last character
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [(BOMB, "aliases stand for more than"), ("x: &a [*a]\n", "holds itself"), ("[" * 9999, "cannot")]
+)
+def test_a_sweep_file_that_would_take_all_memory_is_refused_at_once(tmp_path, text, says):
+    evil = foreign(tmp_path / "evil")
+    (evil / "sweep.yaml").write_text(text)
+    with pytest.raises(StorageError, match=says):
+        read_sweep_file(evil)
+    assert "unreadable" in call("ls", tmp_path).output
+
+
+def test_a_space_and_a_value_that_would_take_all_memory_are_refused_at_once(tmp_path):
+    space = tmp_path / "space.yaml"
+    space.write_text(f"space:\n  lr: {{uniform: [0, 1]}}\n{BOMB}")
+    assert "aliases stand for more than 10,000 values" in call("check", space, code=BAD_INPUT).stderr
+    value: Any = "x={" + ", ".join(BOMB.splitlines()) + "}"
+    assert "aliases stand for more than" in call("enqueue", foreign(tmp_path / "s"), value, code=BAD_INPUT).stderr
+
+
+def test_a_line_that_is_no_json_is_a_corrupt_one(tmp_path):
+    evil = foreign(tmp_path / "evil")
+    record = Record(evil)
+    lines = record.path.read_bytes()
+    for body in (b"[" * 100_000, b'{"kind":"note","text":"\x1b"'):
+        record.path.write_bytes(lines + body + b',"crc":"%08x"}\n' % zlib.crc32(body + b"}") + lines)
+        assert "corrupt" in call("show", evil, code=BAD_INPUT).stderr
