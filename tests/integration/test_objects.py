@@ -47,10 +47,11 @@ def test_a_train_function_and_the_best_configuration_have_the_objects_of_the_scr
     told["baselines"] = [{"opt": opt.ADAM, "aug": aug(0.5), "act": script["relu"]}]
     results = tl.run(space, script["train"], num_samples=2, repeats={"top": 1, "repeats": 2}, **told)
     results = tl.run(space, script["train"], num_samples=3, resume=True, repeats={"top": 1, "repeats": 2}, **told)
-    assert len(results) == 3
-    for trial in results.every_trial:
+    for trial in results:
         assert [trial.metrics[name] for name in ("opt", "aug", "act", "context")] == [1, 1, 1, 1]
         assert trial.config["opt"] in opt
         assert trial.config["act"] is script["relu"]
+    assert (len(results), len(results.repetitions)) == (3, 1)
+    assert results.repetitions[0].metrics["opt"] == 1
     assert results.best_config["opt"] is opt.ADAM
     assert results.trial(0).plain_config == {"opt": "Opt.ADAM", "aug": "Aug(p=0.5)", "act": "__main__:relu"}
