@@ -44,6 +44,35 @@ def test_the_result_holds_the_real_checkpoint(ray4: Any, tmp_path: Path) -> None
         assert Path(folder, "checkpoint").stat().st_size > 0  # as TuneReportCheckpointCallback's filename says
 
 
+def counts(config: dict[str, Any]) -> None:
+    """Make four reports, each with a checkpoint; fail after the third for as long as the file of the fault exists."""
+    path = tl.get_checkpoint_path()
+    start = int(Path(path).read_text()) if path else 0
+    for done in range(start + 1, 5):
+        saved = Path(tl.get_context().trial_dir, f"saved-{done}")
+        saved.write_text(str(done))
+        tl.report({"loss": 1 / done}, checkpoint=saved)
+        if done == 3 and Path(config["fault"]).exists():
+            raise ValueError("boom")
+
+
+def test_a_failed_trial_keeps_its_checkpoints_and_is_restored_from_the_last(ray4: Any, tmp_path: Path) -> None:
+    fault = tmp_path / "fault"
+    fault.touch()
+    keep = tune.CheckpointConfig(num_to_keep=2)
+    made = {"config": {"num_samples": 1}, "space": {"fault": str(fault)}, "checkpoint_config": keep}
+    (failed,) = tuner(tl.gang_trainable(counts, workers=1, failures=0), tmp_path, **made)
+    assert "boom" in str(failed.error)
+    kept = [next(Path(one.path).glob("report-*.ckpt")).read_text() for one, _ in failed.best_checkpoints]
+    assert sorted(kept) == ["2", "3"]
+    fault.unlink()
+    again: Any = tl.gang_trainable(counts, workers=1, failures=0)  # as a new process makes it
+    restored: Any = tune.Tuner.restore(str(tmp_path / "plain"), trainable=again, resume_errored=True).fit()
+    assert not restored.errors
+    assert [metrics["loss"] for _, metrics in restored[0].best_checkpoints] == [1 / 3, 1 / 4]
+    assert list(restored[0].metrics_dataframe["training_iteration"]) == [1, 2, 3, 4]
+
+
 @pytest.mark.slow
 def test_a_failing_trial_is_an_error_with_its_rank(ray4: Any, tmp_path: Path) -> None:
     def fails(config: dict[str, Any]) -> None:

@@ -69,6 +69,10 @@ def train(config: dict[str, Any]) -> None:
         def validation_step(self, batch: Any, _: int) -> None:
             self.log("loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
 
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            states = checkpoint.get("tunelight", {}).get("metrics", [])
+            Path(me.trial_dir, f"states-{me.rank}").write_text(str(len(states)))
+
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
@@ -227,6 +231,13 @@ def test_a_trial_that_goes_on_is_the_run_without_a_failure(
         assert after.rows == whole.rows
         assert after.end["loops"]["fit_loop"] == whole.end["loops"]["fit_loop"]
     assert [path.name for path in (tmp_path / "lightning_logs").iterdir()] == ["version_0"]
+
+
+@pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=pytest.mark.slow)])
+def test_rank_0_alone_gets_the_states_of_all_ranks_for_a_checkpoint(trials: Trials, backend: str) -> None:
+    assert trials.whole(backend, 2, "plain").cause is None
+    folder = trials.folder / f"{backend}-2-plain-0"
+    assert [(folder / f"states-{rank}").read_text() for rank in (0, 1)] == ["2", "0"]
 
 
 def rates(run: Run) -> list[float]:

@@ -228,10 +228,13 @@ def prune(
     return [info for info in ordered if info.path in spared]
 
 
-def keep_spares(known: Iterable[CheckpointInfo]) -> list[CheckpointInfo]:
-    """Delete all but the last two; return those, oldest first. For a run whose results keep their own checkpoints."""
+def keep_spares(known: Iterable[CheckpointInfo], in_use: CheckpointInfo | None = None) -> list[CheckpointInfo]:
+    """Delete all but the last two and ``in_use``; return those, oldest first.
+
+    For a run whose results keep their own checkpoints.
+    """
     by_path = {info.path: info for info in known}
-    return prune(by_path.values(), keep=0, mode="min")
+    return prune(by_path.values(), keep=0, mode="min", pinned={in_use.path} if in_use else ())
 
 
 def discard(path: Path) -> None:

@@ -217,7 +217,10 @@ WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {
             ("name", "storage", "storage_path", "callbacks"),
             "the Tuner's: tune.Tuner(trainable, run_config=tune.RunConfig(...))",
         ),
-        "checkpoints": "keep=, how many of the best",
+        **dict.fromkeys(
+            ("checkpoints", "keep", "mode"),
+            "the Tuner's: tune.RunConfig(checkpoint_config=tune.CheckpointConfig(num_to_keep=2))",
+        ),
     },
     "strategy": _STRATEGY,
     "failures": {

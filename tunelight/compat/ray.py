@@ -52,6 +52,7 @@ PLUGINS_VARIABLE: Final = "RAY_RUNTIME_ENV_PLUGINS"
 DEFAULT_METRIC: Final = "_metric"
 DONE: Final = "done"
 RESULT_DUPLICATE: Final = "__duplicate__"
+SHOULD_CHECKPOINT: Final = "should_checkpoint"
 TRAINING_ITERATION: Final = "training_iteration"
 TRIAL_ID: Final = "trial_id"
 """Keys of Tune's results: ``ray.tune.result``, undocumented, read in 2.60.0."""
@@ -123,6 +124,7 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
                 "create_placement_group_factory update_last_result get_json_state set_config"
             ),
         ),
+        Internal("ray.tune.trainable.trainable", "_TrainingResult", takes="checkpoint metrics"),
         Internal("ray.tune.schedulers", "SCHEDULER_IMPORT"),
         Internal("ray.tune.schedulers", "TrialScheduler._supports_buffered_results"),
         Internal("ray.tune.trainable.trainable_fn_utils", "_in_tune_session"),
@@ -587,6 +589,16 @@ def in_function_trainable() -> bool:
     from ray.tune.trainable.trainable_fn_utils import _in_tune_session
 
     return bool(_in_tune_session())
+
+
+def nothing_saved(metrics: Mapping[str, Any]) -> Any:
+    """Return what ``Trainable.save`` returns without a new checkpoint. Tune's controller passes over it.
+
+    ``_TrainingResult`` of ``ray.tune.trainable.trainable``, read in 2.60.0.
+    """
+    from ray.tune.trainable.trainable import _TrainingResult
+
+    return _TrainingResult(checkpoint=None, metrics=dict(metrics))
 
 
 # --- Ray Data ---------------------------------------------------------------------------------------------

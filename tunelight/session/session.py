@@ -55,16 +55,16 @@ class Session:
         self.halvable = False
         self.exchange = Exchange(store)
         self._notes = Notes()
-        started, passed_on = time.monotonic(), task.job and task.heard
+        started = time.monotonic()
         self.writing = CheckpointWriter(
             lead=place.rank == 0,
             policy=CheckpointPolicy(
                 started,
-                replace(task.checkpoints, share=1.0) if passed_on else task.checkpoints,
+                replace(task.checkpoints, share=1.0) if task.passed_on else task.checkpoints,
                 last_at=started if task.job else None,
             ),
             note=self._notes.add,
-            post=None if passed_on else post,  # such reports are passed on to Tune, each with its checkpoint
+            post=None if task.passed_on else post,  # a report has its checkpoint only if that is complete
             away=place.node_rank > 0,
             start=f"{task.token}-{task.serial}",
             resume=None if task.resume is None else task.resume.path,

@@ -42,6 +42,8 @@ class Task:
     """True for a driver's job, which returns a result and need not report."""
     heard: bool = True
     """False where the reports of a job are not used."""
+    passed_on: bool = False
+    """True where reports are passed on to a Tuner of the user's, each with its checkpoint."""
     backend: str = "ddp"
     """``ddp``, ``sharded`` or ``horovod``."""
     wanted: int | None = None

@@ -397,7 +397,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     made = _callbacks(sweep, search, watch, datasets, signals, steered=steered, steps=steps)
     with tune_environment(settings.verbose), made as callbacks:
         tune.run(
-            make_trainable(spec, _default_name(settings)),
+            make_trainable(spec, f"{_default_name(settings)}-{secrets.token_hex(3)}"),  # two sweeps may run at once
             name=folder.name,
             storage_path=str(folder.parent.absolute()),
             storage_filesystem=for_tune(folder.parent),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import check_ray_internals
@@ -26,8 +27,6 @@ def gang_trainable(
     resources_per_trial: Mapping[str, Any] | None = None,
     backend: Backend = "ddp",
     metric: str | None = None,
-    mode: Literal["min", "max"] = "min",
-    keep: int = 1,
     seed: int = 0,
     failures: FailurePolicy | Mapping[str, Any] | int = 3,
     on_resize: str | Mapping[str, Any] | OnResize = "keep_global_batch",
@@ -39,29 +38,30 @@ def gang_trainable(
         train: the train function; it runs on every worker, with the trial's config.
         workers, cpus_per_worker, gpus_per_worker, resources_per_trial: the reservation, as in ``tunelight.run``.
         backend: for collectives between the workers, as in ``tunelight.run``.
-        metric, mode: by which the best checkpoints are chosen.
-        keep: how many of the best to keep, beside the last two.
+        metric: the metric that every report must have (None: whatever the Tuner asks for).
         seed: of the sweep; each trial's seed follows from it and its number.
         failures, on_resize: what a trial survives, and what an elastic gang keeps, as in ``tunelight.run``.
         start: for a scheduler that resizes gangs, as tunelight's ElasticASHA: how many of ``workers=(least, most)``
             a trial reserves and starts with, until the scheduler says otherwise (None: most of them, by itself).
 
-    Give the Tuner ``TuneConfig(reuse_actors=True)`` to keep gangs warm from trial to trial.
+    Give the Tuner ``TuneConfig(reuse_actors=True)`` to keep gangs warm from trial to trial. Tune gets the checkpoint of
+    every report that has one, and keeps them as its ``CheckpointConfig`` says; with ``start``, those of pauses and of
+    the end. The class is named after ``train``, so that ``Tuner.restore`` accepts it in another process.
     Raises: TrainFunctionError, SettingsError. Runs on: driver.
     """
     from tunelight.compat.lightning import switch
-    from tunelight.settings import Checkpoints, check_picklable, check_setting, check_train
+    from tunelight.settings import check_picklable, check_setting, check_train
     from tunelight.settings.flavour import find_flavour
 
     check_ray_internals("core", "tune")
     check_train(train)
     switch(flavour := find_flavour({"train": train}))
-    for name, value in (("backend", backend), ("mode", mode), ("metric", metric), ("seed", seed)):
+    for name, value in (("backend", backend), ("metric", metric), ("seed", seed)):
         check_setting(name, value)
-    if not isinstance(metric, str | None) or not isinstance(mode, str):
+    if not isinstance(metric, str | None):
         raise SettingsError(
-            f"gang_trainable judges checkpoints by one metric, not metric={metric!r} with mode={mode!r}. Give the one "
-            "that the best checkpoint is to be kept by; those of the search go into TuneConfig(search_alg=...)."
+            f"gang_trainable takes one metric, which every report must have, not metric={metric!r}. Those of the "
+            "search go into TuneConfig(search_alg=...)."
         )
     reservation = reserve(workers, cpus_per_worker, gpus_per_worker, resources_per_trial)
     spec = TrialSpec(
@@ -69,12 +69,11 @@ def gang_trainable(
         reservation=reservation if start is None else reservation.starting(start),
         backend=backend,
         metric=metric,
-        mode=mode,
         seed=seed,
-        checkpoints=Checkpoints(keep=keep),
         failures=check_setting("failures", failures),
         on_resize=check_setting("on_resize", on_resize),
         start=start,
         lightning=flavour,
     )
-    return make_trainable(spec, getattr(train, "__name__", "gang"))
+    named = train.func if isinstance(train, functools.partial) else train
+    return make_trainable(spec, getattr(named, "__name__", "gang"))

@@ -53,3 +53,8 @@ class TrialSpec:
     """What the driver has installed, which the workers must have too."""
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=driver_paths)
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether Tune gets each report's checkpoint; with ``start`` it does not, since saving ends the trial's run."""
+        return self.real_checkpoints and self.start is None

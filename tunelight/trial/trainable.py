@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ import ray
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
-from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION, announce
+from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
@@ -119,6 +118,15 @@ class GangTrainable(Trainable):
         finally:
             self._give_back()
 
+    def save(self, checkpoint_dir: str | None = None) -> Any:
+        """Save a checkpoint as Tune does; at the end of a trial only if Tune has not got its last one yet."""
+        trial = self._trial
+        info = trial.kept.newest or trial.resume
+        ended = self._gang is not None and not self._gang.running
+        if self.spec.passes_on and ended and (info is None or info.number == trial.passed):
+            return nothing_saved(self._last_result or {})
+        return super().save(checkpoint_dir)
+
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write to ``checkpoint_dir`` a pointer to the trial's newest checkpoint, which is written now if need be.
 
@@ -144,6 +152,7 @@ class GangTrainable(Trainable):
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)
+            trial.passed = info.number
         if self.spec.start is not None and info is not None:
             trial.resume = info  # where it restarts if Tune does not pause it after all
             self._finish()
@@ -280,6 +289,8 @@ class GangTrainable(Trainable):
             TRAINING_ITERATION: report.number,
             RESULT_KEY: self._extras(report),
         }
+        if report.checkpoint is not None and self.spec.passes_on:
+            result[SHOULD_CHECKPOINT] = True
         diverged = trial.divergence.judge(report.number, report.metrics) if self.spec.soft_errors else None
         if diverged is not None:
             self._answer(Stop("diverged"))
@@ -359,6 +370,5 @@ class GangTrainable(Trainable):
 
 
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:
-    """Return a Trainable class for ``spec``."""
-    unique = f"{name}-{secrets.token_hex(3)}"  # Tune registers trainables by name in a process
-    return type(unique, (GangTrainable,), {"spec": spec, "__module__": __name__})
+    """Return a Trainable class for ``spec``. Tune registers it by ``name`` in a process, and restores by that name."""
+    return type(name, (GangTrainable,), {"spec": spec, "__module__": __name__})

@@ -56,6 +56,8 @@ class Trial:
         """How long it has trained, up to its last report (see :class:`tunelight.messages.Report`)."""
         self.resume: CheckpointInfo | None = None
         """The checkpoint to resume from."""
+        self.passed: int | None = None
+        """The report whose checkpoint Tune got last."""
         self.unable: CheckpointError | None = None
         """Why it cannot be resumed, if it cannot."""
         self.kept = checkpoints.Kept(spec.checkpoints.keep, spec.mode)
@@ -91,6 +93,7 @@ class Trial:
             until=spec.first.until,
             resume=self.resume,
             checkpoints=spec.checkpoints,
+            passed_on=spec.passes_on,
             verbose=spec.verbose,
             datasets=spec.datasets,
             repetition=self.repetition,
@@ -114,6 +117,7 @@ class Trial:
         self.resume = self.kept.newest = None
         left = None if pointer is None else checkpoints.import_from_tune(pointer, self.folder)
         self.number = number
+        self.passed = None if left is None else left.number
         if left is not None:
             own = Path(left.path).is_relative_to(self.folder)
             upto = (checkpoints.read_acked(self.folder) or 0) if own else 0  # its folder may be ahead of Tune's pointer
@@ -185,7 +189,11 @@ class Trial:
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
         run = self.run
-        self.kept.prune(self.folder, run.in_use if run is not None and run.gang.running else None)
+        in_use = run.in_use if run is not None and run.gang.running else None
+        if self.spec.real_checkpoints:  # Tune has copies
+            self.kept.known = checkpoints.keep_spares(self.kept.known, in_use)
+        else:
+            self.kept.prune(self.folder, in_use)
 
     def settle(self) -> None:
         """Find the checkpoints in the folder, now that none is being written, and delete those not needed."""

@@ -110,6 +110,7 @@ def test_what_replaces_a_word_is_something_that_is_taken() -> None:
         (lambda: API.plan(SPACE, n_trials=3), r"tl.plan\(\) takes no n_trials=. Here that is num_samples="),
         (lambda: API.gang_trainable(train, num_workers=2), "Here that is workers="),
         (lambda: API.gang_trainable(train, num_samples=2), "Here that is the Tuner's"),
+        (lambda: API.gang_trainable(train, keep=2), "num_to_keep=2"),
         (lambda: API.get_tune_resources(workers=2), "Here that is num_workers="),
         (lambda: API.FailurePolicy(max_retries=2), "Here that is max_failures="),
         (lambda: API.FailurePolicy(fail_fast=True), "Here that is give_up_after=1"),

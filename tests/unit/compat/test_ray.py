@@ -221,7 +221,7 @@ def test_variables_of_the_environment():
 def test_keys_of_results():
     from ray.tune import result
 
-    keys = ("DEFAULT_METRIC", "DONE", "RESULT_DUPLICATE", "TRAINING_ITERATION", "TRIAL_ID")
+    keys = ("DEFAULT_METRIC", "DONE", "RESULT_DUPLICATE", "SHOULD_CHECKPOINT", "TRAINING_ITERATION", "TRIAL_ID")
     assert {key: getattr(names, key) for key in keys} == {key: getattr(result, key) for key in keys}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -14,7 +15,11 @@ def train(config: dict[str, Any]) -> None:
     """Train nothing."""
 
 
-@pytest.mark.parametrize("told", [{"metric": ["loss", "latency"]}, {"metric": "loss", "mode": ["min"]}])
-def test_checkpoints_are_judged_by_one_metric(told: dict[str, Any]) -> None:
+def test_a_report_is_asked_for_one_metric() -> None:
     with pytest.raises(SettingsError, match="one metric"):
-        gang_trainable(train, **told)
+        gang_trainable(train, metric=["loss", "latency"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("made", [train, functools.partial(train)])
+def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks(made: Any) -> None:
+    assert [gang_trainable(made).__name__ for _ in range(2)] == ["train", "train"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from ray.tune.result import RESULT_DUPLICATE
+from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
 
 from tests.fakes import FakeGang
 from tests.heads import Heads, heads_in
@@ -373,6 +373,31 @@ def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: M
     target.mkdir()
     one.save_checkpoint(str(target))
     assert (target / "report-000003.ckpt").read_text() == "weights"
+
+
+def test_tune_saves_each_report_that_has_a_checkpoint(make: Make) -> None:
+    one = make(background)
+    assert [one.step().get(SHOULD_CHECKPOINT) for _ in range(3)] == [True] * 3
+    assert SHOULD_CHECKPOINT not in make(three).step()
+
+
+def test_the_end_of_a_trial_gives_tune_no_checkpoint_twice(make: Make) -> None:
+    one = make(background)
+    saved = []
+    for _ in range(4):
+        Heads.train(one)
+        saved.append(one.save().checkpoint)
+    assert [made is None for made in saved] == [False, False, False, True]
+
+
+def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, folder: Path) -> None:
+    one = make(background, metric="loss", mode="max")  # the first is the best
+    for number in range(1, 5):
+        one.step()
+        copy = folder / f"checkpoint_{number:06}"
+        copy.mkdir()
+        one.save_checkpoint(str(copy))
+    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
 
 
 def wait_for_checkpoint(trial_dir: Path, number: int) -> None:

@@ -236,6 +236,7 @@ class DriverLauncher(_Launcher):
             terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
             job=True,
             heard=reporter is not None,
+            passed_on=reporter is not None,
             checkpoints=Checkpoints(every_s=0.0 if reporter else SAFE_EVERY_S),
         )
         while True:

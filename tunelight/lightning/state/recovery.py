@@ -137,7 +137,7 @@ class Recovery(Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add every rank's state. Called on every rank."""
+        """Add every rank's state, on rank 0, which writes it. Called on every rank."""
         if trainer.state.fn != TrainerFn.FITTING or trainer.interrupted or self._epoch_began is None:
             return
         strategy: Any = trainer.strategy
@@ -148,7 +148,9 @@ class Recovery(Callback):
             "logged": epoch_metrics.state(trainer.fit_loop.epoch_loop._results),
             "gradients": self._gradients(trainer),
         }
-        ranks = strategy.gather_objects(mine) if hasattr(strategy, "gather_objects") else [mine]
+        ranks = strategy.gather_on_rank_0(mine) if hasattr(strategy, "gather_on_rank_0") else [mine]
+        if ranks is None:
+            return
         checkpoint[KEY] = {
             "parts": _parts(trainer),
             "now": {part: state for rank in ranks for part, state in rank["now"].items()},

@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -34,6 +34,8 @@ from tunelight.lightning.state.recovery import Recovery, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.session.session import current
 
+T = TypeVar("T")
+
 
 class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     """Adds size-invariant training to a strategy; put it first among the base classes.
@@ -46,6 +48,14 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     _whole_step = True
     """False before the last turn of a step."""
+
+    def gather_on_rank_0(self, mine: T) -> list[T] | None:
+        """Return every rank's object, by rank, on rank 0; None on the others. Called on every rank."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return [mine]
+        gathered: list[Any] | None = [None] * self.world_size if self.is_global_zero else None
+        torch.distributed.gather_object(mine, gathered)
+        return gathered
 
     @property
     def parts(self) -> DataParts:
