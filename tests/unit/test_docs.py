@@ -186,11 +186,9 @@ def test_errors_are_quoted_as_the_code_words_them(block):
 
 
 def test_a_message_that_was_reworded_is_found():
-    said = (
-        "The train function returned without a report. Add tunelight.TuneReportCallback to its Trainer's callbacks, or "
-    )
-    assert quoted(said + "call tunelight.report(metrics).")
-    assert not quoted(said + "call tunelight.tell(metrics).")
+    said = "The train function returned without a report. Add tunelight.TuneReportCallback to the callbacks "
+    assert quoted(said + "of the Trainer that fits, or call tunelight.report(metrics).")
+    assert not quoted(said + "of the Trainer that fits, or call tunelight.tell(metrics).")
     assert not quoted(said)
 
 

@@ -150,8 +150,8 @@ class Session:
                     "report: call tunelight.report(metrics) on all of them, not on rank 0 alone."
                 )
             raise MetricError(
-                "The train function returned without a report. Add tunelight.TuneReportCallback to its "
-                "Trainer's callbacks, or call tunelight.report(metrics)."
+                "The train function returned without a report. Add tunelight.TuneReportCallback to the callbacks of "
+                "the Trainer that fits, or call tunelight.report(metrics)."
             )
 
 

@@ -139,12 +139,13 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 # -- what an epoch gathers
 
 
-def test_a_fit_goes_on_behind_all_that_the_epoch_does_at_its_end(trial: Trial) -> None:
+@pytest.mark.parametrize("limit", [{"max_epochs": 4}, {"max_epochs": -1, "max_steps": 16}], ids=str)
+def test_a_fit_goes_on_behind_all_that_the_epoch_does_at_its_end(trial: Trial, limit: dict[str, int]) -> None:
     nets: list[Gathering] = []
 
     def train() -> None:
         nets.append(Gathering())
-        trainer(4).fit(nets[-1], loader(), loader())
+        trainer(**limit).fit(nets[-1], loader(), loader())
 
     whole = trial(train)
     assert whole.error is None
@@ -152,6 +153,7 @@ def test_a_fit_goes_on_behind_all_that_the_epoch_does_at_its_end(trial: Trial) -
     assert again.error is None
     assert nets[1].epochs == [2, 3]
     assert again.numbers == [3, 4]
+    assert [report.epoch for report in again.reports] == [2, 3]
     for name in ("val_loss", "train_loss"):
         assert again.values(name) == whole.values(name)[2:]
     assert torch.equal(nets[0].head.weight, nets[1].head.weight)
