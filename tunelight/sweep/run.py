@@ -21,7 +21,7 @@ from tunelight.compat.lightning import switch
 from tunelight.compat.ray import announced, check_ray_internals
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
-from tunelight.lightning.recipe import payload
+from tunelight.lightning.recipe import training_code
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import DatasetHandle, OnResize
 from tunelight.policies import FailurePolicy
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from tunelight.sweep.steering import SteeredScheduler
 
 _log = logging.getLogger("tunelight")
-_INLINE_BYTES = 100_000
-"""A pickled train function up to this size is sent with each trial; a larger one is in the object store."""
 
 
 class _Unset:
@@ -231,7 +229,7 @@ class _Sweep:
     space: SearchSpace
     settings: Settings
     reservation: Reservation
-    payload: bytes
+    code: Callable[[dict[str, Any]], object]
     scheduler: TrialScheduler
     searcher: Searcher
     start: ResumeState
@@ -301,8 +299,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
         )
     with space.placing(settings, "datasets"):
         check_sources(settings.datasets, reservation.least or reservation.workers)
-    with space.placing(settings, "train" if settings.model is None else "model"):
-        packed = payload(settings)
+    code = training_code(space, settings)
     from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # imports Ray Tune
     from tunelight.searchers import ResumeState, TrackingSearcher
     from tunelight.searchers.choose import build_searcher
@@ -334,7 +331,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     else:
         folder = Path()  # created when all checks have passed
         baselines = [space.filled(config) for config in settings.baselines]
-    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, sweep_file, baselines)
+    return _Sweep(space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines)
 
 
 def _settle(past: SavedSweep, sweep: _Sweep) -> None:
@@ -353,9 +350,9 @@ def _default_name(settings: Settings) -> str:
 
 def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals, steps: Steps) -> None:
     """Run the sweep on Ray Tune, which records it in the sweep's folder."""
-    import ray
     from ray import tune
 
+    from tunelight.gang.parcel import Code
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import first_decision, judged_by
     from tunelight.schedulers.sparing import Sparing
@@ -370,7 +367,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
     spec = TrialSpec(
-        train=sweep.payload if len(sweep.payload) <= _INLINE_BYTES else ray.put(sweep.payload),
+        train=Code(sweep.code).sent(),
         datasets=datasets,
         folds=settings.folds,
         reservation=sweep.reservation,
@@ -437,6 +434,7 @@ def _callbacks(
 ) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record's first, and close them at the end."""
     from tunelight.cluster.gcs_watch import GcsCallback
+    from tunelight.gang.parcel import heavy
     from tunelight.record import RecordCallback
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
     from tunelight.searchers import TrackingSearcher
@@ -489,7 +487,8 @@ def _callbacks(
         sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
-    for text in datasets.notes if datasets is not None else ():
+    notes = [*(() if datasets is None else datasets.notes), heavy(sweep.code, "train" if settings.train else "model")]
+    for text in filter(None, notes):
         record.note(text)
     try:
         yield [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
