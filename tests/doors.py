@@ -106,7 +106,7 @@ ROOMS: dict[str, Room] = {
     ),
     "data": Room(
         "datasets and caches for training code",
-        names("messages errors compat settings session lightning"),
+        names("messages errors compat settings session gang lightning"),
     ),
     "integrations": Room("reports from the training loops of other libraries", names("errors session")),
     "sweep": Room(
@@ -143,7 +143,7 @@ LIBRARIES: dict[str, Libraries] = {
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
     "stores": Libraries(late=names("fsspec filelock"), why="every process reads paths, and few of them one in a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
-    "settings": Libraries(names("cloudpickle packaging yaml")),
+    "settings": Libraries(names("packaging yaml")),
     "space": Libraries(names("numpy pydantic yaml", TUNE)),
     "resources": Libraries(late=names(TUNE)),
     "digits": Libraries(names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"),
@@ -153,6 +153,7 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "gang": Libraries(names("ray psutil cloudpickle"), why=HEAD),
     "gang.worker": Libraries(names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
+    "gang.parcel": Libraries(names("ray cloudpickle numpy"), late=names("torch"), why=HEAD),
     "gang.gpu_memory": Libraries(late=names("torch"), why=HEAD),
     "gang.reset": Libraries(names("ray psutil"), late=names("torch numpy"), why=HEAD),
     "gang.meeting": Libraries(names("ray psutil"), late=names("torch"), why=HEAD),
@@ -177,7 +178,9 @@ LIBRARIES: dict[str, Libraries] = {
     "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics horovod")),
     "lightning.guard": Libraries(why="every Trainer of the environment loads it, whatever its Lightning"),
     "lightning.strategy_check": Libraries(late=names(LIGHTNING), why="a Trainer of either Lightning loads it"),
-    "lightning.recipe": Libraries(late=names(LIGHTNING), why="a driver makes it, and only workers carry it out"),
+    "lightning.recipe": Libraries(
+        late=names(LIGHTNING, "jsonargparse"), why="a driver makes it, and only workers carry it out"
+    ),
     "lightning.remote": Libraries(names("numpy cloudpickle ray", LIGHTNING), why="it finds a Ray and forms gangs"),
     "lightning.remote.tune": Libraries(
         names(TUNE), why="the way to Tune for a gang inside a function trainable, in the trial's process"
@@ -189,7 +192,7 @@ LIBRARIES: dict[str, Libraries] = {
     "data.module": Libraries(
         names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"
     ),
-    "data.cached": Libraries(names("numpy"), late=names("cloudpickle filelock")),
+    "data.cached": Libraries(names("joblib"), late=names("filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
     "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),

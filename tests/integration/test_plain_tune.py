@@ -36,6 +36,19 @@ def test_a_tuner_with_rays_own_asha_runs_to_its_end(ray4: Any, tmp_path: Path) -
     assert grid.get_best_result().metrics["training_iteration"] == 3
 
 
+def adding(config: dict[str, Any], extra: list[int]) -> None:
+    tl.report({"loss": float(sum(extra))})
+
+
+def test_parameters_of_tune_reach_every_rank_bound_inside_or_outside(ray4: Any, tmp_path: Path) -> None:
+    inside = tl.gang_trainable(tune.with_parameters(adding, extra=[1, 2]), workers=2)
+    outside = tune.with_parameters(tl.gang_trainable(adding, workers=2), extra=[3, 4])
+    for trainable, loss in ((inside, 3), (outside, 7)):
+        (result,) = tuner(trainable, tmp_path / str(loss), config={"num_samples": 1})
+        assert result.error is None
+        assert result.metrics["loss"] == loss
+
+
 @pytest.mark.slow
 def test_the_result_holds_the_real_checkpoint(ray4: Any, tmp_path: Path) -> None:
     grid = tuner(tl.gang_trainable(saving, workers=2, metric="loss"), tmp_path, config={"num_samples": 1})

@@ -1,4 +1,4 @@
-"""A model through Ray's object store and its weights back: how often they are copied, and whose they are then."""
+"""What goes to the workers and comes back: how often it is copied, whose it is then, and what arrives of it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import re
 from typing import Any
 
 import pytest
+import ray
 import torch
+from torch.utils.data import DataLoader, Dataset
 
-from tunelight.lightning.transfer import Packed, copy_into, pack, pack_state, unpack, unpack_view
+import __main__
+import tunelight as tl
+from tests.integration.parity import Boring, loader, trainer
+from tunelight import errors
+from tunelight.gang.parcel import Packed, pack, pack_state, unpack, unpack_view
+from tunelight.lightning.transfer import copy_into
 
 MB = 2**20
 
@@ -19,7 +26,6 @@ def model_of_64_mb() -> Any:
 
 def stored_mb() -> int:
     """Return what the object store holds now; resources say so only some time later."""
-    import ray
     from ray._private.internal_api import memory_summary
 
     said = memory_summary(ray.get_runtime_context().gcs_address, stats_only=True)
@@ -99,3 +105,63 @@ def test_arrays_of_a_data_module_can_be_written_on_the_worker(ray4: Any) -> None
         return float(data["inputs"].sum())
 
     assert ray4.get(ray4.remote(scale).remote(pack({"inputs": np.ones(MB)}))) == 2 * MB
+
+
+class Proxy:
+    """Pickles, and does not unpickle: pickle asks for ``__setstate__`` before there is an ``inner``."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@pytest.mark.usefixtures("warm_gangs")
+def test_what_cannot_be_unpickled_is_named_before_training_and_costs_no_metric_after_it() -> None:
+    class Wrapping(Boring):
+        def on_train_start(self) -> None:
+            self.proxy = Proxy([1])
+
+    one = trainer("ddp")
+    with pytest.warns(UserWarning, match=r"model\.proxy \(RecursionError"):
+        one.fit(model := Wrapping(), loader())
+    assert one.state.finished
+    assert "loss" in one.callback_metrics
+    model.layer.proxy = Proxy([1])  # type: ignore[assignment]  # what a user might do
+    with pytest.raises(errors.TrainFunctionError, match=r"model\.layer\.proxy cannot be sent to the workers"):
+        one.fit(model, loader())
+
+
+@pytest.mark.usefixtures("warm_gangs")
+def test_a_model_reads_what_is_in_the_object_store(ray4: Any) -> None:
+    class Reading(Boring):
+        reference: Any
+
+        def on_train_start(self) -> None:
+            self.read = ray.get(self.reference, timeout=30)
+
+    model = Reading()
+    model.reference = ray.put([1, 2])
+    trainer("ddp").fit(model, loader())
+    assert model.read == [1, 2]
+
+
+class Rows(Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return index, torch.ones(8)
+
+
+@pytest.mark.usefixtures("warm_gangs")
+@pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_a_loader_whose_processes_are_not_forked_knows_a_dataset_of_the_script(
+    monkeypatch: pytest.MonkeyPatch, context: str
+) -> None:
+    monkeypatch.setattr(Rows, "__module__", "__main__")
+    monkeypatch.setattr(__main__, "Rows", Rows, raising=False)
+    one = trainer(tl.RayStrategy(num_workers=1))
+    one.fit(Boring(), DataLoader(Rows(), batch_size=4, num_workers=1, multiprocessing_context=context))
+    assert "loss" in one.callback_metrics

@@ -6,7 +6,7 @@ import contextlib
 import math
 from typing import Any
 
-import cloudpickle
+from ray import cloudpickle
 
 from tunelight.errors import WorkerFailedError
 from tunelight.messages import WorkerError

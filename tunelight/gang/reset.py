@@ -24,6 +24,7 @@ import psutil
 
 from tunelight.compat.accelerate import forget_states
 from tunelight.compat.torch import compile_processes, compile_threads, use_gpu
+from tunelight.gang import script
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.machine.processes import has_children
 
@@ -172,6 +173,7 @@ class CleanState:
         import torch
 
         self._end_children()
+        script.end()
         write_flags(self._flags, self._values)
         torch.set_default_device(None)
         forget_states()

@@ -33,6 +33,7 @@ from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
+from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.usage import Meter
@@ -416,11 +417,8 @@ def _trial_environment(task: Task) -> dict[str, str]:
 
 def _load(train: Any) -> Callable[..., object]:
     """Unpickle the train function, again for each trial, so that the objects that it captured are unchanged."""
-    import cloudpickle
-
-    data = ray.get(train) if isinstance(train, ray.ObjectRef) else train
     try:
-        return cloudpickle.loads(data)  # type: ignore[no-any-return]
+        return receive(train)  # type: ignore[no-any-return]
     except ModuleNotFoundError as error:
         raise TrainFunctionError(
             f"The train function needs module {error.name!r}, which this worker cannot import. Pass "

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tunelight.settings import Settings, check_model, check_picklable, check_train
+from tunelight.errors import SettingsError
+from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
 from tunelight.space.parts import split_config
 from tunelight.space.plain import Objects
+
+if TYPE_CHECKING:
+    from tunelight.space import SearchSpace
+
+_FIRST_ERROR = r"Errors:\n\s*- (.*?)(?:\n\s*- |$)"
+"""In a message of jsonargparse; those that follow are of the other types that the argument may have."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Recipe:
         args: dict[str, Any] = {}
         if self.max_epochs is not None:
             args["max_epochs"] = self.max_epochs
-        args |= dict(self.trainer_args) | parts["trainer"]
+        args |= built(dict(self.trainer_args) | parts["trainer"])
         args = with_device(args, BACKENDS[context.backend].load_strategy(), on_gpu=context.gpu is not None)
         if "logger" in args:
             args["logger"] = _made(args["logger"])
@@ -48,6 +56,42 @@ class Recipe:
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
         pl.Trainer(**args).fit(module, datamodule=data)
+
+
+def built(args: Mapping[str, Any], *, make: bool = True) -> dict[str, Any]:
+    """Return a Trainer's arguments with the objects that a ``class_path`` describes, built as LightningCLI does.
+
+    Args:
+        make: False only checks that they can be built.
+
+    Raises: SettingsError for a class that cannot be imported or does not fit, or arguments that it does not take.
+    """
+    described = {name: value for name, value in args.items() if _describes(value)}
+    if not described:
+        return dict(args)
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    from tunelight.compat.lightning import pl
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(pl.Trainer, fail_untyped=False)
+    try:
+        parsed = parser.parse_object(described, defaults=False)
+    except ArgumentError as error:
+        first = re.search(_FIRST_ERROR, str(error), re.DOTALL)
+        why = " ".join((first[1] if first else str(error)).split())
+        raise SettingsError(
+            f"The Trainer's {' and '.join(described)} cannot be built: {why}. Give a class_path and its init_args, as "
+            "for LightningCLI."
+        ) from error
+    made = parser.instantiate_classes(parsed) if make else described
+    return {**args, **{name: made[name] for name in described}}
+
+
+def _describes(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_describes, value))
+    return isinstance(value, Mapping) and "class_path" in value
 
 
 def with_device(args: Mapping[str, Any], strategy: Callable[[], Any], *, on_gpu: bool) -> dict[str, Any]:
@@ -80,35 +124,34 @@ class WithObjects:
         return self.objects.restored(config)
 
 
-def payload(settings: Settings, objects: Objects) -> bytes:
-    """Return the pickled train function, or the recipe of a model= sweep, with the objects of the search space.
+def training_code(space: SearchSpace, settings: Settings) -> Callable[[dict[str, Any]], object]:
+    """Return the train function, or the recipe of a model= sweep, once all of it can be sent and built.
 
-    Runs on: driver. Raises: TrainFunctionError.
+    Raises: TrainFunctionError, SettingsError. Runs on: driver.
     """
-    train, what = _train(settings)
-    if not objects:
-        return check_picklable(train, what)
-    check_picklable(train, what)
-    check_picklable(objects, "A choice of the search space")
-    return check_picklable(WithObjects(train, objects), what)
+    from tunelight.gang.parcel import check_picklable  # imports Ray
 
-
-def _train(settings: Settings) -> tuple[Callable[..., object], str]:
-    """Return the train function, and the setting that it comes from."""
-    if settings.train is not None:
-        check_train(settings.train)
-        return settings.train, "train"
-    check_model(settings.model, settings.data)
-    recipe = Recipe(
+    with space.placing(settings, "train" if settings.model is None else "model"):
+        if settings.model is None:
+            check_train(settings.train)
+        else:
+            check_model(settings.model, settings.data)
+    with space.placing(settings, "trainer_args"):
+        built(settings.trainer_args or {}, make=False)
+    for what in ("train", "model", "data", "trainer_args"):
+        with space.placing(settings, what):
+            check_picklable(getattr(settings, what), what)
+    code = settings.train or Recipe(
         model=settings.model,
         data=settings.data,
         trainer_args=dict(settings.trainer_args or {}),
         max_epochs=settings.max_epochs,
         checkpoints=bool(settings.checkpoints),
     )
-    for what in ("model", "data", "trainer_args"):
-        check_picklable(getattr(settings, what), what)
-    return recipe, "model"
+    if not space.objects:
+        return code
+    check_picklable(space.objects, "A choice of the search space")
+    return WithObjects(code, space.objects)
 
 
 def _made(logger: Any) -> Any:

@@ -1,39 +1,23 @@
-"""Sends objects with tensors through Ray's object store, with as few copies of large data as possible.
-
-Plain pickling copies a tensor at least three times on its way to the store. A `Packed` holds the memory of tensors and
-arrays as arrays of bytes without a copy, and ``ray.put`` writes them directly into shared memory: the sender's only
-copy. A receiver makes another one, since objects in the store are read-only and shared; returned weights are copied
-from the store directly into the model (`unpack_view`, `copy_into`).
-"""
+"""Brings returned weights into a model, and names what cannot be sent."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import io
-import itertools
-import pickle
 import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import cloudpickle
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
 from tunelight.errors import first_of
+from tunelight.gang.parcel import pack
 from tunelight.settings import pickling
 
-Bytes = npt.NDArray[np.uint8]
-
-_SMALL = 1024
-"""Memory of fewer bytes is sent inside the pickle: each buffer costs Ray about 10 µs, however small it is."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 """What always can be."""
@@ -41,205 +25,6 @@ _HOLDERS = frozenset({"_modules", "_parameters", "_buffers", "class"})
 """Parts that a reader would not write in the path to what is in them."""
 _NEVER_SENT = frozenset({"__dict__", "__weakref__", "_abc_impl"})
 """Parts of a class that cloudpickle makes anew."""
-
-
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """The result of `pack`, to be pickled with protocol 5 or passed to ``ray.put``.
-
-    Until then it shares the memory of the packed object: changes to one are changes to the other.
-    """
-
-    data: bytes
-    """The pickle, without large memory."""
-    storages: list[Bytes]
-    """The memory of tensors: one array for each storage, which several tensors may share."""
-    buffers: list[Bytes]
-    """Pickle's other out-of-band buffers in its order, mostly numpy's arrays."""
-
-    @property
-    def nbytes(self) -> int:
-        """Return its size in the object store in bytes, to within some dozens for each buffer."""
-        return len(self.data) + sum(part.nbytes for part in itertools.chain(self.storages, self.buffers))
-
-
-# --- pack ------------------------------------------------------------------------------------------------
-
-
-def pack(value: object, references: Mapping[str, object] = _NOTHING) -> Packed:
-    """Pickle ``value`` by cloudpickle, without copying the memory of CPU tensors and arrays.
-
-    Tensors that share memory (views, tied parameters) share it again when unpacked. Memory on other devices is
-    pickled by torch, and is unpacked on the same device. As with torch's pickling, gradients, autograd's history and
-    ``share_memory_`` are lost.
-
-    Args:
-        references: objects that the receiver has already, by name: of these (not of equal ones) only the name is
-            sent. Names of None are ignored.
-
-    Raises: pickle's errors, mostly TypeError and PicklingError; `find_unpicklable` finds their cause.
-    Runs on: driver.
-    """
-    return _pack(value, references, to_cpu=False)
-
-
-def pack_state(state: object, references: Mapping[str, object] = _NOTHING) -> Packed:
-    """Pack an object for another machine, such as a state dict: memory of other devices is copied to the CPU once.
-
-    Args:
-        state: an object with tensors on any device; shards of a DTensor must be gathered before.
-        references: as in `pack`.
-
-    Raises: pickle's errors. Runs on: worker.
-    """
-    return _pack(state, references, to_cpu=True)
-
-
-def _pack(value: object, references: Mapping[str, object], *, to_cpu: bool) -> Packed:
-    file = io.BytesIO()
-    pickler = _Pickler(file, references, to_cpu=to_cpu)
-    pickler.dump(value)
-    return Packed(file.getvalue(), pickler.storages, pickler.buffers)
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-    """Cloudpickle with persistent ids for storages and references.
-
-    A storage's id is ("storage", number, where, dtype), where ``where`` is its index in ``storages`` or, for a small
-    one, its bytes; a reference's is ("reference", name). torch wraps a storage in a new object for each tensor, so
-    that pickle's own memo would send a shared storage several times.
-    """
-
-    def __init__(self, file: io.BytesIO, references: Mapping[str, object], *, to_cpu: bool) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._take)
-        self.storages: list[Bytes] = []
-        self.buffers: list[Bytes] = []
-        self._names = {id(value): name for name, value in references.items() if value is not None}
-        self._to_cpu = to_cpu
-        # The storage is kept too, so that its address is not reused before the pickle is done.
-        self._known: dict[int, tuple[int, int | bytes, torch.UntypedStorage]] = {}
-
-    def persistent_id(self, value: Any) -> tuple[object, ...] | None:
-        kind = type(value)  # isinstance would resolve a proxy
-        if issubclass(kind, torch.TypedStorage):
-            storage, dtype = value._untyped_storage, value.dtype
-        elif issubclass(kind, torch.UntypedStorage):
-            storage, dtype = value, torch.uint8  # as torch.save has it
-        else:
-            name = self._names.get(id(value))
-            return None if name is None else ("reference", name)
-        device = storage.device.type
-        if device != "cpu" and (device == "meta" or not self._to_cpu):
-            return None
-        if storage._cdata not in self._known:
-            self._known[storage._cdata] = (len(self._known), self._place(storage.cpu()), storage)
-        number, where, _ = self._known[storage._cdata]
-        return "storage", number, where, dtype
-
-    def _place(self, storage: torch.UntypedStorage) -> int | bytes:
-        content = _bytes_of(storage)
-        if content.nbytes < _SMALL:
-            return content.tobytes()
-        self.storages.append(content)
-        return len(self.storages) - 1
-
-    def _take(self, buffer: pickle.PickleBuffer) -> bool:
-        """Take a buffer out of the pickle, unless it is small; return whether it stays in."""
-        content = np.asarray(buffer.raw())
-        if content.nbytes >= _SMALL:
-            self.buffers.append(content)
-        return content.nbytes < _SMALL
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> Bytes:
-    """Return the memory of a CPU storage as an array of bytes."""
-    return np.asarray(_Memory(storage)) if storage.nbytes() else np.empty(0, np.uint8)
-
-
-class _Memory:
-    """A storage with numpy's array interface. A tensor's ``numpy()`` would make the storage fixed in size."""
-
-    def __init__(self, storage: torch.UntypedStorage) -> None:
-        self._storage = storage  # the array keeps this, and so the memory
-
-    @property
-    def __array_interface__(self) -> dict[str, object]:
-        shape = (self._storage.nbytes(),)
-        return {"version": 3, "typestr": "|u1", "shape": shape, "data": (self._storage.data_ptr(), False)}
-
-
-# --- unpack -----------------------------------------------------------------------------------------------
-
-
-def unpack(packed: Packed, references: Mapping[str, object] = _NOTHING) -> Any:
-    """Return the packed object, with a copy of each storage and each array.
-
-    Args:
-        references: the receiver's objects for the names that `pack` was given.
-
-    Raises: ModuleNotFoundError if the object needs a module that this process cannot import, UnpicklingError for a
-    missing reference. Runs on: worker.
-    """
-    return _Unpickler(packed, references, _fresh, (buffer.copy() for buffer in packed.buffers)).load()
-
-
-def unpack_view(packed: Packed) -> Any:
-    """Return the packed object without a copy: its tensors and arrays share the memory of ``packed``.
-
-    Memory in Ray's object store is read-only, which torch does not know: a write to such a tensor may end the
-    process. The store keeps the object as long as one of its tensors exists.
-
-    Raises: as `unpack`. Runs on: driver.
-    """
-    with warnings.catch_warnings():
-        # torch has no read-only tensors, and warns of read-only memory
-        warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
-        return _Unpickler(packed, _NOTHING, _there, packed.buffers).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    """Undoes `_Pickler`; ``storage_of`` makes a storage of received bytes."""
-
-    def __init__(
-        self,
-        packed: Packed,
-        references: Mapping[str, object],
-        storage_of: Callable[[Bytes], torch.UntypedStorage],
-        buffers: Iterable[Bytes],
-    ) -> None:
-        super().__init__(io.BytesIO(packed.data), buffers=buffers)
-        self._storages = packed.storages
-        self._references = references
-        self._storage_of = storage_of
-        self._made: dict[int, torch.UntypedStorage] = {}
-
-    def persistent_load(self, found: Any) -> Any:
-        if found[0] == "reference":
-            if found[1] not in self._references:
-                raise pickle.UnpicklingError(
-                    f"What was packed refers to {found[1]!r}, and unpack was given "
-                    f"{', '.join(map(repr, self._references)) or 'no references'}: give the names that pack was given."
-                )
-            return self._references[found[1]]
-        _, number, where, dtype = found
-        if number not in self._made:
-            inside = isinstance(where, bytes)
-            self._made[number] = (
-                _fresh(np.frombuffer(where, np.uint8)) if inside else self._storage_of(self._storages[where])
-            )
-        return torch.TypedStorage(wrap_storage=self._made[number], dtype=dtype, _internal=True)
-
-
-def _fresh(content: Bytes) -> torch.UntypedStorage:
-    """Copy bytes into a new storage, which can be written and resized."""
-    storage = torch.UntypedStorage(content.nbytes, device="cpu")
-    _bytes_of(storage)[:] = content
-    return storage
-
-
-def _there(content: Bytes) -> torch.UntypedStorage:
-    """Return a storage that shares the memory of the bytes, and keeps them alive."""
-    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
 
 
 # --- weights into a model ---------------------------------------------------------------------------------
@@ -325,7 +110,12 @@ def _made_for(own: torch.Tensor | None, came: torch.Tensor, *, parameter: bool) 
 
 
 def find_unpicklable(
-    value: object, name: str, references: Mapping[str, object] = _NOTHING, *, limit_s: float = 5.0
+    value: object,
+    name: str,
+    references: Mapping[str, object] = _NOTHING,
+    *,
+    send: Callable[..., object] = pack,
+    limit_s: float = 5.0,
 ) -> str:
     """Return the path to the smallest part that makes `pack` fail, such as "model.encoder.lock".
 
@@ -335,11 +125,12 @@ def find_unpicklable(
         value: what could not be packed.
         name: what to call it: where no smaller part is found, this alone is returned.
         references: as `pack` was given them.
+        send: what fails on it, `pack` or `arrives`.
         limit_s: after so many seconds, what was found by then is returned.
 
     Runs on: driver.
     """
-    labels, _, _ = pickling.find_unpicklable(value, lambda part: pack(part, references), _parts_sent, limit_s)
+    labels, _, _ = pickling.find_unpicklable(value, lambda part: send(part, references), _parts_sent, limit_s)
     return ".".join([name, *(word for word in map(_word, labels) if word not in _HOLDERS)])
 
 

@@ -14,7 +14,7 @@ from tunelight.messages import CheckpointInfo, DatasetHandle, OnResize, Terminal
 class Task:
     """One start of a trial or a job.
 
-    ``train`` is the cloudpickled train function, or a reference to it in Ray's object store. ``number`` is the last
+    ``train`` is the packed train function, or a reference to it in Ray's object store. ``number`` is the last
     report before this start (0: a new trial), ``until`` the first one that waits for an answer (None: none).
     """
 

@@ -1,7 +1,7 @@
 """Settings of a sweep and their checks, and checks of the code that it trains."""
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.settings.code import check_model, check_picklable, check_train, fingerprint, import_path, load_object
+from tunelight.settings.code import check_model, check_train, fingerprint, import_path, load_object
 from tunelight.settings.objectives import Mode, check_paired, paired
 from tunelight.settings.trainer import check_trainer_argument
 from tunelight.settings.values import NAMES, PARTS, SETTINGS, Settings, check_names, check_setting

@@ -13,11 +13,8 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
 from tunelight.compat.lightning import flavour_of_module
 from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError, guess
-from tunelight.settings.pickling import find_unpicklable
 
 # --- import paths -----------------------------------------------------------------------------------------
 
@@ -99,8 +96,8 @@ def fingerprint(value: Any) -> str | None:
 # --- what is trained --------------------------------------------------------------------------------------
 
 
-def check_train(train: Any) -> None:
-    """Raise TrainFunctionError unless ``train(config)`` can be called."""
+def check_train(train: Any, *, more: bool = False) -> None:
+    """Raise TrainFunctionError unless ``train(config)`` can be called; with ``more``, also with further parameters."""
     if isinstance(train, type):
         hint = f" Did you mean model={train.__name__}?" if _is_lightning(train, "LightningModule") else ""
         raise TrainFunctionError(
@@ -115,7 +112,7 @@ def check_train(train: Any) -> None:
         signature = None  # some built-ins have none
     if signature is not None:
         try:
-            signature.bind({})
+            (signature.bind_partial if more else signature.bind)({})
         except TypeError as error:
             raise TrainFunctionError(
                 f"train is called with one argument, the configuration: train(config). {name}{signature} "
@@ -135,9 +132,10 @@ def check_model(model: Any, data: Any = None) -> None:
             continue
         if not callable(value) or _is_lightning(type(value), base):
             raise TrainFunctionError(
-                f"{what}= must be a {base} class, for each trial builds its own, not an object "
-                f"({type(value).__name__}). Give the class; its arguments come from the search space's "
-                f"{what}.* keys."
+                f"{what}= must be a {base} class, or a function that returns one's object, for each trial builds its "
+                f"own, not an object ({type(value).__name__}). Give the class, with arguments of its own "
+                f"functools.partial({type(value).__name__}, ...), or a function that builds the object; further "
+                f"arguments come from the search space's {what}.* keys."
             )
         if isinstance(value, type) and not _is_lightning(value, base):
             raise TrainFunctionError(
@@ -149,22 +147,6 @@ def check_model(model: Any, data: Any = None) -> None:
 def _is_lightning(kind: type, name: str) -> bool:
     """Tell whether a class derives from Lightning's class of that name, of either flavour."""
     return any(base.__name__ == name and flavour_of_module(base.__module__) for base in kind.__mro__)
-
-
-# --- what can travel --------------------------------------------------------------------------------------
-
-
-def check_picklable(value: Any, what: str) -> bytes:
-    """Return ``value`` pickled for the workers. Raises: TrainFunctionError, which names the part that cannot be."""
-    try:
-        return bytes(cloudpickle.dumps(value))
-    except Exception as error:
-        labels, part, reason = find_unpicklable(value, cloudpickle.dumps)
-        where = f"Its {', '.join(labels)}" if labels else "It"
-        raise TrainFunctionError(
-            f"{what} cannot be sent to the workers. {where}, an object of {import_path(type(part))}, "
-            f"cannot be pickled: {reason or error}. Make it on the worker, inside the training code."
-        ) from error
 
 
 # --- callbacks --------------------------------------------------------------------------------------------

@@ -106,7 +106,10 @@ class Settings:
     model: Any = _setting(None, checks.code, "The LightningModule's class.", _PATH)
     data: Any = _setting(None, checks.code, "The LightningDataModule's class.", _PATH)
     trainer_args: Mapping[str, Any] | None = _setting(
-        None, checks.mapping, "More arguments of Lightning's Trainer.", _OBJECT
+        None,
+        checks.mapping,
+        "More arguments of Lightning's Trainer; objects as class_path and init_args.",
+        _OBJECT,
     )
     datasets: Mapping[str, Any] | None = _setting(
         None, check_datasets, "Data of Ray Data by name: {train: {parquet: path}}.", _SOURCES

@@ -13,8 +13,9 @@ from tunelight.cluster.connect import check_runtime_env, nodes_of
 from tunelight.compat.lightning import switch
 from tunelight.data.server import check_sources
 from tunelight.errors import ResourceError
+from tunelight.lightning.recipe import training_code
 from tunelight.resources import Reservation, fitted, reserve
-from tunelight.settings import NAMES, Settings, check_model, check_picklable, check_train
+from tunelight.settings import NAMES, Settings
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.sweep.run import run
@@ -51,14 +52,7 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
     check_settings(space, settings)
     with space.placing(settings, "train" if settings.model is None else "model"):
         switch(settings.lightning)
-        if settings.train is not None:
-            check_train(settings.train)
-        else:
-            check_model(settings.model, settings.data)
-    for what in ("train", "model", "data", "trainer_args"):
-        if (code := getattr(settings, what)) is not None:
-            with space.placing(settings, what):
-                check_picklable(code, what)
+    training_code(space, settings)
     from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
     from tunelight.searchers.choose import build_searcher
 

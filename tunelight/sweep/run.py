@@ -21,7 +21,7 @@ from tunelight.compat.lightning import switch
 from tunelight.compat.ray import announced, check_ray_internals
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
-from tunelight.lightning.recipe import payload
+from tunelight.lightning.recipe import training_code
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import DatasetHandle, OnResize
 from tunelight.policies import FailurePolicy
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from tunelight.sweep.steering import SteeredScheduler
 
 _log = logging.getLogger("tunelight")
-_INLINE_BYTES = 100_000
-"""A pickled train function up to this size is sent with each trial; a larger one is in the object store."""
 
 
 class _Unset:
@@ -232,7 +230,7 @@ class _Sweep:
     space: SearchSpace
     settings: Settings
     reservation: Reservation
-    payload: bytes
+    code: Callable[[dict[str, Any]], object]
     scheduler: TrialScheduler
     searcher: Searcher
     start: ResumeState
@@ -303,8 +301,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
         )
     with space.placing(settings, "datasets"):
         check_sources(settings.datasets, reservation.least or reservation.workers)
-    with space.placing(settings, "train" if settings.model is None else "model"):
-        packed = payload(settings, space.objects)
+    code = training_code(space, settings)
     from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # imports Ray Tune
     from tunelight.searchers import ResumeState, TrackingSearcher
     from tunelight.searchers.choose import build_searcher
@@ -335,7 +332,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
         sweep_file["steered"] = past.still_steered(settings)
     else:
         folder, baselines = Path(), [space.filled(config) for config in settings.baselines]  # created after all checks
-    return _Sweep(space, settings, at_first, packed, scheduler, searcher, start, folder, sweep_file, baselines)
+    return _Sweep(space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines)
 
 
 def _default_name(settings: Settings) -> str:
@@ -344,9 +341,9 @@ def _default_name(settings: Settings) -> str:
 
 def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals, steps: Steps) -> None:
     """Run the sweep on Ray Tune, which records it in the sweep's folder."""
-    import ray
     from ray import tune
 
+    from tunelight.gang.parcel import Code
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import first_decision, judged_by
     from tunelight.schedulers.sparing import Sparing
@@ -361,7 +358,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
     spec = TrialSpec(
-        train=sweep.payload if len(sweep.payload) <= _INLINE_BYTES else ray.put(sweep.payload),
+        train=Code(sweep.code).sent(),
         datasets=datasets,
         folds=settings.folds,
         reservation=sweep.reservation,
@@ -428,6 +425,7 @@ def _callbacks(
 ) -> Iterator[list[Any]]:
     """Return Tune's callbacks, the record's first, and close them at the end."""
     from tunelight.cluster.gcs_watch import GcsCallback
+    from tunelight.gang.parcel import heavy
     from tunelight.record import RecordCallback
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
     from tunelight.searchers import TrackingSearcher
@@ -480,7 +478,8 @@ def _callbacks(
         sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
-    for text in datasets.notes if datasets is not None else ():
+    notes = [*(() if datasets is None else datasets.notes), heavy(sweep.code, "train" if settings.train else "model")]
+    for text in filter(None, notes):
         record.note(text)
     try:
         yield [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]

@@ -19,7 +19,7 @@ from tunelight.trial.trainable import GangTrainable, make_trainable
 
 @known_arguments("trainable")
 def gang_trainable(
-    train: Callable[[dict[str, Any]], object],
+    train: Callable[..., object],
     *,
     workers: int | tuple[int, int] | None = None,
     cpus_per_worker: float = 1,
@@ -35,7 +35,8 @@ def gang_trainable(
     """Return a Trainable class that plain ``ray.tune.Tuner`` can run: each trial trains on a gang of workers.
 
     Args:
-        train: the train function; it runs on every worker, with the trial's config.
+        train: the train function; it runs on every worker, with the trial's config. Parameters of Ray's
+            ``tune.with_parameters`` may be bound to it, or to the returned class.
         workers, cpus_per_worker, gpus_per_worker, resources_per_trial: the reservation, as in ``tunelight.run``.
         backend: for collectives between the workers, as in ``tunelight.run``.
         metric: the metric that every report must have (None: whatever the Tuner asks for).
@@ -50,11 +51,13 @@ def gang_trainable(
     Raises: TrainFunctionError, SettingsError. Runs on: driver.
     """
     from tunelight.compat.lightning import switch
-    from tunelight.settings import check_picklable, check_setting, check_train
+    from tunelight.gang.parcel import Code, check_picklable
+    from tunelight.settings import check_setting, check_train
     from tunelight.settings.flavour import find_flavour
 
     check_ray_internals("core", "tune")
-    check_train(train)
+    check_train(train, more=True)
+    check_picklable(train, "train")
     switch(flavour := find_flavour({"train": train}))
     for name, value in (("backend", backend), ("metric", metric), ("seed", seed)):
         check_setting(name, value)
@@ -65,7 +68,7 @@ def gang_trainable(
         )
     reservation = reserve(workers, cpus_per_worker, gpus_per_worker, resources_per_trial)
     spec = TrialSpec(
-        train=check_picklable(train, "train"),
+        train=Code(train),
         reservation=reservation if start is None else reservation.starting(start),
         backend=backend,
         metric=metric,

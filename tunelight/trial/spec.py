@@ -20,7 +20,7 @@ class TrialSpec:
     """What all trials of a sweep have in common.
 
     Attributes:
-        train: the cloudpickled train function, or a reference to it; the head does not unpickle it.
+        train: the train function as :class:`tunelight.gang.parcel.Code` sends it; the head does not unpickle it.
         soft_errors: a failed trial ends with a result that holds its error, so that Tune keeps the head and its gang.
             Otherwise ``step`` raises, as plain Tune expects.
         real_checkpoints: ``save_checkpoint`` gives Tune the checkpoint itself, beside the pointer to it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.gang_log import GangLog
+from tunelight.gang.parcel import with_parameters
 from tunelight.gang.run import ResilientRun, head_error
 from tunelight.gang.spec import GangSpec
 from tunelight.machine.imports import collector_resting
@@ -62,8 +64,13 @@ class GangTrainable(Trainable):
 
     # -- Tune's calls, in the order in which they come
 
-    def setup(self, config: dict[str, Any]) -> None:
-        """Prepare the first trial. Its gang starts later, because Tune may discard this actor unused."""
+    def setup(self, config: dict[str, Any], **parameters: Any) -> None:
+        """Prepare the first trial. Its gang starts later, because Tune may discard this actor unused.
+
+        ``parameters``: of Ray's ``tune.with_parameters``; the train function gets them by name.
+        """
+        if parameters:
+            self.spec = replace(self.spec, train=with_parameters(self.spec.train, parameters))  # type: ignore[misc]
         self._gang: Gang | None = None
         self._pausing = False
         """True where Tune has had a checkpoint written since the last step, which it does before a pause."""

@@ -134,7 +134,9 @@ def test_all_modules_with_names_of_lightning_are_exchanged_and_nobody_else_keeps
         imported = top_level_imports(path)
         if not names.made_for_one(module) and module != "tunelight.compat.lightning":
             assert not imported & kept, f"{module} keeps names of one flavour"
-            made = {name for name in imported if names.made_for_one(name)} - {"tunelight.lightning.recipe.payload"}
+            made = {name for name in imported if names.made_for_one(name)} - {
+                "tunelight.lightning.recipe.training_code"
+            }
             assert not made, f"{module} keeps what is made for one flavour: {made}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -14,19 +15,32 @@ import pytest
 import torch
 
 import tunelight as tl
-from tunelight.data.cached import _store, clear_cache
+from tunelight.data.cached import _kept
 from tunelight.errors import DataError
 from tunelight.messages import CACHE_VARIABLE
 
-calls: list[Any] = []
+
+class Calls(list[Any]):
+    """No data that a load depends on: it cannot be pickled."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a record of calls")
+
+
+calls = Calls()
+
+
+def forget() -> None:
+    while _kept:
+        _kept.popitem()[1].close()
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
-    clear_cache()
+    forget()
     calls.clear()
     yield
-    clear_cache()
+    forget()
 
 
 def load(size: int, factor: int = 1) -> dict[str, Any]:
@@ -86,23 +100,88 @@ def test_other_code_or_another_captured_value_is_another_call():
     assert calls == [1, 2]
 
 
-def test_what_was_least_used_goes_first():
-    cached = tl.cached(load, max_bytes=140_000)
+class Loader:
+    def __init__(self, split: str) -> None:
+        self.split = split
+
+    def __call__(self) -> str:
+        return self.split
+
+    def load(self) -> str:
+        return self.split
+
+
+def of(split: str, size: int = 1) -> str:
+    return split
+
+
+SPLIT = "train"
+
+
+def of_a_global() -> str:
+    return SPLIT
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda split: functools.partial(of, split),
+        lambda split: functools.partial(of, split=split),
+        lambda split: functools.partial(functools.partial(of, split), 2),
+        Loader,
+        lambda split: Loader(split).load,
+        lambda split: functools.partial(of, split, size=frozenset({1})),  # type: ignore[arg-type]
+        {
+            "train": lambda: "train" if "a" in {"a", "b"} else "val",
+            "val": lambda: "train" if "a" in {"b", "c"} else "val",
+        }.get,
+    ],
+    ids=["partial", "keyword", "partial of a partial", "object", "method", "frozenset", "constant"],
+)
+def test_functions_that_differ_in_any_way_are_different_calls(make: Any):
+    assert [tl.cached(make(split))() for split in ("train", "val", "train")] == ["train", "val", "train"]
+    assert len(_kept) == 2
+
+
+def test_a_global_that_the_function_reads_belongs_to_the_call(monkeypatch: pytest.MonkeyPatch):
+    load = tl.cached(of_a_global)
+    first = load()
+    monkeypatch.setitem(globals(), "SPLIT", "val")
+    assert (first, load()) == ("train", "val")
+
+
+def test_a_set_is_the_same_call_in_every_process(tmp_path: Path):
+    program = """if True:
+        import tunelight as tl
+        from tunelight.data.cached import _kept
+        tl.cached(lambda: "x" in {"a", "b", "c", "d"})()
+        print(*_kept)"""
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
+            capture_output=True, text=True, timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(keys) == 1
+
+
+def test_what_was_least_used_goes_first(monkeypatch: pytest.MonkeyPatch):
+    memory = {"SC_PHYS_PAGES": 560_000, "SC_PAGE_SIZE": 1}  # of which it keeps a quarter
+    monkeypatch.setattr(os, "sysconf", memory.__getitem__)
+    cached = tl.cached(load)
     for size in (3000, 4000, 3000, 5000):  # 16 bytes an entry: with the last, it is too much by one
         cached(size)
     assert calls == [3000, 4000, 5000]
-    assert sum(one.size for one in _store.kept.values()) <= 140_000
     cached(3000)
     cached(4000)
     assert calls == [3000, 4000, 5000, 4000]
-
-
-def test_a_result_larger_than_the_limit_is_still_returned():
-    assert len(tl.cached(load, max_bytes=10)(1000)["y"]) == 1000
+    memory["SC_PHYS_PAGES"] = 40
+    assert len(cached(1000)["y"]) == 1000
 
 
 def test_what_cannot_be_pickled_is_named():
-    with pytest.raises(DataError, match=r"cannot keep its result \(generator\)"):
+    with pytest.raises(DataError, match=r"cannot keep a result that cannot be pickled \(generator\)"):
         tl.cached(lambda: (number for number in range(3)))()
     with pytest.raises(DataError, match="its arguments cannot be pickled"):
         tl.cached(load)(size=(number for number in range(3)))  # type: ignore[arg-type]
@@ -147,9 +226,9 @@ def test_what_was_let_go_is_loaded_anew_though_its_number_is_another_files_by_no
     cached = tl.cached(load)
     cached(1000)
     (lock,) = tmp_path.glob("*.lock")
-    clear_cache()
+    forget()
     with lock.open("r+") as other:  # the lock's own file is opened for each call, and has the call's key in its name
-        lock.with_suffix("").write_text(f"{os.getpid()} {other.fileno()} 100")
+        lock.with_suffix("").write_text(f"/proc/{os.getpid()}/fd/{other.fileno()}")
         assert len(cached(1000)["x"]) == 1000
     assert calls == [1000, 1000]
 
@@ -159,7 +238,7 @@ def test_what_a_dead_process_told_of_is_loaded_anew(tmp_path: Path, monkeypatch:
     cached = tl.cached(load)
     cached(1000)
     (place,) = (path for path in tmp_path.iterdir() if path.suffix != ".lock")
-    place.write_text("999999999 3 100")
-    clear_cache()
+    place.write_text("/proc/999999999/fd/3")
+    forget()
     cached(1000)
     assert calls == [1000, 1000]

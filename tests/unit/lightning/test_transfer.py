@@ -1,22 +1,20 @@
-"""What is packed for the object store, what is unpacked of it, and how weights come back into a model."""
+"""How weights come back into a model, and what is named that cannot be sent."""
 
 from __future__ import annotations
 
 import abc
 import pickle
 import threading
-import tracemalloc
 from collections import OrderedDict
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
-from tunelight.compat.lightning import pl
-from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
+from tunelight.gang.parcel import Packed, pack, pack_state, unpack, unpack_view
+from tunelight.lightning.transfer import copy_into, find_unpicklable
 
 MB = 2**20
 FEW, MANY = 100, 5000  # numbers of a tensor whose memory stays inside the pickle, and of one whose memory does not
@@ -43,202 +41,6 @@ def tied(device: str = "cpu") -> Any:
     model = nn.Sequential(*(nn.Linear(40, 40, bias=False, device=device) for _ in range(2)))
     model[1].weight = model[0].weight
     return model
-
-
-# --- no copies --------------------------------------------------------------------------------------------
-
-
-def test_memory_is_shown_and_not_copied():
-    tensor, array = torch.zeros(50 * MB // 4), np.zeros(MB)
-    tracemalloc.start()
-    try:
-        packed = pack({"tensor": tensor, "part": tensor[1:], "array": array})
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert [part.ctypes.data for part in packed.storages] == [tensor.data_ptr()]
-    assert [part.ctypes.data for part in packed.buffers] == [array.ctypes.data]
-    assert packed.nbytes == len(packed.data) + 58 * MB
-    assert len(packed.data) < 1000
-    assert peak < MB
-    assert tensor.untyped_storage().resizable()  # it is not after tensor.numpy()
-
-
-def test_what_is_packed_is_pickled_out_of_band_itself():
-    buffers: list[Any] = []
-    packed = pack([torch.zeros(MANY), np.zeros(MANY)])
-    assert len(pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)) < 2000
-    assert [buffer.raw().nbytes for buffer in buffers] == [MANY * 4, MANY * 8]
-
-
-def test_small_memory_stays_inside_the_pickle():
-    packed = pack([torch.arange(FEW), np.arange(FEW)])
-    assert (packed.storages, packed.buffers) == ([], [])
-    assert [part.sum() for part in unpack(packed)] == [4950, 4950]
-
-
-def test_a_view_of_the_store_is_no_copy_either():
-    stored = as_stored(pack(torch.arange(MANY)))
-    tensor, place = unpack_view(stored), stored.storages[0].ctypes.data
-    assert tensor.data_ptr() == place
-    del stored  # the view keeps the memory
-    assert torch.equal(tensor, torch.arange(MANY))
-
-
-# --- the same again ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [FEW, MANY])
-def test_views_share_their_memory_again(length):
-    whole = torch.zeros(length)
-    again, part = sent([whole, whole[10:20]])
-    part += 1
-    assert again.sum() == 10
-    assert again.untyped_storage().nbytes() == length * 4
-
-
-def test_tied_parameters_stay_tied():
-    packed = pack(tied())
-    assert len(packed.storages) == 1
-    assert len(list(unpack(packed).parameters())) == 1
-
-
-def test_a_model_comes_out_equal():
-    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Embedding(100, 100)).requires_grad_(False)
-    model[2].requires_grad_(True)
-    again = sent(model.eval())
-    assert not again.training
-    assert [value.requires_grad for value in again.parameters()] == [False] * 4 + [True]
-    assert again.state_dict().keys() == model.state_dict().keys()
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
-
-
-def test_what_is_unpacked_is_its_owners():
-    source = torch.zeros(MANY), np.zeros(MANY)
-    packed = as_stored(pack(source))
-    (tensor, array), second = unpack(packed), unpack(packed)
-    tensor += 1
-    array += 1
-    tensor.untyped_storage().resize_(8 * MANY)
-    assert [part.sum() for part in (*source, *second)] == [0, 0, 0, 0]
-
-
-def test_a_read_only_array_stays_read_only():
-    assert not sent(np.frombuffer(bytes(MANY), np.uint8)).flags.writeable
-
-
-@pytest.mark.parametrize("length", [0, FEW, MANY])
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.bfloat16, torch.float64, torch.complex64, torch.bool, torch.int8, torch.uint16, torch.float8_e4m3fn],
-)
-def test_every_dtype_travels(dtype, length):
-    tensor = torch.arange(length).remainder(7).to(dtype)
-    again = sent(tensor)
-    assert again.dtype == dtype
-    assert torch.equal(again.view(torch.uint8), tensor.view(torch.uint8))
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [torch.randn(60, 70)[::2].t(), torch.randn(MANY, dtype=torch.complex64).conj(),
-     torch.randn(MANY).share_memory_(), torch.randn(MANY, requires_grad=True)],
-)  # fmt: skip
-def test_every_kind_of_tensor_travels(tensor):
-    again = sent(tensor)
-    assert torch.equal(again, tensor)
-    assert again.stride() == tensor.stride()
-    assert (again.is_conj(), again.requires_grad) == (tensor.is_conj(), tensor.requires_grad)
-
-
-def test_a_subclass_and_its_attributes_travel():
-    class Named(torch.Tensor): ...
-
-    tensor = torch.arange(MANY).as_subclass(Named)
-    tensor.label = "mine"  # type: ignore[attr-defined]  # the test is about it
-    again = sent(tensor)
-    assert (type(again).__name__, again.label) == ("Named", "mine")
-    assert torch.equal(again.as_subclass(torch.Tensor), torch.arange(MANY))
-
-
-def test_a_sparse_tensor_travels_out_of_band():
-    tensor = torch.ones(MANY, 1).to_sparse()
-    packed = pack(tensor)
-    assert len(packed.storages) == 2
-    assert torch.equal(unpack(packed).values(), tensor.values())
-
-
-# Quantized tensors are deprecated, and found in models all the same.
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage is deprecated")
-def test_a_quantized_tensor_travels():
-    tensor = torch._empty_affine_quantized([MANY], scale=0.5, zero_point=3, dtype=torch.quint8).fill_(2)
-    again = sent(tensor)
-    assert (again.q_scale(), again.q_zero_point()) == (0.5, 3)
-    assert torch.equal(again.int_repr(), tensor.int_repr())
-
-
-def test_a_meta_tensor_keeps_its_shape_and_has_no_memory():
-    packed = pack(nn.Linear(MANY, MANY, device="meta"))
-    assert packed.nbytes < 10_000
-    weight = unpack(packed).weight
-    assert (weight.is_meta, weight.shape) == (True, (MANY, MANY))
-
-
-def test_an_lstm_runs_again():
-    lstm = nn.LSTM(20, 30, num_layers=2, batch_first=True)
-    given = torch.randn(2, 5, 20)
-    assert torch.equal(sent(lstm)(given)[0], lstm(given)[0])
-
-
-def test_the_default_device_decides_nothing():
-    with torch.device("meta"):
-        again = sent(torch.arange(MANY, device="cpu"))
-    assert torch.equal(again, torch.arange(MANY))
-
-
-def test_lambdas_and_local_classes_travel_by_value():
-    class Local(nn.Module):
-        def forward(self, given):
-            return shift(given)
-
-    weights = torch.ones(MANY)
-    shift: Any = lambda given: given + weights  # noqa: E731 - a lambda is what this tests
-    assert torch.equal(sent(Local())(torch.ones(1)), weights + 1)
-
-
-def test_a_module_that_is_missing_is_named():
-    with pytest.raises(ModuleNotFoundError, match="only_there"):
-        unpack(Packed(b"conly_there\nThing\n.", [], []))
-
-
-# --- references -------------------------------------------------------------------------------------------
-
-
-def test_a_reference_is_the_receivers_own_object():
-    here, there = Holder(lock=LOCK), Holder()
-    again = unpack(pack({"a": here, "b": [here]}, {"trainer": here}), {"trainer": there})
-    assert again["a"] is again["b"][0] is there
-
-
-def test_neither_an_equal_object_nor_none_is_a_reference():
-    first, second = [1], [1]
-    again = unpack(pack([first, second, None], {"one": first, "logger": None}), {"one": 1, "logger": 2})
-    assert again == [1, [1], None]
-
-
-def test_a_missing_reference_is_named():
-    packed = pack(here := Holder(), {"trainer": here})
-    with pytest.raises(pickle.UnpicklingError, match="refers to 'trainer', and unpack was given 'model'"):
-        unpack(packed, {"model": here})
-
-
-def test_a_trainer_travels_with_its_model_and_without_its_strategy():
-    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
-    model = pl.LightningModule()
-    model.net, model.trainer = nn.Linear(50, 50), trainer
-    again, net = unpack(pack([trainer, model], {"strategy": trainer.strategy}), {"strategy": "its own"})
-    assert again.strategy == "its own"
-    assert torch.equal(net.net.weight, model.net.weight)
 
 
 # --- weights into a model ---------------------------------------------------------------------------------

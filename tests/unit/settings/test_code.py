@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import threading
-from typing import Any
 
-import cloudpickle
 import pytest
 
 import tunelight as tl
@@ -14,7 +11,6 @@ from tunelight.errors import ImportPathError, TrainFunctionError
 from tunelight.settings import (
     Settings,
     check_model,
-    check_picklable,
     check_train,
     import_path,
     load_object,
@@ -108,11 +104,6 @@ def test_anything_that_one_argument_fills_is_a_train_function(given):
     check_train(given)
 
 
-def _uses(source: str, **variables: Any) -> Any:
-    exec(source, variables)
-    return variables["train"]
-
-
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
@@ -132,52 +123,3 @@ def test_a_model_that_cannot_be_built_on_workers(model, data, message):
 def test_a_model_by_class_and_by_function(package):
     check_model(lightning_class("LightningModule", package), lightning_class("LightningDataModule", package))
     check_model(lambda lr: None)
-
-
-# --- pickling ---------------------------------------------------------------------------------------------
-
-
-class Holder:
-    def __init__(self, **parts: Any) -> None:
-        self.__dict__.update(parts)
-
-
-def _closing_over(value: Any) -> Any:
-    def closure(config):
-        return value
-
-    return closure
-
-
-LOCK = threading.Lock()
-
-
-@pytest.mark.parametrize(
-    ("given", "where"),
-    [
-        (_closing_over(LOCK), "closure variable 'value', an object of _thread:lock"),
-        (_uses("def train(config): lock.acquire()", lock=LOCK), "global variable 'lock', an object"),
-        (_uses("def train(config): (lambda: lock)()", lock=LOCK), "global variable 'lock'"),
-        (_closing_over(Holder(db=Holder(lock=LOCK))), "'value', attribute 'db', attribute 'lock', an object"),
-        (_closing_over({"a": [1, LOCK]}), "'value', item 'a', item 1, an object"),
-        (_uses("def train(config, lock=lock): pass", lock=LOCK), "default value of 'lock'"),
-        (functools.partial(_closing_over(1), lock=LOCK), "argument 'lock'"),
-        (Holder(lock=LOCK), "attribute 'lock'"),
-        (LOCK, "It, an object of _thread:lock"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_pickled_is_named(given, where, capfd):
-    with pytest.raises(TrainFunctionError, match="(?i)" + where):
-        check_picklable(given, "train")
-    assert capfd.readouterr() == ("", "")
-
-
-def test_what_can_be_pickled_is_pickled():
-    assert cloudpickle.loads(check_picklable(_closing_over(3), "train"))({}) == 3
-
-
-def test_a_loop_of_objects_ends():
-    holder = Holder(lock=LOCK)
-    holder.__dict__ = {"me": holder, **holder.__dict__}
-    with pytest.raises(TrainFunctionError, match="attribute 'lock'"):
-        check_picklable(holder, "train")

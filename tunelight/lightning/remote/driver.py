@@ -15,9 +15,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import cloudpickle
 import ray
 import torch
+from ray import cloudpickle
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
@@ -39,6 +39,7 @@ from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, gu
 from tunelight.gang.causes import as_cause
 from tunelight.gang.drain import DRAINED, reason_to_leave
 from tunelight.gang.gang import Gang
+from tunelight.gang.parcel import Packed, unpack
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, driver_paths
@@ -46,7 +47,6 @@ from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
 from tunelight.lightning.remote.workers import Workers
-from tunelight.lightning.transfer import Packed, unpack
 from tunelight.machine.notebook import is_terminal, shown, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation, check_devices
@@ -134,7 +134,10 @@ class DriverLauncher(_Launcher):
             # A checkpoint would be of the driver's weights: the ranks' callbacks have written the trained ones.
             hold(trainer, Callback if self._stopped else Checkpoint, loggers=self._stopped)
             if isinstance(error, WorkerFailedError):
-                raise as_cause(error) from None
+                error = as_cause(error)
+                if isinstance(error, job.NotUnpickledError):
+                    error = job.not_unpickled(trainer, args, kwargs, error)
+                raise error from None
             raise
         finally:
             self._busy.release()

@@ -29,6 +29,7 @@ from tunelight.compat.lightning import (
     pl,
 )
 from tunelight.errors import TrainFunctionError
+from tunelight.gang.parcel import Packed, arrives, pack, pack_state, receive, unpack, unpack_view
 from tunelight.gang.reset import Flags, read_flags, torch_flags, write_flags
 from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
@@ -36,7 +37,7 @@ from tunelight.lightning.state import compiling
 from tunelight.lightning.state.changes import Changes, SharedParts
 from tunelight.lightning.state.recovery import reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
-from tunelight.lightning.transfer import Packed, copy_into, find_unpicklable, pack, pack_state, unpack, unpack_view
+from tunelight.lightning.transfer import copy_into, find_unpicklable
 from tunelight.session.session import get_session
 
 _SEEDS = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
@@ -84,9 +85,9 @@ class Left:
     state: Any
     loops: dict[str, Any]
     metrics: list[dict[str, Any]]
-    callbacks: list[Callback]
-    """The Trainer's callbacks after the run: those of the driver, and new ones of the model."""
-    changes: Changes
+    objects: Packed
+    """The Trainer's callbacks after the run, also new ones of the model, and `Changes`. They are packed apart: a user's
+    object that cannot be unpickled must not cost the metrics."""
     loggers: list[Packed | None]
     rng: dict[str, Any]
     should_stop: bool
@@ -121,7 +122,16 @@ def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     except Exception as error:
         if compiled is not None:
             _check_compiled(compiled, trainer.lightning_module)
-        raise _unpicklable(trainer, args, kwargs, error) from error
+        raise _unsent(trainer, args, kwargs, error, pack) from error
+
+
+class NotUnpickledError(TrainFunctionError):
+    """A run was pickled on the driver, and cannot be unpickled on a worker."""
+
+
+def not_unpickled(trainer: Any, args: Any, kwargs: Any, error: NotUnpickledError) -> TrainFunctionError:
+    """Return the error with the path to what cannot be unpickled."""
+    return _unsent(trainer, args, kwargs, error, arrives)
 
 
 def _model(trainer: Any, given: Iterable[object]) -> Any:
@@ -140,15 +150,15 @@ def _check_compiled(compiled: Any, model: pl.LightningModule) -> None:
         ) from error
 
 
-def _unpicklable(trainer: Any, args: Any, kwargs: Any, error: Exception) -> TrainFunctionError:
+def _unsent(trainer: Any, args: Any, kwargs: Any, error: Exception, send: Callable[..., object]) -> TrainFunctionError:
     model = trainer.strategy.lightning_module
     parts = {"model": model, "trainer.callbacks": trainer.callbacks, "trainer.loggers": trainer.loggers}
     parts |= {f"data ({type(part).__name__})": part for part in [*args, *kwargs.values()] if part is not model}
     for name, part in {**parts, "trainer": trainer}.items():
         try:
-            pack(part)
+            send(part)
         except Exception as own:  # noqa: BLE001 - whatever pickling it raises, this is the part
-            where = find_unpicklable(part, name)
+            where = find_unpicklable(part, name, send=send)
             return TrainFunctionError(
                 f"{where} cannot be sent to the workers: {type(own).__name__}: {own}. Make it where it is used (in "
                 "setup() or on first use), or leave it out of pickling with __getstate__."
@@ -193,7 +203,12 @@ def run_on_rank(config: dict[str, Any]) -> None:
     global _optimizer_states, _schedulers  # noqa: PLW0603 - kept of this worker's last job, until the next
     _optimizer_states, _schedulers = None, []
     session = get_session()
-    run = unpack(ray.get(config.pop("run")))
+    try:
+        run = receive(config.pop("run"))
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        raise NotUnpickledError(f"The Trainer's run cannot be unpickled: {type(error).__name__}: {error}") from error
     trainer = run["trainer"]
     strategy: Any = trainer.strategy  # one of tunelight's
     _arrive(trainer, strategy, run["strategy"])
@@ -249,13 +264,16 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: 
     predicting = trainer.state.fn == TrainerFn.PREDICTING
     zero = strategy.is_global_zero
     connector = trainer._logger_connector
+    objects: tuple[list[Callback], Changes] = ([], Changes())
+    if zero:
+        here = parts.references(known)
+        objects = [one for one in trainer.callbacks if _arrives(one, here)], parts.changes(known)
     return Left(
         result=None if predicting else result,
         state=trainer.state,
         loops=_plain_state(trainer),
         metrics=[move_data_to_device(getattr(connector, name), "cpu") for name in _METRICS] if zero else [],
-        callbacks=[one for one in trainer.callbacks if _packs(one, parts.references(known))] if zero else [],
-        changes=parts.changes(known) if zero else Changes(),
+        objects=pack_state(objects, parts.references(known)),
         loggers=[_logger_state(one, parts.references(known)) for one in trainer.loggers] if zero else [],
         rng=_collect_rng_states(include_cuda=False),
         should_stop=trainer.should_stop,
@@ -301,9 +319,9 @@ def _plain_state(trainer: Any) -> dict[str, Any]:
     }
 
 
-def _packs(value: object, known: Mapping[str, object]) -> bool:
+def _arrives(value: object, known: Mapping[str, object]) -> bool:
     try:
-        pack_state(value, known)
+        unpack_view(pack_state(value, known), known)
     except Exception:  # noqa: BLE001 - pickling raises anything; the model's callbacks are made anew in the next run
         return False
     return True
@@ -313,7 +331,9 @@ def _logger_state(logger: Any, known: Mapping[str, object]) -> Packed | None:
     """Return a logger's attributes, packed; None if they cannot be pickled."""
     try:
         reduced = logger.__reduce_ex__(2)
-        return pack_state(reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(logger), known)
+        packed = pack_state(reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(logger), known)
+        unpack_view(packed, known)
+        return packed
     except Exception:  # noqa: BLE001 - pickling raises anything; the logger begins anew in the next run
         return None
 
@@ -365,8 +385,15 @@ def recover(
             vars(loops[path]).update(attributes)
     for name, values in zip(_METRICS, left.metrics, strict=True):
         setattr(trainer._logger_connector, name, values)
-    sent.parts.put(left.changes)
-    trainer.callbacks[:] = left.callbacks
+    try:
+        callbacks, changes = unpack(left.objects, known)
+    except Exception as error:  # noqa: BLE001 - a module that only the workers have, say
+        callbacks, changes = (
+            sent.callbacks,
+            Changes(lost={"callbacks and attributes": f"{type(error).__name__}: {error}"}),
+        )
+    sent.parts.put(changes)
+    trainer.callbacks[:] = callbacks
     _recover_loggers(trainer, left.loggers, known)
     trainer.state = left.state
     trainer.should_stop = left.should_stop

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from tunelight.compat.lightning import ModelParallelStrategy, pl
+from tunelight.gang.parcel import Packed, pack_state, unpack_view
 from tunelight.lightning.state.rates import OF_GROUPS, OF_SCHEDULERS, each
-from tunelight.lightning.transfer import Packed, pack_state, unpack_view
 from tunelight.settings.dotted import flatten
 
 _PROPORTIONAL = ("lr", "weight_decay")

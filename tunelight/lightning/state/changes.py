@@ -24,8 +24,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tunelight.compat.lightning import AttributeDict, Logger, Profiler, ProgressBar, Strategy, _Loop, pl
+from tunelight.gang.parcel import pack_state, unpack_view
 from tunelight.lightning.exact.borrowed import LIGHTNINGS_OWN
-from tunelight.lightning.transfer import copy_tensor, pack_state
+from tunelight.lightning.transfer import copy_tensor
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _LEAVES = (
@@ -119,10 +120,11 @@ class SharedParts:
             seen.add(place)
             if mark == self._marks.get(place, _ABSENT):
                 continue
-            if not isinstance(mark, _Unsent):
+            why = mark.why if isinstance(mark, _Unsent) else _why_lost(value, self.references(named))
+            if why is None:
                 made.contents[place] = value
             elif not self._tell_state(place[0], made):
-                made.lost[self._called(place)] = mark.why
+                made.lost[self._called(place)] = why
         made.gone.extend(place for place in self._marks if place not in seen and self._is_gone(place))
         made.frozen.update(
             {slot: wanted for slot, wanted in self._wanting().items() if wanted != self._grads.get(slot, wanted)}
@@ -150,7 +152,7 @@ class SharedParts:
         if not isinstance(part, pl.Callback) or type(part).state_dict is pl.Callback.state_dict:
             return False
         state = part.state_dict()
-        if isinstance(_mark(state, {}, {}), _Unsent):
+        if _why_lost(state, {}) is not None:
             return False
         made.states[number] = state
         return True
@@ -299,6 +301,15 @@ def _is_simple(value: Any) -> bool:
     if isinstance(value, dict | list | tuple | set) and len(value) <= _MOST_ITEMS:
         return all(_is_simple(item) for item in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, _PLAIN)
+
+
+def _why_lost(value: Any, known: Mapping[str, object]) -> str | None:
+    """Return why a value would not arrive on the driver; None if it would."""
+    try:
+        unpack_view(pack_state(value, known), known)
+    except Exception as error:  # noqa: BLE001 - what is pickled raises anything
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], limited: bool = True) -> Any:

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from tunelight.compat.lightning import pl
+from tunelight.gang.parcel import pack, pack_state, unpack, unpack_view
 from tunelight.lightning.state import changes
 from tunelight.lightning.state.changes import SharedParts
-from tunelight.lightning.transfer import copy_into, pack, pack_state, unpack, unpack_view
+from tunelight.lightning.transfer import copy_into
 
 
 class Net(pl.LightningModule):
@@ -157,6 +158,27 @@ def test_what_cannot_come_back_is_said_and_the_rest_comes(here: Side, monkeypatc
         assert text in str(said[0].message)
     assert (here.model.table.sum(), here.model.own.lines) == (0, ["changed"])
     assert here.callbacks[0].table.sum() == 2**19
+
+
+class Proxy:
+    """Pickles, and does not unpickle: pickle asks for ``__setstate__`` before there is an ``inner``."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_what_would_not_unpickle_is_said_and_the_rest_comes(here: Side) -> None:
+    there = here.sent()
+    there.model.proxy, there.callbacks[0].proxy, there.model.array = Proxy([1]), Proxy([1]), np.ones(3)
+    with pytest.warns(
+        UserWarning, match=r"came back: model\.proxy \(RecursionError.*, Averaging\.proxy \(RecursionError"
+    ):
+        here.take(there)
+    assert here.model.array.sum() == 3
+    assert not hasattr(here.model, "proxy")
 
 
 def test_a_lazy_layer_of_a_callback_s_own_is_made() -> None:

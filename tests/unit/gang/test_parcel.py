@@ -1,0 +1,351 @@
+"""What is sent to workers: what is packed for the object store, what is unpacked of it, and what refuses to travel."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+import threading
+import tracemalloc
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import ray
+import torch
+from torch import nn
+
+from tunelight.compat.lightning import pl
+from tunelight.errors import TrainFunctionError
+from tunelight.gang.parcel import Code, Packed, check_picklable, heavy, pack, unpack, unpack_view
+
+MB = 2**20
+FEW, MANY = 100, 5000  # numbers of a tensor whose memory stays inside the pickle, and of one whose memory does not
+LOCK = threading.Lock()
+
+
+class Holder:
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+def sent(value: Any, **references: Any) -> Any:
+    return unpack(pack(value, references), references)
+
+
+def as_stored(packed: Packed) -> Any:
+    """Return what Ray's object store would give: everything read-only."""
+    buffers: list[Any] = []
+    data = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[memoryview(bytes(buffer.raw())) for buffer in buffers])
+
+
+def tied(device: str = "cpu") -> Any:
+    model = nn.Sequential(*(nn.Linear(40, 40, bias=False, device=device) for _ in range(2)))
+    model[1].weight = model[0].weight
+    return model
+
+
+# --- no copies --------------------------------------------------------------------------------------------
+
+
+def test_memory_is_shown_and_not_copied():
+    tensor, array = torch.zeros(50 * MB // 4), np.zeros(MB)
+    tracemalloc.start()
+    try:
+        packed = pack({"tensor": tensor, "part": tensor[1:], "array": array})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [part.ctypes.data for part in packed.storages] == [tensor.data_ptr()]
+    assert [part.ctypes.data for part in packed.buffers] == [array.ctypes.data]
+    assert packed.nbytes == len(packed.data) + 58 * MB
+    assert len(packed.data) < 1000
+    assert peak < MB
+    assert tensor.untyped_storage().resizable()  # it is not after tensor.numpy()
+
+
+def test_what_is_packed_is_pickled_out_of_band_itself():
+    buffers: list[Any] = []
+    packed = pack([torch.zeros(MANY), np.zeros(MANY)])
+    assert len(pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)) < 2000
+    assert [buffer.raw().nbytes for buffer in buffers] == [MANY * 4, MANY * 8]
+
+
+def test_small_memory_stays_inside_the_pickle():
+    packed = pack([torch.arange(FEW), np.arange(FEW)])
+    assert (packed.storages, packed.buffers) == ([], [])
+    assert [part.sum() for part in unpack(packed)] == [4950, 4950]
+
+
+def test_a_view_of_the_store_is_no_copy_either():
+    stored = as_stored(pack(torch.arange(MANY)))
+    tensor, place = unpack_view(stored), stored.storages[0].ctypes.data
+    assert tensor.data_ptr() == place
+    del stored  # the view keeps the memory
+    assert torch.equal(tensor, torch.arange(MANY))
+
+
+# --- the same again ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [FEW, MANY])
+def test_views_share_their_memory_again(length):
+    whole = torch.zeros(length)
+    again, part = sent([whole, whole[10:20]])
+    part += 1
+    assert again.sum() == 10
+    assert again.untyped_storage().nbytes() == length * 4
+
+
+def test_tied_parameters_stay_tied():
+    packed = pack(tied())
+    assert len(packed.storages) == 1
+    assert len(list(unpack(packed).parameters())) == 1
+
+
+def test_a_model_comes_out_equal():
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Embedding(100, 100)).requires_grad_(False)
+    model[2].requires_grad_(True)
+    again = sent(model.eval())
+    assert not again.training
+    assert [value.requires_grad for value in again.parameters()] == [False] * 4 + [True]
+    assert again.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_what_is_unpacked_is_its_owners():
+    source = torch.zeros(MANY), np.zeros(MANY)
+    packed = as_stored(pack(source))
+    (tensor, array), second = unpack(packed), unpack(packed)
+    tensor += 1
+    array += 1
+    tensor.untyped_storage().resize_(8 * MANY)
+    assert [part.sum() for part in (*source, *second)] == [0, 0, 0, 0]
+
+
+def test_a_read_only_array_stays_read_only():
+    assert not sent(np.frombuffer(bytes(MANY), np.uint8)).flags.writeable
+
+
+@pytest.mark.parametrize("length", [0, FEW, MANY])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bfloat16, torch.float64, torch.complex64, torch.bool, torch.int8, torch.uint16, torch.float8_e4m3fn],
+)
+def test_every_dtype_travels(dtype, length):
+    tensor = torch.arange(length).remainder(7).to(dtype)
+    again = sent(tensor)
+    assert again.dtype == dtype
+    assert torch.equal(again.view(torch.uint8), tensor.view(torch.uint8))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.randn(60, 70)[::2].t(), torch.randn(MANY, dtype=torch.complex64).conj(),
+     torch.randn(MANY).share_memory_(), torch.randn(MANY, requires_grad=True)],
+)  # fmt: skip
+def test_every_kind_of_tensor_travels(tensor):
+    again = sent(tensor)
+    assert torch.equal(again, tensor)
+    assert again.stride() == tensor.stride()
+    assert (again.is_conj(), again.requires_grad) == (tensor.is_conj(), tensor.requires_grad)
+
+
+def test_a_subclass_and_its_attributes_travel():
+    class Named(torch.Tensor): ...
+
+    tensor = torch.arange(MANY).as_subclass(Named)
+    tensor.label = "mine"  # type: ignore[attr-defined]  # the test is about it
+    again = sent(tensor)
+    assert (type(again).__name__, again.label) == ("Named", "mine")
+    assert torch.equal(again.as_subclass(torch.Tensor), torch.arange(MANY))
+
+
+def test_a_sparse_tensor_travels_out_of_band():
+    tensor = torch.ones(MANY, 1).to_sparse()
+    packed = pack(tensor)
+    assert len(packed.storages) == 2
+    assert torch.equal(unpack(packed).values(), tensor.values())
+
+
+# Quantized tensors are deprecated, and found in models all the same.
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage is deprecated")
+def test_a_quantized_tensor_travels():
+    tensor = torch._empty_affine_quantized([MANY], scale=0.5, zero_point=3, dtype=torch.quint8).fill_(2)
+    again = sent(tensor)
+    assert (again.q_scale(), again.q_zero_point()) == (0.5, 3)
+    assert torch.equal(again.int_repr(), tensor.int_repr())
+
+
+def test_a_meta_tensor_keeps_its_shape_and_has_no_memory():
+    packed = pack(nn.Linear(MANY, MANY, device="meta"))
+    assert packed.nbytes < 10_000
+    weight = unpack(packed).weight
+    assert (weight.is_meta, weight.shape) == (True, (MANY, MANY))
+
+
+def test_an_lstm_runs_again():
+    lstm = nn.LSTM(20, 30, num_layers=2, batch_first=True)
+    given = torch.randn(2, 5, 20)
+    assert torch.equal(sent(lstm)(given)[0], lstm(given)[0])
+
+
+def test_the_default_device_decides_nothing():
+    with torch.device("meta"):
+        again = sent(torch.arange(MANY, device="cpu"))
+    assert torch.equal(again, torch.arange(MANY))
+
+
+def test_lambdas_and_local_classes_travel_by_value():
+    class Local(nn.Module):
+        def forward(self, given):
+            return shift(given)
+
+    weights = torch.ones(MANY)
+    shift: Any = lambda given: given + weights  # noqa: E731 - a lambda is what this tests
+    assert torch.equal(sent(Local())(torch.ones(1)), weights + 1)
+
+
+def test_a_module_that_is_missing_is_named():
+    with pytest.raises(ModuleNotFoundError, match="only_there"):
+        unpack(Packed(b"conly_there\nThing\n.", [], []))
+
+
+# --- references -------------------------------------------------------------------------------------------
+
+
+def test_a_reference_is_the_receivers_own_object():
+    here, there = Holder(lock=LOCK), Holder()
+    again = unpack(pack({"a": here, "b": [here]}, {"trainer": here}), {"trainer": there})
+    assert again["a"] is again["b"][0] is there
+
+
+def test_neither_an_equal_object_nor_none_is_a_reference():
+    first, second = [1], [1]
+    again = unpack(pack([first, second, None], {"one": first, "logger": None}), {"one": 1, "logger": 2})
+    assert again == [1, [1], None]
+
+
+def test_a_missing_reference_is_named():
+    packed = pack(here := Holder(), {"trainer": here})
+    with pytest.raises(pickle.UnpicklingError, match="refers to 'trainer', and unpack was given 'model'"):
+        unpack(packed, {"model": here})
+
+
+def test_a_trainer_travels_with_its_model_and_without_its_strategy():
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
+    model = pl.LightningModule()
+    model.net, model.trainer = nn.Linear(50, 50), trainer
+    again, net = unpack(pack([trainer, model], {"strategy": trainer.strategy}), {"strategy": "its own"})
+    assert again.strategy == "its own"
+    assert torch.equal(net.net.weight, model.net.weight)
+
+
+# --- training code ---------------------------------------------------------------------------------------------
+
+
+def _uses(source: str, **names: Any) -> Any:
+    exec(source, names)
+    return names["train"]
+
+
+def _closing_over(value: Any) -> Any:
+    def closure(config):
+        return value
+
+    return closure
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        (_closing_over(LOCK), "closure variable 'value', an object of _thread:lock"),
+        (_uses("def train(config): lock.acquire()", lock=LOCK), "global variable 'lock', an object"),
+        (_uses("def train(config): (lambda: lock)()", lock=LOCK), "global variable 'lock'"),
+        (_closing_over(Holder(db=Holder(lock=LOCK))), "'value', attribute 'db', attribute 'lock', an object"),
+        (_closing_over({"a": [1, LOCK]}), "'value', item 'a', item 1, an object"),
+        (_uses("def train(config, lock=lock): pass", lock=LOCK), "default value of 'lock'"),
+        (functools.partial(_closing_over(1), lock=LOCK), "argument 'lock'"),
+        (Holder(lock=LOCK), "attribute 'lock'"),
+        (LOCK, "It, an object of _thread:lock"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_pickled_is_named(given, where, capfd):
+    with pytest.raises(TrainFunctionError, match="(?i)" + where):
+        check_picklable(given, "train")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_can_be_pickled_is_pickled():
+    assert unpack(check_picklable(_closing_over(3), "train"))({}) == 3
+
+
+def test_a_loop_of_objects_ends():
+    holder = Holder(lock=LOCK)
+    holder.__dict__ = {"me": holder, **holder.__dict__}
+    with pytest.raises(TrainFunctionError, match="attribute 'lock'"):
+        check_picklable(holder, "train")
+
+
+class Proxy:
+    """Delegates, as wrappers of environments and loggers do, and forgets that unpickling asks for attributes first."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_what_pickles_and_does_not_unpickle_is_named():
+    with pytest.raises(
+        TrainFunctionError, match=r"closure variable 'value', attribute 'env', an object of .*Proxy, can"
+    ):
+        check_picklable(_closing_over(Holder(env=Proxy([1]))), "train")
+
+
+def test_captured_memory_is_not_copied_on_its_way():
+    data = np.zeros(50 * MB // 8)
+    tracemalloc.start()
+    try:
+        packed = check_picklable(_closing_over(data), "train")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert packed.nbytes > 50 * MB
+    assert peak < MB
+
+
+def test_code_that_takes_much_data_with_it_is_named_with_its_size(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tunelight.gang.parcel._HEAVY_BYTES", MB)
+    holder = Holder(small=np.zeros(MB // 8), data=np.zeros(3 * MB // 8))
+    vars(holder)["me"] = holder
+    said = heavy(_closing_over(holder), "train")
+    assert said is not None
+    assert said.startswith("train, closure variable 'value', attribute 'data' takes 4 MB to the workers")
+    assert "tl.cached" in said
+    assert heavy(_closing_over(3), "train") is None
+
+
+def test_code_is_pickled_when_it_is_sent():
+    captured: list[int] = []
+    code = Code(_closing_over(captured))
+    captured.append(1)
+    assert unpack(pickle.loads(pickle.dumps(code)))({}) == [1]
+
+
+def test_modules_that_cloudpickle_sends_by_value_are_sent_so():
+    module = ModuleType("a_module_of_a_test")
+    exec("def answer(): return 42", vars(module))
+    sys.modules[module.__name__] = module
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        packed = pack(module.answer)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+        ray.cloudpickle.unregister_pickle_by_value(module)
+        del sys.modules[module.__name__]
+    assert unpack(packed)() == 42
