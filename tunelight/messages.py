@@ -245,6 +245,8 @@ class Place:
     """The GPUs that this rank's process sees: those of the ranks on its node at its first meeting."""
     gpu: int | None = None
     """The index among them of this rank's (first) GPU."""
+    nodes: int = 1
+    """How many nodes the gang's ranks are on."""
 
 
 @dataclass(frozen=True, slots=True)

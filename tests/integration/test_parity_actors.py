@@ -262,3 +262,24 @@ def test_deterministic_runs_with_one_seed_are_equal(backend: str) -> None:
         found.append(weights(model))
     assert same(found[0], found[1], atol=0)
     assert not same(found[0], found[2])
+
+
+class Drawing(Boring):
+    """Keeps what the ranks have drawn, and the learning rate's factor that Lightning users take."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        numbers: Any = self.all_gather(torch.rand(()))
+        self.drawn = numbers.tolist()
+        self.factor = self.trainer.num_devices * self.trainer.num_nodes
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.usefixtures("seeded")
+@EVERY_BACKEND
+def test_ranks_draw_numbers_of_their_own_unless_the_code_seeds_them(backend: str) -> None:
+    model = Drawing()
+    trainer(backend).fit(model, loader())
+    assert len(set(model.drawn)) == model.factor == 2
+    pl.seed_everything(7, verbose=False)
+    trainer(backend).fit(model, loader())
+    assert len(set(model.drawn)) == 1

@@ -130,7 +130,8 @@ class Run:
 def start(
     gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, *, wanted: int = 2, keep: OnResize | None = None
 ) -> Run:
-    missing = replace(gang.spec.reservation, most=wanted)  # as if the others had been lost
+    least = None if config.get("fixed") else 1
+    missing = replace(gang.spec.reservation, most=wanted, least=least)  # as if the others had been lost
     gang.spec = replace(gang.spec, reservation=missing, on_resize=keep or OnResize())
     resume = None
     if go_on:
@@ -162,7 +163,7 @@ def apart(one: Run, other: Run) -> float:
 
 
 HALF = {"trainer": {"val_check_interval": 0.5, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}}
-SETTINGS: dict[str, dict[str, Any]] = {"half": HALF, "plain": {}}
+SETTINGS: dict[str, dict[str, Any]] = {"half": HALF, "plain": {}, "fixed": {**HALF, "fixed": True}}
 
 
 class Trials:
@@ -201,6 +202,7 @@ def trials(gangs: dict[Any, Gang], tmp_path_factory: pytest.TempPathFactory) -> 
         ("ddp", 2, 2, "half", 3),  # in the middle of an epoch
         ("ddp", 2, 2, "half", 4),  # at its end
         ("ddp", 2, 1, "half", 3),
+        ("ddp", 2, 2, "fixed", 3),  # each rank has random numbers of its own
         pytest.param(("horovod", 2, 2, "half", 3), marks=pytest.mark.slow),
         pytest.param(("horovod", 2, 1, "half", 3), marks=pytest.mark.slow),
         pytest.param(("sharded", 2, 2, "half", 3), marks=pytest.mark.slow),
@@ -220,6 +222,8 @@ def test_a_trial_that_goes_on_is_the_run_without_a_failure(
     trials.cut(tmp_path, backend, wanted, name, report)
     after = start(gang_of(trials.gangs, backend, workers), tmp_path, SETTINGS[name], report, wanted=wanted)
     assert after.cause is None
+    first, second = (whole.end["tunelight"]["now"][part]["torch"] for part in (0, 1))
+    assert torch.equal(first, second) == (name != "fixed")
     bitwise = backend == "ddp" and workers == wanted
     near = 0 if bitwise else 1e-6 if workers == wanted else 1e-5
     assert [one.number for one in after.reports] == [one.number for one in whole.reports][report:]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lightning_fabric.plugins.environments import ClusterEnvironment
     from lightning_fabric.utilities.apply_func import move_data_to_device
     from lightning_fabric.utilities.data import AttributeDict, _set_sampler_epoch, has_iterable_dataset, sized_len
+    from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
     from lightning_fabric.utilities.rank_zero import rank_zero_only
     from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states, reset_seed
     from lightning_fabric.utilities.types import ReduceOp
@@ -97,6 +98,7 @@ DOCUMENTED: Final = {
 UNDOCUMENTED: Final = {
     "AttributeDict": "fabric.utilities.data",  # what a module's hparams are kept in
     "ClosureResult": "pl.loops.optimization.automatic",  # what a training step returns to its loop
+    "DistributedSamplerWrapper": "fabric.utilities.distributed",  # deals a sampler of the user's to the ranks
     "ReduceOp": "fabric.utilities.types",  # torch's, or what stands for it in a torch without distributed training
     "RunningStage": "pl.trainer.states",  # what a Trainer does: train, validate, test or predict
     "TrainerFn": "pl.trainer.states",  # what a Trainer was asked for: fit, validate, test or predict

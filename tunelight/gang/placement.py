@@ -60,6 +60,7 @@ def arrange(
                 interface=LOOPBACK if alone else location.address,
                 gpus=seen,
                 gpu=seen.index(location.gpus[0]) if location.gpus else None,
+                nodes=len(nodes),
             )
             placed.append((index, place))
     return placed

@@ -48,6 +48,8 @@ class Task:
     """``ddp``, ``sharded`` or ``horovod``."""
     wanted: int | None = None
     """The gang's target size (None: its size now)."""
+    elastic: bool = False
+    """Whether the gang's size may change, which must not change the result."""
     on_resize: OnResize = field(default_factory=OnResize)
     datasets: DatasetHandle | None = None
     """The sweep's datasets."""

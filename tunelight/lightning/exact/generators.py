@@ -50,6 +50,37 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+@contextlib.contextmanager
+def seeded(*numbers: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed this process's generators, and ``device``'s if that is a GPU, in the block; restore them after it."""
+    before = capture(device)
+    seeds = np.random.SeedSequence(numbers).generate_state(3)
+    random.seed(int(seeds[0]))
+    np.random.seed(seeds[1])  # noqa: NPY002 - as above
+    torch.default_generator.manual_seed(int(seeds[2]))
+    if device is not None and device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(int(seeds[2]))
+    try:
+        yield
+    finally:
+        restore(before, device)
+
+
+def draw_alike(sampler: Any) -> None:
+    """Let the user's sampler in a DistributedSamplerWrapper draw one order on all ranks, by seed and epoch.
+
+    Each rank takes its share of the order that it has drawn, by generators that are its own.
+    """
+    reset = sampler.dataset.reset
+
+    def reset_alike() -> None:
+        with seeded(sampler.seed, sampler.epoch):
+            reset()
+
+    sampler.dataset.reset = reset_alike
+
+
 class Generators:
     """The generators of every part that this worker trains on; the process's own are the first part's.
 
@@ -63,12 +94,22 @@ class Generators:
         self._seen: State | None = None
         self.parts: list[int] = [0]
 
-    def begin(self, parts: Sequence[int], device: torch.device) -> None:
-        """Set all parts' generators to those of this process and ``device``: all ranks of a gang have the same seed."""
+    def begin(self, parts: Sequence[int], device: torch.device, *, apart: bool = False) -> None:
+        """Begin with the generators of this process and ``device``, which are the same on all ranks of a gang.
+
+        With ``apart`` each part but the first of the gang gets others, which follow from these and the part's number.
+        """
         self.parts, self._device = list(parts), device
-        now = capture(self._device)
-        self._others = dict.fromkeys(self.parts[1:], now)
-        self._seen = now
+        now = capture(device)
+        drawn = torch.randint(2**62, ()).item()
+        states = dict.fromkeys(self.parts, now)
+        for part in self.parts if apart else ():
+            if part:
+                with seeded(int(drawn), part, device=device):
+                    states[part] = capture(device)
+        self._seen = states.pop(self.parts[0])
+        self._others = states
+        restore(self._seen, device)
 
     def states(self) -> dict[int, State]:
         """Return the state of every part's generators."""

@@ -8,6 +8,7 @@ the loggers had written. It also makes reports wait for the end of an epoch, whe
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -153,8 +154,8 @@ class Recovery(Callback):
             return
         checkpoint[KEY] = {
             "parts": _parts(trainer),
-            "now": {part: state for rank in ranks for part, state in rank["now"].items()},
-            "epoch": {part: state for rank in ranks for part, state in rank["epoch"].items()},
+            "now": _of_all([rank["now"] for rank in ranks]),
+            "epoch": _of_all([rank["epoch"] for rank in ranks]),
             "metrics": [rank["metrics"] for rank in ranks],
             "logged": [rank["logged"] for rank in ranks],
             "gradients": [rank["gradients"] for rank in ranks],
@@ -207,6 +208,16 @@ class Recovery(Callback):
 
     # -- data
 
+    def _apart(self) -> bool:
+        """Return whether ranks draw numbers of their own, as by Lightning's DDP unless the code seeds all ranks alike.
+
+        In an elastic gang they draw the same: who draws for whom depends on its size.
+        """
+        task = None if self._session is None else self._session.task
+        if task is None or task.elastic:
+            return False
+        return os.environ.get("PL_GLOBAL_SEED") == (None if task.seed is None else str(task.seed))
+
     def begin_data(self, trainer: pl.Trainer, parts: Sequence[int]) -> int:
         """Set the generators for the epoch's iterators; return how many of the epoch's batches are done.
 
@@ -222,7 +233,7 @@ class Recovery(Callback):
             done = self._done  # the first loader may have had the counters set to this gang's batches
         if self._epoch_began is None:
             self._done = done
-            self.generators.begin(parts, trainer.strategy.root_device)
+            self.generators.begin(parts, trainer.strategy.root_device, apart=self._apart())
             if self._loaded is not None:
                 self.generators.put(self._of_mine(trainer, self._loaded["epoch" if done else "now"]))
             self._epoch_began = self.generators.states()
@@ -289,6 +300,12 @@ class Recovery(Callback):
     def _of_mine(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
         group, place = _sharing(trainer)
         return {number // group: state for number, state in states.items() if number % group == place} or states
+
+
+def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:
+    """Return all parts' states; where several ranks have a part's, that of the rank whose first part it is."""
+    own = {part: states[part] for states in ranks for part in list(states)[:1]}
+    return {part: state for states in ranks for part, state in states.items()} | own
 
 
 def _batches_of(loader: Any) -> Any:

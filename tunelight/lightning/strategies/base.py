@@ -122,9 +122,15 @@ class GangStrategy(ParallelStrategy):
         return GangEnvironment(session.place)
 
     def _devices(self) -> list[torch.device] | None:
-        """Return this process's devices for Lightning (None: it finds them itself)."""
-        if self.joined:
-            return [self.root_device]
+        """Return the devices of this rank's node, or of a driver's workers, for Lightning (None: it finds them)."""
+        if self._session is not None:
+            place = self._session.place
+            number = place.world_size // self.num_nodes
+            if place.gpu is None:
+                return [self.root_device] * number
+            of_node = [torch.device("cuda", index) for index in range(number)]
+            of_node[place.local_rank] = self.root_device
+            return of_node
         return None if self.workers.gpus else [torch.device("cpu")] * self.workers.number
 
     def _choose_accelerator(self) -> None:
@@ -300,6 +306,20 @@ class GangStrategy(ParallelStrategy):
         recovery = recovery_of(trainer)
         with contextlib.nullcontext() if recovery is None else recovery.frozen_as_at_start(trainer.lightning_module):
             super().setup_optimizers(trainer)
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes, each with ``trainer.num_devices`` ranks; 1 where nodes have unequal numbers.
+
+        Their product is always the gang's size, by which training code scales learning rates.
+        """
+        place = None if self._session is None else self._session.place
+        even = place is not None and place.nodes * place.local_world_size == place.world_size
+        return place.nodes if place is not None and even else 1
+
+    @num_nodes.setter
+    def num_nodes(self, number: int) -> None:
+        """Do nothing: the gang's placement decides. Lightning sets it to the Trainer's argument."""
 
     @property
     def root_device(self) -> torch.device:

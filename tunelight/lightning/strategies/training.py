@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from tunelight.compat.lightning import (
     ClosureResult,
+    DistributedSamplerWrapper,
     RunningStage,
     _set_sampler_epoch,
     has_iterable_dataset,
@@ -28,6 +29,7 @@ from tunelight.compat.lightning import (
 )
 from tunelight.lightning.exact.ddp_buckets import warm_ddp_buckets
 from tunelight.lightning.exact.evaluation import ExactEvaluation
+from tunelight.lightning.exact.generators import draw_alike
 from tunelight.lightning.exact.pieces import can_be_cut, cut_or_whole
 from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader, groups_in_use
 from tunelight.lightning.state.recovery import Recovery, recovery_of
@@ -123,6 +125,11 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
         # Lightning does it after making the first iterator, whose workers have begun to read by then.
         _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
+        at = "sampler" if getattr(loader, "batch_sampler", None) is None else "batch_sampler"
+        inner: Any = getattr(loader, at, None)
+        sampler = getattr(inner, "sampler", inner)
+        if isinstance(sampler, DistributedSamplerWrapper):
+            draw_alike(sampler)
         if parts.turns == 1 and self.turns == 1 and not done:
             return loader
         if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
@@ -130,9 +137,6 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         indexed = isinstance(loader, DataLoader) and not has_iterable_dataset(loader)
         cut = False
         if indexed:
-            at = "sampler" if loader.batch_sampler is None else "batch_sampler"
-            inner = getattr(loader, at)
-            sampler = getattr(inner, "sampler", inner)
             sharding = self._trainer()._accelerator_connector.use_distributed_sampler
             cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.total
             batches = TrainingBatches(inner, sampler if cut else None, parts, generators.play, joined=by_hand)

@@ -7,8 +7,10 @@ import random
 
 import numpy as np
 import torch
+from torch.utils.data import SubsetRandomSampler
 
-from tunelight.lightning.exact.generators import Generators, capture, restore, same
+from tunelight.compat.lightning import DistributedSamplerWrapper
+from tunelight.lightning.exact.generators import Generators, capture, draw_alike, restore, same
 
 
 def draw() -> list[float]:
@@ -59,6 +61,35 @@ def test_a_part_whose_numbers_differ_keeps_its_own() -> None:
     with generators.play(0, keep=False):
         torch.rand(1)
     assert same(generators.states(), states)
+
+
+def test_ranks_draw_apart_where_they_are_to_and_as_they_did_before_in_a_restart() -> None:
+    def first(part: int, *, apart: bool) -> list[float]:
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        Generators().begin([part], torch.device("cpu"), apart=apart)
+        return draw()
+
+    ranks = [first(part, apart=True) for part in range(3)]
+    assert all(len(set(numbers)) == 3 for numbers in zip(*ranks, strict=True))
+    assert ranks == [first(part, apart=True) for part in range(3)]
+    assert [ranks[0]] * 3 == [first(part, apart=False) for part in range(3)]
+
+
+def test_the_order_of_a_user_s_sampler_is_the_same_on_ranks_that_draw_apart() -> None:
+    def share(rank: int) -> list[int]:
+        torch.manual_seed(rank)
+        sampler = DistributedSamplerWrapper(SubsetRandomSampler(range(8)), num_replicas=2, rank=rank, seed=5)
+        draw_alike(sampler)
+        before = capture()
+        drawn = list(sampler)
+        sampler.set_epoch(1)
+        assert drawn != list(sampler)
+        assert same(capture(), before)
+        return drawn
+
+    assert sorted(share(0) + share(1)) == list(range(8))
 
 
 def test_states_of_a_larger_gang_are_shared_out() -> None:

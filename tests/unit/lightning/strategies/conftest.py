@@ -20,9 +20,15 @@ from tunelight.session.task import Task
 def join(tmp_path: Path) -> Iterator[Any]:
     """Return a function that makes this process a rank."""
 
-    def join(backend: str = "ddp", rank: int = 1, size: int = 2, gpu: int | None = None) -> session.Session:
+    def join(
+        backend: str = "ddp", rank: int = 1, size: int = 2, gpu: int | None = None, layout: tuple[int, ...] = ()
+    ) -> session.Session:
         task = Task("00000", str(tmp_path), {}, b"", 1, ".", backend=backend)
-        place = Place(rank, size, rank, size, 0, "127.0.0.1", gpus=("0", "1") if gpu is not None else (), gpu=gpu)
+        gpus = ("0", "1") if gpu is not None else ()
+        place = Place(rank, size, rank, size, 0, "127.0.0.1", gpus=gpus, gpu=gpu)
+        if layout:  # this is the last rank of the last node
+            here, size = layout[-1], sum(layout)
+            place = Place(size - 1, size, here - 1, here, len(layout) - 1, "127.0.0.1", gpus, gpu, nodes=len(layout))
         one = session.Session(task, place, MemoryControl(), lambda event: None, Mailbox(None))
         session.set_current(one)
         return one

@@ -305,6 +305,26 @@ def test_a_rank_trains_on_its_own_gpu_of_all_that_it_sees(join: Any) -> None:
 
 
 @ALL
+@pytest.mark.parametrize(
+    ("layout", "devices"), [((2,), 2), ((2, 2), 2), ((1, 1, 1), 1), ((3, 1), 4), ((1, 3), 4)], ids=str
+)
+def test_a_rank_s_trainer_counts_the_devices_of_the_gang(
+    kind: Any, layout: tuple[int, ...], devices: int, join: Any
+) -> None:
+    join(kind.backend, layout=layout)
+    trainer = no_trainer(strategy=kind(), accelerator="cpu")
+    assert (trainer.num_devices, trainer.num_nodes) == (devices, sum(layout) // devices)
+    assert trainer.world_size == sum(layout)
+
+
+def test_a_rank_s_own_gpu_is_among_the_devices_at_its_local_rank(join: Any) -> None:
+    join(gpu=1, layout=(1, 1))
+    assert tl.RayStrategy().parallel_devices == [torch.device("cuda", 1)]
+    join(gpu=1, layout=(2, 2))
+    assert tl.RayStrategy().parallel_devices == [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+@ALL
 def test_a_driver_s_strategy_goes_to_a_rank_with_what_its_trainer_set(kind: Any, join: Any) -> None:
     strategy = kind(num_workers=2, failures=7)
     trainer = no_trainer(strategy=strategy, precision="bf16-true")
