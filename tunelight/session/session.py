@@ -21,6 +21,7 @@ from tunelight.messages import Event, Output, Place
 from tunelight.session.boundary import Boundary, Notes, Progress, Stopwatch
 from tunelight.session.context import Context
 from tunelight.session.exchange import Exchange, Store
+from tunelight.session.lockstep import Lockstep
 from tunelight.session.mailbox import Mailbox, RankChannel
 from tunelight.session.shared import MadeByRankZero
 from tunelight.session.task import Task
@@ -35,6 +36,7 @@ class Session:
         boundary: reports, and what is decided at each. writing: writes checkpoints.
         halvable: whether half the training batch would have needed less memory, where training now stands.
         exchange: gives this training's state to other trials, and takes theirs.
+        lockstep: compares what the ranks do together.
         shared: values that rank 0 makes once for all ranks, such as shards of datasets.
     """
 
@@ -67,6 +69,7 @@ class Session:
             post=None if passed_on else post,  # such reports are passed on to Tune, each with its checkpoint
             away=place.node_rank > 0,
         )
+        self.lockstep = Lockstep(place, channel, lambda: mailbox.aborted)
         self._stopwatch = Stopwatch((task.resume.seconds if task.resume else None) or 0.0, clock)
         self._post = post
         self.boundary = Boundary(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.messages import CheckpointInfo, DatasetHandle, OnResize, Terminal
+from tunelight.messages import CheckpointInfo, DatasetHandle, Evaluation, OnResize, Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Task:
     wanted: int | None = None
     """The gang's target size (None: its size now)."""
     on_resize: OnResize = field(default_factory=OnResize)
+    evaluation: Evaluation = "ddp"
+    """How Lightning's evaluation is divided, unless the strategy says it."""
     datasets: DatasetHandle | None = None
     """The sweep's datasets."""
     repetition: int = 0
