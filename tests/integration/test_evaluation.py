@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.conftest import share_holdings
-from tests.integration.evaluating import CASES, Case, Finding, Model, Named, Split, Stream, Usual, loader, numbers
+from tests.integration.evaluating import CASES, Case, Finding, Model, Split, Stream, Updated, Usual, loader, numbers
 from tunelight.compat.lightning import BasePredictionWriter, DDPStrategy, pl
 from tunelight.errors import StrategyError
 from tunelight.gang.gang import Gang
@@ -56,7 +56,7 @@ def gathers_of_its_own(make: Callable[..., pl.Trainer]) -> Any:
 
 @as_ddp
 def a_metric_computed_if_updated(make: Callable[..., pl.Trainer]) -> Any:
-    return [numbers(make().validate(Named(), loader(size), verbose=False)[0]) for size in (1, 4, 5)]
+    return [numbers(make().validate(Updated(), loader(size), verbose=False)[0]) for size in (1, 4, 5)]
 
 
 @as_ddp
@@ -67,9 +67,9 @@ def logged_in_every_way(make: Callable[..., pl.Trainer]) -> Any:
 
 @as_ddp
 def an_iterable_dataset(make: Callable[..., pl.Trainer]) -> Any:
-    split: Any = DataLoader(Split(True), batch_size=4)
+    split: Any = DataLoader(Split(True), batch_size=2)
     return numbers(make().validate(Usual(), DataLoader(Stream(), batch_size=2), verbose=False)[0]), make().predict(
-        Usual(), split
+        Model(), split
     )
 
 
