@@ -62,7 +62,7 @@ ROOMS: dict[str, Room] = {
     "zoo": Room("models and data of the search spaces that come along", names("errors compat digits")),
     "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
     "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
-    "resources": Room("workers to one reservation", names("errors compat settings")),
+    "resources": Room("workers to one reservation", names("messages errors compat settings")),
     "record": Room(
         "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
     ),

@@ -42,6 +42,10 @@ class MemoryControl:
             self._said.wait_for(lambda: turn in self.words, timeout_s)
             return self.words.get(turn)
 
+    def delete(self, turn: int | str) -> None:
+        with self._said:
+            self.words.pop(turn, None)
+
 
 class FakeGang:
     """A gang of one rank that is a thread of this process; the protocol of ``tunelight.gang.gang.Gang``."""

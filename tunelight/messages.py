@@ -206,6 +206,10 @@ class Terminal:
     columns: int = 80
 
 
+Evaluation = Literal["ddp", "exact"]
+"""How validation, test and prediction are divided among ranks: as by Lightning's DDP, or for one process's results."""
+
+
 @dataclass(frozen=True, slots=True)
 class OnResize:
     """What stays the same in training when a gang has another size than its target.

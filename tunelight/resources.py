@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import ResourceError, SettingsError, unknown
+from tunelight.messages import Evaluation
 from tunelight.settings import check_setting, checks
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class Reservation:
     def bundles(self) -> list[dict[str, float]]:
         """All bundles that are not empty, the head's first."""
         return [bundle for bundle in (self.head, *[self.worker] * self.workers) if bundle]
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """How its gang evaluates unless something else is chosen: a gang that changes its size, exactly."""
+        return "ddp" if self.least is None else "exact"
 
     @property
     def first_bundle(self) -> int:

@@ -210,7 +210,14 @@ class RayDataModule(pl.LightningDataModule):
         source = self._source(part)
         if source is None:
             return []
-        return FullLoader(open_full(source, preprocess=self._preprocess.get(part)), self.reading)
+        loader = FullLoader(open_full(source, preprocess=self._preprocess.get(part)), self.reading)
+        strategy: Any = getattr(self.trainer, "strategy", None)
+        shards = getattr(strategy, "_shards", None)
+        if self.trainer is None or shards is None or strategy.exact:
+            return loader  # one process's batches, which an exact strategy deals
+        if not self.trainer._accelerator_connector.use_distributed_sampler:
+            return loader
+        return RowsLoader(loader, *shards(), padded=part != "predict")
 
     def _device(self) -> torch.device:
         return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
@@ -324,7 +331,7 @@ class ShardLoader:
 
 
 class FullLoader:
-    """A loader, for Lightning, of all of a dataset; a gang's strategy splits its batches among the ranks."""
+    """A loader, for Lightning, of all of a dataset; a strategy that evaluates exactly deals its batches."""
 
     def __init__(self, dataset: Any, reading: Reading) -> None:
         self._dataset, self.reading = dataset, reading
@@ -340,11 +347,16 @@ class FullLoader:
         """Return the batch made of raw rows."""
         return self.reading.finished(self.reading.collate(rows))
 
-    def raw(self) -> Iterator[Any]:
-        """Yield raw batches; only the rank that a batch is for makes tensors of it."""
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self._rows
+
+    def raw(self, times: int = 1) -> Iterator[Any]:
+        """Yield raw batches, ``times`` as large; only the rank that a batch is for makes tensors of it."""
         return iter(
             self._dataset.iter_batches(
-                batch_size=self.reading.batch_size,
+                batch_size=self.reading.batch_size * times,
                 batch_format=self.reading.format,
                 prefetch_batches=self.reading.prefetch_batches,
             )
@@ -353,6 +365,33 @@ class FullLoader:
     def dealt(self, parts: int, part: int, limit: Limit) -> DealtLoader:
         """Return one rank's share of the batches."""
         return DealtLoader(self, parts, part, limit)
+
+
+class RowsLoader:
+    """A loader, for Lightning, of one rank's rows: every ``parts``-th, as Lightning's DistributedSampler has them.
+
+    With ``padded``, rows of the last batch are repeated, so that all ranks have as many; else the last ranks may have
+    one less.
+    """
+
+    def __init__(self, whole: FullLoader, parts: int, part: int, *, padded: bool) -> None:
+        self._whole, self._parts, self._part, self._padded = whole, parts, part, padded
+
+    def __len__(self) -> int:
+        rows = self._whole.rows + (self._parts - 1 if self._padded else self._parts - 1 - self._part)
+        return math.ceil(rows // self._parts / self._whole.reading.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._whole.raw(self._parts):
+            there = len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
+            mine = list(range(self._part, there, self._parts))
+            if self._padded:
+                mine = [
+                    row % there for row in range(self._part, math.ceil(there / self._parts) * self._parts, self._parts)
+                ]
+            if mine:
+                rows = {name: batch[name][mine] for name in batch} if isinstance(batch, Mapping) else batch.take(mine)
+                yield self._whole.made(rows)
 
 
 class DealtLoader(StreamShare):

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.gang.holders import holder
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -127,10 +125,7 @@ class GpuMemory:
         texts = []
         for size, tensor in new[:_NAMED]:
             name = str(tensor.dtype).removeprefix("torch.")
-            by = None
-            with suppress(Exception):  # objects of all kinds are looked at, also while threads change them
-                by = holder(tensor)
-            texts.append(f"{name} of shape {tuple(tensor.shape)}, {_size(size)}" + (f", held by {by}" if by else ""))
+            texts.append(f"{name} of shape {tuple(tensor.shape)}, {_size(size)}")
         return f" (the largest tensors: {'; '.join(texts)})" if texts else ""
 
 

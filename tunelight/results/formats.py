@@ -269,6 +269,7 @@ def _strategy(told: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "resources_per_worker": more or None,
         "failures": None if failures == _MAX_FAILURES else failures,
         "on_resize": None if told.get("on_resize", _KEEP) == _KEEP else told["on_resize"],
+        "evaluation": None if told.get("evaluation", one.evaluation) == one.evaluation else told["evaluation"],
     }
     kept = {name: value for name, value in arguments.items() if value is not None}
     return BACKENDS[str(told.get("backend") or "ddp")].strategy_name, kept

@@ -19,7 +19,7 @@ class RankChannel(Protocol):
     """Carries messages from rank 0 to the other ranks of its gang, one for each turn.
 
     Decisions have turns 1, 2, ...; whether report n writes a checkpoint has turn -n. What rank 0 makes for all
-    ranks has a name as its turn.
+    ranks has a name as its turn. Any rank may send a message under a name that has its rank in it (`Lockstep`).
     """
 
     def broadcast(self, turn: int | str, message: str) -> None:
@@ -27,6 +27,9 @@ class RankChannel(Protocol):
 
     def receive(self, turn: int | str, timeout_s: float) -> str | None:
         """Return rank 0's message for ``turn``; None if it does not arrive within ``timeout_s`` seconds."""
+
+    def delete(self, turn: int | str) -> None:
+        """Delete this rank's message for ``turn``, which every rank has read."""
 
 
 class Mailbox:

@@ -21,6 +21,7 @@ from tunelight.messages import Event, Output, Place
 from tunelight.session.boundary import Boundary, Notes, Progress, Stopwatch
 from tunelight.session.context import Context
 from tunelight.session.exchange import Exchange, Store
+from tunelight.session.lockstep import Lockstep
 from tunelight.session.mailbox import Mailbox, RankChannel
 from tunelight.session.shared import MadeByRankZero
 from tunelight.session.task import Task
@@ -35,6 +36,7 @@ class Session:
         boundary: reports, and what is decided at each. writing: writes checkpoints.
         halvable: whether half the training batch would have needed less memory, where training now stands.
         exchange: gives this training's state to other trials, and takes theirs.
+        lockstep: compares what the ranks do together.
         shared: values that rank 0 makes once for all ranks, such as shards of datasets.
     """
 
@@ -69,6 +71,7 @@ class Session:
             start=f"{task.token}-{task.serial}",
             resume=None if task.resume is None else task.resume.path,
         )
+        self.lockstep = Lockstep(place, channel, lambda: mailbox.aborted)
         self._stopwatch = Stopwatch((task.resume.seconds if task.resume else None) or 0.0, clock)
         self._post = post
         self.boundary = Boundary(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.messages import CheckpointInfo, DatasetHandle, OnResize, Terminal
+from tunelight.messages import CheckpointInfo, DatasetHandle, Evaluation, OnResize, Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class Task:
     elastic: bool = False
     """Whether the gang's size may change, which must not change the result."""
     on_resize: OnResize = field(default_factory=OnResize)
+    evaluation: Evaluation = "ddp"
+    """How Lightning's evaluation is divided, unless the strategy says it."""
     datasets: DatasetHandle | None = None
     """The sweep's datasets."""
     repetition: int = 0

@@ -13,13 +13,13 @@ from dataclasses import fields
 from datetime import timedelta
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.arguments import Topic, replacement
 from tunelight.errors import SettingsError, unknown
-from tunelight.messages import OnResize
+from tunelight.messages import Evaluation, OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import load_object, tune_callback
 
@@ -140,6 +140,16 @@ def failures(name: str, value: Any) -> FailurePolicy:
             f"{value!r}."
         )
     return FailurePolicy(int(value))
+
+
+def evaluation(name: str, value: Any) -> Evaluation:
+    """Check how validation, test and prediction are divided."""
+    if value not in get_args(Evaluation):
+        raise SettingsError(
+            f"{name} must be 'ddp' (padded shards and values of Lightning's DDP), 'exact' (one process's batches and "
+            f"values, for any number of workers) or None (by the gang), not {value!r}."
+        )
+    return cast("Evaluation", value)
 
 
 def on_resize(name: str, value: Any) -> OnResize:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.arguments import replacement
 from tunelight.compat.lightning import Flavour
 from tunelight.errors import ArgumentError, unknown
-from tunelight.messages import OnResize
+from tunelight.messages import Evaluation, OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import BACKENDS, Backend, check_backend
@@ -229,6 +229,12 @@ class Settings:
         "What an elastic gang keeps when its size changes: keep_global_batch or scale_lr.",
         _TEXT,
         _OBJECT,
+    )
+    evaluation: Evaluation | None = _setting(
+        None,
+        checks.evaluation,
+        "How validation and test are divided: ddp, as by Lightning's DDP, or exact, as in one process.",
+        _enum(get_args(Evaluation)),
     )
     address: str | None = _setting(None, checks.text, "The address of a Ray cluster.", _TEXT)
     runtime_env: Mapping[str, Any] | None = _setting(

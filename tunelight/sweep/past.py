@@ -42,7 +42,7 @@ from tunelight.stores.masking import masked_settings
 _log = logging.getLogger("tunelight")
 FORCE: Final = "force"
 _CODE: Final = ("train", "model", "data")
-_SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets")
+_SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets", "evaluation")
 """Settings that must not change when a sweep is resumed, or its results would not be comparable."""
 
 
@@ -75,7 +75,7 @@ class SavedSweep:
         """Return ``settings`` with what was set by command in earlier runs, where these have the value from before it.
 
         A script that starts its sweep again passes the same arguments as at first; one whose argument was changed
-        since means it. Enqueued configurations are added to the baselines.
+        since means it. Enqueued configurations are added to the baselines. Trials are evaluated as before.
         """
         steered = self.sweep_file.get("steered") or {}
         given = [to_json_types(config) for config in settings.baselines]
@@ -89,6 +89,8 @@ class SavedSweep:
         if changed:
             said = ", ".join(f"{name}={value!r}" for name, value in changed.items())
             _log.warning("%s: set by command while the sweep ran, and still so.", said)
+        if settings.evaluation is None:
+            changed["evaluation"] = self.sweep_file.get("evaluation")
         return replace(settings, **changed, baselines=(*settings.baselines, *enqueued))
 
     def still_steered(self, settings: Settings) -> dict[str, Any]:
@@ -266,6 +268,7 @@ def sweep_file_of(
     sweep_file["workers"] = (
         reservation.workers if reservation.least is None else [reservation.least, reservation.workers]
     )
+    sweep_file["evaluation"] = settings.evaluation or reservation.evaluation
     sweep_file["reservation"] = at_first.bundles
     sweep_file["code"] = code_of(settings)
     sweep_file["lightning"] = settings.lightning

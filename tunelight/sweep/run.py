@@ -23,7 +23,7 @@ from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
 from tunelight.lightning.recipe import training_code
 from tunelight.machine.signals import StopSignals
-from tunelight.messages import DatasetHandle, OnResize
+from tunelight.messages import DatasetHandle, Evaluation, OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
 from tunelight.resources import Reservation, reserve
@@ -97,6 +97,7 @@ def run(
     callbacks: Sequence[Any] = UNSET,
     failures: FailurePolicy | Mapping[str, Any] | int = UNSET,
     on_resize: str | Mapping[str, Any] | OnResize = UNSET,
+    evaluation: Evaluation | None = UNSET,
     address: str | None = UNSET,
     runtime_env: Mapping[str, Any] | None = UNSET,
     progress: bool | Sequence[str] = UNSET,
@@ -134,8 +135,7 @@ def run(
             and at least 1 while nodes are lost.
         cpus_per_worker, gpus_per_worker: resources of each worker (1, 0), fractions too; at most 1 GPU.
         resources_per_trial: the same as Ray Tune used to write it: {"cpu": head, "extra_cpu": all workers together}.
-        backend: how workers train together: "ddp", "horovod" or "sharded" ("ddp"). The strategy in ``train`` has to
-            match.
+        backend: "ddp", "horovod" or "sharded": how workers train together, which the strategy has to match ("ddp").
         reuse_gangs: keep workers warm from trial to trial, fork new ones from a process that has their imports, and
             keep the Ray that this run has started for five minutes, for the next one (True).
         checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep in addition to
@@ -160,19 +160,18 @@ def run(
             (lost workers and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
         on_resize: what an elastic gang keeps when its size changes: "keep_global_batch", or "scale_lr" (also
             {"scale_lr": "sqrt", "warmup_steps": 100}).
+        evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
+            any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
         runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. On a remote cluster,
             the driver's working directory is sent as working_dir (None).
         progress: show the live table (True). A list names its columns after trial and state: hyperparameters, metrics,
-            ``workers``, ``epoch``, ``best``, ``time``, ``GPU``; otherwise those are shown for which there is room, the
-            hyperparameters that vary most first.
-        web: serve a live page of the sweep on this machine, and print its address (False). It stays for a minute after
-            the sweep has ended, and while somebody looks at it; ``tunelight serve`` shows sweeps at any time.
+            ``workers``, ``epoch``, ``best``, ``time``, ``GPU``; otherwise those are shown for which there is room.
+        web: serve a live page of the sweep on this machine until a minute after its end, and print its address (False).
         verbose: 0: only tunelight's output; 1: also that of trials and Lightning; 2: also Ray's (0).
 
-    Returns: the results, also after Ctrl-C or at the end of the time budget.
-
-    Raises: subclasses of TunelightError, before Ray starts where that is possible. Runs on: driver.
+    Returns: the results, also after Ctrl-C or at the end of the time budget. Raises: subclasses of TunelightError,
+    before Ray starts where that is possible. Runs on: driver.
     """
     given = {key: value for key, value in locals().items() if key != "search_space" and value is not UNSET}
     space = SearchSpace.of(search_space)
@@ -369,6 +368,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         first=first_decision(scheduler),
         failures=settings.failures,
         on_resize=settings.on_resize,
+        evaluation=settings.evaluation or sweep.reservation.evaluation,
         runtime_env=env_of_workers(settings, sweep.reservation),
         soft_errors=True,
         real_checkpoints=False,

@@ -99,6 +99,7 @@ class Trial:
             repetition=self.repetition,
             pieces=self.pieces,
             folds=spec.folds,
+            evaluation=spec.evaluation,
         )
 
     def note(self, report: Report) -> None:

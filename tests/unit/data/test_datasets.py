@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tunelight as tl
-from tunelight.data.module import FullLoader, Reading, ShardLoader
+from tunelight.data.module import FullLoader, Reading, RowsLoader, ShardLoader
 from tunelight.data.server import _check_reach, check_rows, check_sources, open_dataset, task_error
 from tunelight.errors import DataError, ResourceError, SettingsError
 from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
@@ -322,6 +322,28 @@ class FakeBlocks:
 
     def iter_batches(self, *, batch_size: int, **_: Any) -> Any:
         return ({"id": list(range(at, min(at + batch_size, 10)))} for at in range(0, 10, batch_size))
+
+
+class ArrayBlocks(FakeBlocks):
+    def iter_batches(self, *, batch_size: int, **_: Any) -> Any:
+        return ({"id": np.arange(at, min(at + batch_size, 10))} for at in range(0, 10, batch_size))
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(2, 2), (3, 2), (4, 3), (7, 1), (12, 2)])
+@pytest.mark.parametrize("padded", [True, False])
+def test_rows_are_given_to_ranks_as_by_lightning_s_samplers(ranks: int, batch_size: int, padded: bool) -> None:
+    whole = FullLoader(ArrayBlocks(), Reading(batch_size, None, lambda rows: rows["id"].tolist(), 1))
+    loaders = [RowsLoader(whole, ranks, rank, padded=padded) for rank in range(ranks)]
+    batches = [list(loader) for loader in loaders]
+    assert [len(loader) for loader in loaders] == [len(rank) for rank in batches]
+    rows = [[row for batch in rank for row in batch] for rank in batches]
+    if not padded:
+        assert rows == [list(range(rank, 10, ranks)) for rank in range(ranks)]
+        return
+    assert {len(rank) for rank in rows} == {-(-10 // ranks)}
+    for rank, mine in enumerate(rows):
+        own = list(range(rank, 10, ranks))
+        assert mine[: len(own)] == own  # then repeated ones
 
 
 def test_batches_are_dealt_in_turns_and_only_ones_own_are_made():

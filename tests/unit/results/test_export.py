@@ -77,6 +77,8 @@ def test_lightning_cli_gets_seed_model_data_and_a_trainer_with_its_workers(tmp_p
         ),
         ({"failures": {"max_failures": 5}}, "RayStrategy", {"num_workers": 2, "failures": 5}),
         ({"on_resize": {"scale_lr": "sqrt"}}, "RayStrategy", {"num_workers": 2, "on_resize": {"scale_lr": "sqrt"}}),
+        ({"evaluation": "exact"}, "RayStrategy", {"num_workers": 2, "evaluation": "exact"}),
+        ({"evaluation": "exact", "workers": [1, 4]}, "RayStrategy", {"num_workers": [1, 4]}),
     ],
 )
 def test_the_strategy_asks_for_what_trials_had(tmp_path, told, name, arguments):

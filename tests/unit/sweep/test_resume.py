@@ -133,6 +133,21 @@ def test_nothing_is_changed_by_a_refusal(tmp_path):
     assert json.loads((folder / "record.jsonl").read_bytes().splitlines()[0])["sweep"]["format"] == 1
 
 
+def test_how_trials_are_evaluated_is_kept_and_another_way_is_refused(tmp_path):
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0)
+    sweep.end_by_itself(trial)
+    sweep.end()
+    plain = {"space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1}
+    write_sweep_file(tmp_path / "s", {**plain, "evaluation": "exact"})
+    with pytest.raises(SettingsError, match="evaluation was 'exact' and is 'ddp'"):
+        run(tmp_path, num_samples=1, evaluation="ddp")
+    assert len(run(tmp_path, num_samples=1).trials) == 1
+
+
 def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
     (tmp_path / "s").mkdir()
     sweep = Sweep(tmp_path / "s")

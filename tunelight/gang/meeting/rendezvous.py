@@ -188,7 +188,7 @@ class StoreChannel:
     def __init__(self, store: dist.TCPStore, name: str) -> None:
         self._store = store
         self._name = name
-        self._keys: list[str] = []
+        self._keys: dict[str, None] = {}
 
     def _key(self, turn: int | str) -> str:
         return f"{self._name}/{turn}"
@@ -200,7 +200,7 @@ class StoreChannel:
 
     def broadcast(self, turn: int | str, message: str) -> None:
         """Send rank 0's message for ``turn``."""
-        self._keys.append(self._key(turn))
+        self._keys[self._key(turn)] = None
         self._store.set(self._key(turn), message)
 
     def receive(self, turn: int | str, timeout_s: float) -> str | None:
@@ -213,6 +213,11 @@ class StoreChannel:
         except dist.DistStoreError:
             return None
         return bytes(self._store.get(key)).decode()
+
+    def delete(self, turn: int | str) -> None:
+        """Delete this rank's message for ``turn``."""
+        self._keys.pop(self._key(turn), None)
+        self._store.delete_key(self._key(turn))
 
     def failed_first(self, rank: int) -> int:
         """Claim to be the first rank to fail; return the first that did (``rank``, if the store is unreachable)."""

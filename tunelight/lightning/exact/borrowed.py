@@ -1,18 +1,14 @@
-"""Steps on borrowed batches: undoes them, and keeps values of theirs for the hooks at the end."""
+"""Steps on borrowed batches, undone."""
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tunelight.compat.lightning import pl
-
-_HOLDERS = (dict, list, deque, set)
+_CONTAINERS = (dict, list, deque, set)
 
 
 def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
@@ -39,7 +35,7 @@ def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
 
     elif isinstance(value, list | deque):
         items = list(value)
-        inner = [remember(item, copy_tensors=False) for item in items if isinstance(item, _HOLDERS)]
+        inner = [remember(item, copy_tensors=False) for item in items if isinstance(item, _CONTAINERS)]
 
         def put_back() -> Any:
             for back in inner:
@@ -69,10 +65,6 @@ _NOT_PUT_BACK = {
     "_modules",
     "_computed",  # all ranks must compute, and gather, a metric at the same time
 }
-
-
-LIGHTNINGS_OWN = frozenset(vars(pl.LightningModule()))
-"""Attributes of every module, by torch and Lightning."""
 
 
 def remember_attributes(owner: Any) -> Callable[[], None]:
@@ -121,72 +113,3 @@ def remember_logged(results: Any) -> Callable[[], None]:
                     metric.cumulated_batch_size = torch.zeros_like(metric.cumulated_batch_size)
 
     return put_back
-
-
-# --- values for empty attributes ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A borrowed step's value for an empty attribute."""
-
-    value: Any
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of a dict, list, deque or set, and of those in it; other values are not copied."""
-    made: Any
-    if isinstance(value, dict):
-        made = copy.copy(value)
-        made.update({key: copied(item) for key, item in value.items()})
-        return made
-    if isinstance(value, list | deque):
-        made = copy.copy(value)
-        made.clear()
-        made.extend(copied(item) for item in value)
-        return made
-    return set(value) if isinstance(value, set) else value
-
-
-def gaps(now: Any, borrowed: Any) -> Any:
-    """Return where ``now``, after the step is undone, is empty and ``borrowed``, a copy from before, is not.
-
-    Returns: a `Gap`, a dict of gaps by key or index, or None.
-    """
-    if _is_nothing(now):
-        return None if _is_nothing(borrowed) else Gap(borrowed)
-    inner: dict[Any, Any] = {}
-    if isinstance(now, dict) and isinstance(borrowed, dict):
-        known = {key: item for key, item in borrowed.items() if key in now or isinstance(item, _HOLDERS)}
-        inner = {key: gaps(now.get(key), item) for key, item in known.items()}
-    elif isinstance(now, list | deque) and isinstance(borrowed, list | deque):
-        pairs = enumerate(zip(now, borrowed, strict=False))
-        inner = {index: gaps(one, other) for index, (one, other) in pairs if isinstance(one, _HOLDERS)}
-    return {key: gap for key, gap in inner.items() if gap is not None} or None
-
-
-def fill(now: Any, gap: Any) -> Any:
-    """Return ``now`` with what is still empty filled in; containers are changed in place."""
-    if isinstance(gap, Gap) and isinstance(now, dict) and now:
-        gap = gaps(now, gap.value) or {}  # it has results of another loader since
-    if isinstance(gap, Gap):
-        if not _is_nothing(now):
-            return now
-        if isinstance(now, dict | set) and isinstance(gap.value, type(now)):
-            now.update(gap.value)
-        elif isinstance(now, list | deque) and isinstance(gap.value, type(now)):
-            now.extend(gap.value)
-        else:
-            return gap.value
-        return now
-    for key, inner in gap.items():
-        if isinstance(now, dict):
-            now[key] = fill(now.get(key), inner)
-        elif isinstance(now, list | deque) and key < len(now):
-            now[key] = fill(now[key], inner)
-    return now
-
-
-def _is_nothing(value: Any) -> bool:
-    """Return whether a value is empty: None, zero, or a container without items."""
-    return value is None or (isinstance(value, int | float | complex | dict | list | deque | set) and not value)

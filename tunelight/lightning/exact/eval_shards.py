@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import itertools
 import math
+import pickle
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -47,6 +50,9 @@ class Share:
         part: the index of this rank or group.
         limit: Lightning's limit for a single process.
     """
+
+    dealt = True
+    """False where each rank keeps all that it reads."""
 
     def __init__(self, parts: int, part: int, limit: Limit = 1.0) -> None:
         self._parts, self._part, self._limit = parts, part, limit
@@ -108,17 +114,48 @@ class BatchShare(Share):
 
 
 class StreamShare(Share):
-    """Replaces a loader without a sampler: reads all of its batches, and yields a rank's own."""
+    """Replaces a loader without a sampler: reads all of its batches, and yields a rank's own.
 
-    def __init__(self, loader: Any, parts: int, part: int, limit: Limit = 1.0) -> None:
+    If the ranks' first batches differ, the data is split by its own code, and each rank keeps all that it reads.
+
+    Args:
+        gather: returns every rank's argument, by rank; all ranks begin together. None: every rank reads the same.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        parts: int,
+        part: int,
+        limit: Limit = 1.0,
+        *,
+        gather: Callable[[str], list[str]] | None = None,
+    ) -> None:
         vars(self)["loader"] = loader
+        self._gather = gather
+        self._begun: Iterator[Any] | None = None
         super().__init__(parts, part, limit)
 
     def __iter__(self) -> Iterator[Any]:
-        return self.deal(itertools.islice(self.loader, batches_kept(sized_len(self.loader), self._limit)))
+        self._begin()
+        batches, self._begun = self._begun or iter(self.loader), None
+        return self.deal(itertools.islice(batches, batches_kept(sized_len(self.loader), self._limit)))
 
     def __len__(self) -> int:
-        return self.length(len(self.loader))
+        length = len(self.loader)
+        self._begin()  # it decides which length to report
+        return self.length(length)
+
+    def _begin(self) -> None:
+        """Find out by the first batches whether the ranks read the same. Called on all ranks together."""
+        gather, self._gather = self._gather, None
+        if gather is None:
+            return
+        batches = iter(self.loader)
+        first = list(itertools.islice(batches, 1))
+        self._begun = itertools.chain(first, batches)
+        if len(set(gather(_digest(first)))) > 1:
+            self._parts, self._part, self.dealt = 1, 0, False
 
     # Lightning reads and sets attributes of the loader: its workers' seeds, and its iterator to shut it down.
     def __getattr__(self, name: str) -> Any:
@@ -127,7 +164,7 @@ class StreamShare(Share):
         return getattr(vars(self)["loader"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("_parts", "_part", "_limit", "_count"):
+        if name in ("_parts", "_part", "_limit", "_count", "_gather", "_begun", "dealt"):
             vars(self)[name] = value
         else:
             setattr(self.loader, name, value)
@@ -147,6 +184,26 @@ def _seeded(seed: int | None) -> Iterator[None]:
             yield
         finally:
             random.setstate(python)
+
+
+class _ContentPickler(pickle.Pickler):
+    """Pickles tensors by their content alone; torch writes addresses of this process as well."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return NotImplemented
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return tuple, ([str(value.dtype), *value.shape, content],)
+
+
+def _digest(batches: list[Any]) -> str:
+    """Return a text that is the same for equal batches, also in another process; by type if they cannot be pickled."""
+    content = io.BytesIO()
+    try:
+        _ContentPickler(content).dump(batches)
+    except Exception:  # noqa: BLE001 - pickling a user's object raises anything
+        return repr([type(batch) for batch in batches])
+    return hashlib.sha256(content.getvalue()).hexdigest()
 
 
 def share_of(loader: object) -> Share | None:

@@ -1,18 +1,18 @@
 """ExactEvaluation: metrics and predictions that do not depend on the number of ranks.
 
-Lightning pads each rank's shard of a validation set with repeated samples, which shifts every metric. Here the
-batches are those of a single process, in its order, and are dealt to the ranks in turns: in turn ``t`` of ``W`` ranks,
-rank ``r`` gets batch ``t*W + r``. So all that is computed per batch (a sum of means, a maximum, what ``drop_last``
-and ``limit_val_batches`` leave out) is the same as in a single process.
+Lightning pads each rank's shard of a validation set with repeated samples, which shifts every metric. With
+``evaluation="exact"`` the batches are those of a single process, in its order, and are dealt to the ranks in turns: in
+turn ``t`` of ``W`` ranks, rank ``r`` gets batch ``t*W + r``. So all that is computed per batch (a sum of means, a
+maximum, what ``drop_last`` and ``limit_val_batches`` leave out) is the same as in a single process.
 
 In the last turn some ranks may have no batch. They borrow the first one, so that every rank takes the same steps and
 no collective, in a forward, a step or at the end, waits for an idle peer. A borrowed step is undone: what it logged,
-counted or appended is restored.
+counted or appended is restored. A rank without any batch keeps what its borrowed steps did to attributes until the
+hooks at the end have run, since code there (``torch.stack(self.outputs)``) expects the results of a batch; what it
+logs or reduces in them is left out.
 
-There is one exception, for the hooks at the end of the evaluation: lists, dicts and numbers of the model and the
-callbacks that are still empty or zero get the values of the borrowed step, since code in those hooks
-(``torch.stack(self.outputs)``, ``self.correct / self.total``) expects the results of at least one batch. What a rank
-without a batch logs in them is left out of every reduction.
+Collectives of user code may fit on one rank alone: batches have different numbers of rows, and a condition may hold for
+one of them only. Each is compared with the other ranks' before it begins, and a difference is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import copy
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -40,18 +40,10 @@ from tunelight.compat.lightning import (
     sized_len,
 )
 from tunelight.errors import StrategyError
-from tunelight.lightning.exact.borrowed import (
-    LIGHTNINGS_OWN,
-    copied,
-    fill,
-    gaps,
-    remember,
-    remember_attributes,
-    remember_logged,
-)
-from tunelight.lightning.exact.eval_shards import BatchShare, Limit, StreamShare, interleave, share_of
-
-__all__ = ["ExactEvaluation", "interleave"]
+from tunelight.lightning.exact.borrowed import remember, remember_attributes, remember_logged
+from tunelight.lightning.exact.epoch_metrics import agree
+from tunelight.lightning.exact.eval_shards import BatchShare, Limit, StreamShare, share_of
+from tunelight.session.session import current
 
 T = TypeVar("T")
 
@@ -66,13 +58,13 @@ _MEANS = ("mean", "avg", ReduceOp.AVG, None)
 class ExactEvaluation(ParallelStrategy):
     """Adds evaluation that is the same for any number of ranks to a strategy; put it first among the base classes.
 
-    Validation, testing and predicting run the batches of a single process, dealt in turns. A map-style dataset is
-    dealt if Lightning would shard it: not with ``use_distributed_sampler=False``, and not with the user's own
-    DistributedSampler. An iterable without a sampler (IterableDataset) is left as it is in validation, as by
-    Lightning; in ``predict`` every rank reads all of it and keeps its own turns, unless
-    ``use_distributed_sampler=False`` means that each rank reads its own part.
+    Where ``exact`` is False, all of it is Lightning's. Where it is True, validation, testing and predicting run the
+    batches of a single process, dealt in turns. A map-style dataset is dealt if Lightning would shard it: not with
+    ``use_distributed_sampler=False``, and not with the user's own DistributedSampler. An iterable without a sampler
+    (IterableDataset) is left as it is in validation, as by Lightning; in ``predict`` it is dealt if every rank reads
+    the same, and left as it is if it yields each rank its own part.
 
-    Runs on: worker. Raises: StrategyError if the ranks' loaders differ in length.
+    Runs on: worker. Raises: StrategyError if the ranks' loaders differ in length, or if the ranks come apart.
     """
 
     borrowing = False
@@ -80,15 +72,30 @@ class ExactEvaluation(ParallelStrategy):
     batch: what is logged or reduced then is left out."""
     _owned: bool | None = None
     """Whether this rank had a batch of its own in this evaluation; None before its first step."""
-    _gaps: Sequence[tuple[Any, str, Any]] = ()
-    """Values of borrowed steps for empty attributes: owner, name and gap of each."""
+    _undo: tuple[Callable[[], object], ...] = ()
+    """Undo borrowed steps, once this rank has a batch of its own."""
+    _comparing = False
+    """True from the start of an exact evaluation to the end of its hooks: collectives are compared."""
+    _logging: str | None = None
+    """The name that ``self.log`` is at."""
+
+    @property
+    def exact(self) -> bool:
+        """Return whether what the Trainer does now is evaluated exactly."""
+        raise NotImplementedError
+
+    @property
+    def counts_ranks(self) -> bool:
+        """Return whether means leave out ranks that borrow; the same on all ranks."""
+        return self.exact
 
     @property
     def prediction_splits(self) -> list[bool]:
         """Return for each dataloader of the last ``predict`` whether it was dealt, for ``interleave``."""
         module = self.lightning_module
         loaders = module.trainer.predict_loop._combined_loader if module is not None else None
-        return [share_of(loader) is not None for loader in loaders.flattened] if loaders is not None else []
+        shares = [share_of(loader) for loader in loaders.flattened] if loaders is not None else []
+        return [share is not None and share.dealt for share in shares]
 
     def gather_objects(self, mine: T) -> list[T]:
         """Return every rank's object, by rank. Strategies without torch.distributed override it."""
@@ -103,12 +110,14 @@ class ExactEvaluation(ParallelStrategy):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.broadcast(tensor, 0)
 
+    # -- data
+
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Return the arguments of Lightning's sampler: it shards for training only, otherwise batches are dealt."""
+        """Return the arguments of Lightning's sampler; where batches are dealt, it does not shard."""
         kwargs = super().distributed_sampler_kwargs
         module = self.lightning_module
-        if module is not None and module._trainer is not None and not module.trainer.training:
+        if module is not None and module._trainer is not None and not module.trainer.training and self.exact:
             kwargs = {**kwargs, "num_replicas": WholeDataset(1), "rank": 0}
         return kwargs
 
@@ -117,7 +126,9 @@ class ExactEvaluation(ParallelStrategy):
         dataloader = super().process_dataloader(dataloader)
         module = self.lightning_module
         stage = module.trainer.state.stage if module is not None else None
-        if module is None or stage is None or stage == RunningStage.TRAINING or share_of(dataloader) is not None:
+        if module is None or stage is None or stage == RunningStage.TRAINING or not self.exact:
+            return dataloader
+        if share_of(dataloader) is not None:
             return dataloader
         predicting = stage == RunningStage.PREDICTING
         limit: Limit = getattr(module.trainer, f"limit_{stage.dataloader_prefix}_batches")
@@ -127,7 +138,7 @@ class ExactEvaluation(ParallelStrategy):
                 return dataloader.dealt(*self._parts(), limit)
             if not (sharding and predicting):
                 return dataloader
-            return StreamShare(dataloader, *self._parts(), limit)
+            return StreamShare(dataloader, *self._parts(), limit, gather=self.gather_objects)
         sampler = getattr(dataloader.batch_sampler, "sampler", dataloader.sampler)
         ours = isinstance(getattr(sampler, "num_replicas", None), WholeDataset)
         if not ours and (not sharding or isinstance(sampler, DistributedSampler)):
@@ -165,26 +176,69 @@ class ExactEvaluation(ParallelStrategy):
         vars(holder)[at] = share  # DataLoader refuses assignment
         return holder
 
+    # -- collectives
+
     def reduce(
         self, tensor: torch.Tensor, group: Any = None, reduce_op: ReduceOp | str | None = "mean"
     ) -> torch.Tensor:
-        """Reduce over the ranks. Means are taken in float64, so that integer counts stay exact.
+        """Reduce over the ranks. In an exact evaluation means are taken in float64, so that counts stay exact.
 
         A rank in a borrowed step adds nothing to what ``self.log`` reduces.
         Returns a tensor of the same shape, and of the same dtype, except that a mean of integers is float32.
         """
-        if not isinstance(tensor, torch.Tensor):
-            return super().reduce(tensor, group, reduce_op)
+        self._together("reduce", tensor, group)
+        if not isinstance(tensor, torch.Tensor) or not self.counts_ranks:
+            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # another base class's, by the MRO
         dropped = self.borrowing and isinstance(reduce_op, str)
         if dropped:
             tensor = _neutral(tensor, str(reduce_op).lower())
         if reduce_op not in _MEANS or tensor.is_complex():
-            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # another base class's, by the MRO
+            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # as above
         # the last number counts the ranks, except those that borrow
         numbers = torch.cat([tensor.detach().reshape(-1).to(torch.float64), tensor.new_tensor([1 - dropped]).double()])
         total: torch.Tensor = super().reduce(numbers, group, "sum")  # type: ignore[safe-super]  # as above
         mean = (total[:-1] / total[-1]).reshape(tensor.shape)
         return mean.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
+
+    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
+        """Return every rank's tensor. Raises: StrategyError in an exact evaluation where their shapes differ."""
+        self._together("all_gather", tensor, group)
+        return super().all_gather(tensor, group=group, sync_grads=sync_grads)
+
+    def broadcast(self, obj: T, src: int = 0) -> T:
+        """Return rank ``src``'s object."""
+        self._together("broadcast")
+        return super().broadcast(obj, src)  # type: ignore[safe-super]  # as above
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        self._together("barrier")
+        super().barrier(name)  # type: ignore[safe-super]  # as above
+
+    def _together(self, act: str, value: object = None, group: Any = None) -> None:
+        """Compare what this rank does next in an exact evaluation with the other ranks. Raises: StrategyError."""
+        session = current()
+        if not self._comparing or session is None or group not in (None, _whole_gang()):
+            return
+        if isinstance(value, torch.Tensor):
+            act = f"{act} of a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+        if self._logging is not None:
+            act = f"self.log({self._logging!r}) with {act}"
+        module = self.lightning_module
+        hook = None if module is None else module._current_fx_name
+        acts = session.lockstep.compare(act if hook is None else f"{act} in {hook}")
+        if len(set(acts)) == 1:
+            return
+        said = "; ".join(f"rank {rank}: {one or 'nothing for too long'}" for rank, one in enumerate(acts))
+        raise StrategyError(
+            f"The ranks do not do the same together ({said}). In an exact evaluation ranks get whole batches of one "
+            "process, which may differ in their number of rows, and a condition on a batch may hold on one rank alone: "
+            "code that calls a collective itself (self.all_gather, self.log(..., on_step=True, sync_dist=True)) has to "
+            "call it on every rank, with equal shapes. Or choose evaluation='ddp', for the strategy or the sweep: "
+            "every rank then gets as many rows as the others, padded, as under Lightning's DDP."
+        )
+
+    # -- around an evaluation
 
     def on_validation_start(self) -> None:
         """Prepare the ranks for evaluation."""
@@ -201,15 +255,6 @@ class ExactEvaluation(ParallelStrategy):
         super().on_predict_start()
         self._begin_evaluation()
 
-    def _begin_evaluation(self) -> None:
-        """Broadcast rank 0's buffers, and wrap the loop's steps."""
-        self.sync_buffers()
-        self._owned, self._gaps = None, []
-        loop = self._leave_loop()  # an evaluation before may have ended in an exception
-        step, epoch_end = _hooked(loop)
-        setattr(loop, step, functools.partial(self._step, loop, getattr(loop, step)))
-        setattr(loop, epoch_end, functools.partial(self._epoch_end, getattr(loop, epoch_end)))
-
     def on_validation_end(self) -> None:
         """Remove the wrappers of the loop."""
         self._leave_loop()
@@ -225,10 +270,38 @@ class ExactEvaluation(ParallelStrategy):
         self._leave_loop()
         super().on_predict_end()
 
+    def on_exception(self, exception: BaseException) -> None:
+        """Compare collectives no longer: an exception may have ended an evaluation."""
+        self._comparing = False
+        super().on_exception(exception)
+
+    def _begin_evaluation(self) -> None:
+        """Broadcast rank 0's buffers, and wrap the loop's steps."""
+        loop = self._leave_loop()  # an evaluation before may have ended in an exception
+        if not self.exact:
+            return
+        self.sync_buffers()
+        self._owned, self._undo, self._comparing = None, (), True
+        if (session := current()) is not None:
+            session.lockstep.begin()
+        wrappers: dict[str, Callable[..., Any]] = {
+            _step_of(loop): self._step,
+            _epoch_end_of(loop): self._epoch_end,
+            "_store_dataloader_outputs": self._agree,
+        }
+        for name, wrapper in wrappers.items():
+            if hasattr(loop, name):
+                setattr(loop, name, functools.partial(wrapper, loop, getattr(loop, name)))
+        if loop._results is not None:
+            loop._results.log = functools.partial(self._log, loop._results.log)
+
     def _leave_loop(self) -> Any:
         loop = self._trainer()._active_loop
-        for name in _hooked(loop):
+        for name in (_step_of(loop), _epoch_end_of(loop), "_store_dataloader_outputs"):
             vars(loop).pop(name, None)
+        if loop._results is not None:
+            vars(loop._results).pop("log", None)
+        self._comparing, self._logging = False, None
         return loop
 
     def sync_buffers(self) -> None:
@@ -257,37 +330,60 @@ class ExactEvaluation(ParallelStrategy):
         )
         combined = loop._combined_loader
         shares = [share_of(one) for one in combined.flattened]
+        session = current()
+        if session is not None and None not in shares:
+            session.lockstep.note(
+                f"batch {turn} of dataloader {loader}"
+            )  # a rank that waits for this one finds it here
         if combined._mode == "sequential":
             shares = shares[loader : loader + 1]
         decide = all if combined._mode == "min_size" else any
         dealt = [share.owns(turn) for share in shares if share is not None]
         if source is not None or not dealt or decide(dealt):
+            undo, self._undo = self._undo, ()
+            for put_back in reversed(undo):
+                put_back()
             self._owned = True
             original(*step)
             return
         self.borrowing, self._owned = True, bool(self._owned)
         try:
-            with self._without_trace(loop, fill=turn == 0):  # a rank that borrows in turn 0 has no batch of this loader
+            with self._without_trace(loop, keep=not self._owned):
                 original(*step)
         finally:
             self.borrowing = False
 
-    def _epoch_end(self, original: Callable[[], T]) -> T:
+    def _agree(self, loop: Any, original: Callable[[], None]) -> None:
+        """Let all ranks log the same names before the values of a dataloader are reduced."""
+        self._together("the end of a dataloader")
+        agree(loop.trainer, self.gather_objects)
+        original()
+
+    def _epoch_end(self, loop: Any, original: Callable[[], T]) -> T:
         """Run a loop's hooks at its end; what a rank without a batch logs in them is left out."""
-        for owner, name, gap in self._gaps:
-            vars(owner)[name] = fill(vars(owner).get(name), gap)
-        self._gaps = []
         self.borrowing = self._owned is False
         try:
-            return original()
+            result = original()
+            self._together("the end of the evaluation")
         finally:
-            self.borrowing = False
+            self.borrowing = self._comparing = False
+            self._undo = ()
+        return result
+
+    def _log(self, original: Callable[..., None], hook: str, name: str, *args: Any, **kwargs: Any) -> None:
+        """Log a value; note its name, since it may be reduced at once."""
+        self._logging = name
+        try:
+            original(hook, name, *args, **kwargs)
+        finally:
+            self._logging = None
 
     @contextlib.contextmanager
-    def _without_trace(self, loop: Any, fill: bool = False) -> Iterator[None]:
+    def _without_trace(self, loop: Any, keep: bool = False) -> Iterator[None]:
         """Undo what a borrowed step does to the module, its metrics, the callbacks and the loop's outputs.
 
-        With ``fill``, values for empty attributes of the module and the callbacks are kept for the hooks at the end.
+        Prediction writers are not called. With ``keep``, attributes stay as the step has left them, and are restored
+        when this rank gets a batch of its own; metrics are then called updated, as they are on the other ranks.
         """
         trainer = self._trainer()
         callbacks = trainer.callbacks
@@ -295,27 +391,47 @@ class ExactEvaluation(ParallelStrategy):
         for callback in callbacks:
             metrics = [value for value in vars(callback).values() if isinstance(value, torch.nn.Module)]
             owners += [module for metric in metrics for module in metric.modules()]
-        undo = [remember_attributes(owner) for owner in owners]
-        undo.append(remember_logged(trainer._results))
-        undo.append(remember(getattr(loop, "_predictions", [])))
-        trainer.callbacks = [one for one in callbacks if not isinstance(one, BasePredictionWriter)]
-        try:
-            yield
-        finally:
-            trainer.callbacks = callbacks
-            fillable = [one for one in owners if fill and not hasattr(one, "_defaults")]  # metrics can be empty
-            own = [(one, name) for one in fillable for name in vars(one).keys() - LIGHTNINGS_OWN]
-            borrowed = [(one, name, copied(vars(one)[name])) for one, name in own]
-            for put_back in undo:
-                put_back()
-            found = [(one, name, gaps(vars(one)[name], value)) for one, name, value in borrowed]
-            self._gaps = [*self._gaps, *(entry for entry in found if entry[2] is not None)]
+        attributes = [(owner, remember_attributes(owner)) for owner in owners]
+        undo = [remember_logged(trainer._results)]
+        undo += [remember(getattr(loop, name, [])) for name in ("_predictions", "epoch_batch_indices")]
+        with contextlib.ExitStack() as stack:
+            for writer in callbacks:
+                if isinstance(writer, BasePredictionWriter):
+                    vars(writer)["on_predict_batch_end"] = _write_nothing
+                    stack.callback(vars(writer).pop, "on_predict_batch_end")
+            try:
+                yield
+            finally:
+                for put_back in undo:
+                    put_back()
+                for owner, put_back in attributes:
+                    is_metric = hasattr(owner, "_defaults")
+                    if is_metric or not keep:
+                        put_back()
+                    if is_metric and keep:
+                        owner._update_count = max(1, owner._update_count)
+                if keep:
+                    self._undo = (*self._undo, *(put_back for _, put_back in attributes))
 
 
-def _hooked(loop: Any) -> tuple[str, str]:
-    """Return the names of a loop's methods that run a step and the hooks at the end."""
-    kind = "predict" if isinstance(loop, _PredictionLoop) else "evaluation"
-    return f"_{kind}_step", f"_on_{kind}_epoch_end"
+def _whole_gang() -> Any:
+    """Return torch's group of all ranks; None without one."""
+    available = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.group.WORLD if available else None
+
+
+def _write_nothing(*_: Any, **__: Any) -> None:
+    """Replace a prediction writer's hook in a borrowed step."""
+
+
+def _step_of(loop: Any) -> str:
+    """Return the name of a loop's method that runs a step."""
+    return "_predict_step" if isinstance(loop, _PredictionLoop) else "_evaluation_step"
+
+
+def _epoch_end_of(loop: Any) -> str:
+    """Return the name of a loop's method that runs the hooks at the end."""
+    return "_on_predict_epoch_end" if isinstance(loop, _PredictionLoop) else "_on_evaluation_epoch_end"
 
 
 def _neutral(tensor: torch.Tensor, op: str) -> torch.Tensor:

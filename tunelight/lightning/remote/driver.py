@@ -238,6 +238,7 @@ class DriverLauncher(_Launcher):
             verbose=1,
             terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
             job=True,
+            evaluation="ddp" if self._strategy.workers.least is None else "exact",
             heard=reporter is not None,
             passed_on=reporter is not None,
             checkpoints=Checkpoints(every_s=0.0 if reporter else SAFE_EVERY_S),

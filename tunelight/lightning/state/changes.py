@@ -25,7 +25,6 @@ from torch.nn.parameter import is_lazy
 
 from tunelight.compat.lightning import AttributeDict, Logger, Profiler, ProgressBar, Strategy, _Loop, pl
 from tunelight.gang.parcel import pack_state, unpack_view
-from tunelight.lightning.exact.borrowed import LIGHTNINGS_OWN
 from tunelight.lightning.transfer import copy_tensor
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
@@ -36,7 +35,7 @@ _LEAVES = (
 """Objects without parts of interest: known by a name, or sent as one."""
 _CONTAINERS = (dict, OrderedDict, defaultdict, AttributeDict, list, deque, set)
 _BUILTINS = (dict, list, deque, set, frozenset, tuple, int, float, complex, str, bytes, bytearray, np.generic)
-_OF_EACH_SIDE = LIGHTNINGS_OWN - {"training", "_automatic_optimization", "_strict_loading"}
+_OF_EACH_SIDE = frozenset(vars(pl.LightningModule())) - {"training", "_automatic_optimization", "_strict_loading"}
 """Attributes of modules that belong to one side, such as devices and hooks; and weights, returned separately."""
 _MOST_ITEMS = 1000
 """Containers with more items than this are not searched for parts, and returned as one."""

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tunelight.compat.lightning import Callback, TrainerFn, _Loop, is_resuming, pl
+from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
-from tunelight.lightning.state import epoch_metrics, gradients, loggers
+from tunelight.lightning.state import gradients, loggers
 from tunelight.lightning.state.adoption import plain_values, put_values, set_trainable, trainable
 from tunelight.lightning.state.rates import LearningRates
 from tunelight.session.session import Session
@@ -49,11 +50,6 @@ class Recovery(Callback):
         self._at_start: dict[str, bool] = {}
         self._own = False
         """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
-
-    @property
-    def resumed(self) -> bool:
-        """Return whether this fit continues from a checkpoint that has Recovery's part."""
-        return self._loaded is not None
 
     # -- around a fit
 

@@ -34,8 +34,9 @@ from tunelight.lightning.remote.workers import NumWorkers, Workers, assigned
 from tunelight.lightning.state.recovery import recovery_of
 from tunelight.lightning.state.snapshot import write_later
 from tunelight.lightning.strategies.environment import GangEnvironment, GpusOfWorkers
-from tunelight.messages import Place
+from tunelight.messages import Evaluation, Place
 from tunelight.session.session import Session, current
+from tunelight.settings import check_setting
 
 if TYPE_CHECKING:
     from tunelight.lightning.remote.driver import DriverLauncher
@@ -73,6 +74,8 @@ class GangStrategy(ParallelStrategy):
     )
     """Attributes that belong to the process that a strategy is in; the others are sent to the ranks."""
     _given: tuple[tuple[Any, ...], dict[str, Any]]
+    evaluation: Evaluation | None
+    """How evaluation is divided, if this strategy was given it."""
     _session: Session | None = None
     _launcher: GangLauncher | DriverLauncher | None
 
@@ -96,11 +99,14 @@ class GangStrategy(ParallelStrategy):
             f"<{text} for {pl.__name__}; for a Trainer of {other}, choose that before you ask for it: {HOW_TO_CHOOSE}>"
         )
 
-    def _settle(self, num_workers: NumWorkers, ask: Callable[[], Workers]) -> GangEnvironment:
+    def _settle(
+        self, num_workers: NumWorkers, ask: Callable[[], Workers], evaluation: Evaluation | None
+    ) -> GangEnvironment:
         """Join the gang that this process is in, if any; return Lightning's view of the gang.
 
-        Raises: StrategyError in a gang of another size or kind than this strategy's.
+        Raises: SettingsError; StrategyError in a gang of another size or kind than this strategy's.
         """
+        self.evaluation = check_setting("evaluation", evaluation)
         self._of_trainer: dict[str, Any] = {}
         session = current()
         if session is None:

@@ -19,6 +19,7 @@ from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWork
 from tunelight.lightning.state.rates import scale
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
+from tunelight.messages import Evaluation
 from tunelight.settings.backends import BACKENDS
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
     Args:
         num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
-        idle_timeout_s, failures, on_resize: the same.
+        idle_timeout_s, failures, on_resize, evaluation: the same.
         num_hosts, num_slots: the size in another way: the number of nodes, and of workers on each.
         compression: of gradients in transit: "none" or "fp16".
         scale_lr: multiply learning rates by the number of workers, as Horovod's examples do (False).
@@ -135,6 +136,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         failures: Failures = None,
         on_resize: Resizing = None,
+        evaluation: Evaluation | None = None,
         num_hosts: int | None = None,
         num_slots: int | None = None,
         compression: str = "none",
@@ -149,7 +151,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         ask = functools.partial(
             workers, *gang, hosts=num_hosts, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize
         )
-        environment = self._settle(num_workers, ask)
+        environment = self._settle(num_workers, ask, evaluation)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices())
         self._choose_accelerator()
         self._compression = compression

@@ -11,7 +11,6 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -27,7 +26,6 @@ from tunelight.compat.lightning import (
     has_iterable_dataset,
     is_param_in_hook_signature,
 )
-from tunelight.lightning.exact.ddp_buckets import warm_ddp_buckets
 from tunelight.lightning.exact.evaluation import ExactEvaluation
 from tunelight.lightning.exact.generators import draw_alike
 from tunelight.lightning.exact.pieces import can_be_cut, cut_or_whole
@@ -60,6 +58,31 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         return gathered
 
     @property
+    def exact(self) -> bool:
+        """Return whether what the Trainer does now is evaluated exactly: as chosen, else by the gang.
+
+        Prediction on a driver is: it returns all predictions in the order of the data. So is every prediction of
+        sharded models, whose forward all ranks have to run equally often.
+        """
+        session = self._session
+        if session is None:
+            return False
+        asked = self.evaluation is not None or not session.task.job
+        if self._doing("predicting") and (self.backend == "sharded" or not asked):
+            return True
+        return (self.evaluation or session.task.evaluation) == "exact"
+
+    @property
+    def counts_ranks(self) -> bool:
+        """Return whether means leave out ranks that borrow: in turns of training, one without a part does."""
+        return self.exact or (self.turns > 1 and self._doing("training"))
+
+    def _doing(self, what: str) -> bool:
+        """Return whether the Trainer is "training" or "predicting"."""
+        module = self.lightning_module
+        return module is not None and bool(getattr(module._trainer, what, False))
+
+    @property
     def parts(self) -> DataParts:
         """Return the parts of a full gang's data that this rank trains on."""
         workers, worker = self._shards()
@@ -79,9 +102,6 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     turns = 1
     """Backward passes in one of Lightning's steps."""
-
-    resumed = False
-    """True before the first step of a fit that continues from a checkpoint and must be the same to the last bit."""
 
     def count_turns(self) -> None:
         """Set the number of turns of the steps of a fit."""
@@ -120,7 +140,6 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     def _training_loader(self, loader: Any, recovery: Recovery) -> object:
         self.count_turns()
         parts, by_hand, generators = self.parts, self._by_hand(), recovery.generators
-        self.resumed = recovery.resumed and self.root_device.type == "cpu" and not by_hand
         others = [part for part in range(parts.total) if part != parts.worker]
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
         # Lightning does it after making the first iterator, whose workers have begun to read by then.
@@ -189,10 +208,6 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         if self._session is not None:
             self._session.halvable = bool(self._halvable)
         if self.turns == 1:
-            if self.resumed:
-                self.resumed = False
-                with self._played_by(self.parts.worker, keep=False):
-                    warm_ddp_buckets(self, partial(super().training_step, *args, **kwargs))
             return super().training_step(*args, **kwargs)
         self._arguments = args
         with self.block_backward_sync(), self._played_by(self.parts.worker):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +18,14 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from tests import flavours
-from tunelight.compat.lightning import sized_len
-from tunelight.lightning.exact.borrowed import copied, fill, gaps, remember, remember_attributes, remember_logged
+from tunelight.compat.lightning import BasePredictionWriter, pl, sized_len
+from tunelight.errors import SettingsError, StrategyError
+from tunelight.lightning.exact.borrowed import remember, remember_attributes, remember_logged
 from tunelight.lightning.exact.eval_shards import (
     BatchShare,
     Share,
     StreamShare,
+    _digest,
     batches_kept,
     interleave,
     length_to_report,
@@ -28,6 +33,7 @@ from tunelight.lightning.exact.eval_shards import (
 )
 from tunelight.lightning.exact.evaluation import _neutral
 from tunelight.lightning.strategies.ddp import RayStrategy
+from tunelight.settings.backends import BACKENDS
 
 sizes = st.integers(0, 40)
 worlds = st.integers(1, 6)
@@ -122,6 +128,55 @@ def test_a_stream_is_dealt_though_nobody_knows_its_length(limit: int | float) ->
     assert interleave(own) == [batch.tolist() for batch in whole]
 
 
+class Split(IterableDataset[int]):
+    """A dataset that splits itself by rank, as litdata and WebDataset do."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.passes = rank, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        return iter(range(self.rank, 7, 3))
+
+    def __len__(self) -> int:
+        return len(range(self.rank, 7, 3))
+
+
+def test_a_stream_that_splits_itself_is_evaluated_whole() -> None:
+    def begun(share: StreamShare) -> str:
+        found: list[str] = []
+        share._gather = lambda mine: found.append(mine) or [mine]  # type: ignore[func-returns-value]
+        share._begin()
+        return found[0]
+
+    first = [begun(StreamShare(DataLoader(Split(rank), batch_size=2), 3, rank)) for rank in range(3)]
+    data = [Split(rank) for rank in range(3)]
+    split = [
+        StreamShare(DataLoader(one, batch_size=2), 3, one.rank, gather=lambda mine: [*first, mine]) for one in data
+    ]
+    lengths = [len(share) for share in split]  # Lightning asks for it first
+    own = [[batch.tolist() for batch in share] for share in split]
+    assert own == [[[0, 3], [6]], [[1, 4]], [[2, 5]]]
+    assert (lengths, [share.dealt for share in split]) == ([2, 1, 1], [False] * 3)
+    assert [one.passes for one in data] == [1, 1, 1]
+    assert [share.owns(turn) for share, batches in zip(split, own, strict=True) for turn in range(len(batches))] == [
+        True
+    ] * 4
+
+
+def test_a_stream_that_all_ranks_read_alike_is_dealt() -> None:
+    content = (
+        "import torch; from tunelight.lightning.exact.eval_shards import _digest; "
+        'print(_digest([{"x": torch.arange(2)}, "a"]))'
+    )
+    other = subprocess.run([sys.executable, "-c", content], capture_output=True, text=True, check=True).stdout.strip()
+    assert other == _digest([{"x": torch.arange(2)}, "a"])
+    assert other != _digest([{"x": torch.arange(2) + 1}, "a"])
+    same = StreamShare(DataLoader(Numbers(), batch_size=2), 2, 1, gather=lambda mine: [mine, mine])
+    assert [batch.tolist() for batch in same] == [[2, 3], [6]]
+    assert same.dealt
+
+
 def test_a_stream_passes_attributes_on_to_its_loader() -> None:
     loader = DataLoader(Numbers(), batch_size=2)
     share = StreamShare(loader, 2, 0)
@@ -208,60 +263,6 @@ def test_a_metric_is_put_back_and_gathers_with_the_others_shape() -> None:
     assert [rows.shape for rows in cat.value] == [(0,)]
 
 
-def test_what_would_be_empty_without_a_borrowed_step_is_filled_in_at_the_end() -> None:
-    value: dict[str, Any] = {
-        "list": [],
-        "by_loader": [[1], []],
-        "by_name": {"own": [1]},
-        "cached": {"id": 1},
-        "count": 0,
-        "own": 3,
-        "total": None,
-        "cleared": [1],
-    }
-    lists = value["list"], value["by_loader"][1]
-    back = remember(value)
-    value["list"].append(2)
-    value["by_loader"][0].append(2)
-    value["by_loader"][1].append(2)
-    value["by_name"].update(other=[2])
-    value["cached"]["other"] = 2
-    value.update(count=2, own=5, total=torch.tensor(2.0))
-    value["cleared"].append(2)
-    borrowed = copied(value)
-    back()
-    assert value == {
-        "list": [], "by_loader": [[1], []], "by_name": {"own": [1]}, "cached": {"id": 1},
-        "count": 0, "own": 3, "total": None, "cleared": [1],
-    }  # fmt: skip
-    gap = gaps(value, borrowed)
-    value["count"] = 7  # of a later step, on a batch of the rank's own
-    value["cleared"].clear()
-    fill(value, gap)
-    assert (value["list"], value["by_loader"]) == ([2], [[1], [2]])
-    assert (value["list"] is lists[0], value["by_loader"][1] is lists[1]) == (True, True)
-    assert value["by_name"] == {"own": [1], "other": [2]}
-    assert value["cached"] == {"id": 1}
-    assert (value["count"], value["own"], value["total"], value["cleared"]) == (7, 3, 2, [])
-
-
-@pytest.mark.parametrize("nothing", [{}, [], set(), 0, 0.0, None, {"list": [1], "count": 1}])
-def test_a_step_that_adds_nothing_leaves_no_gap(nothing: Any) -> None:
-    assert gaps(nothing, copied(nothing)) is None
-
-
-def test_each_loader_s_results_are_filled_in_by_their_key() -> None:
-    gap = gaps({}, {0: [1], "id": 1})
-    assert fill({1: [2]}, gap) == {0: [1], 1: [2]}
-    assert fill({}, gap) == {0: [1], "id": 1}
-
-
-def test_what_is_another_thing_by_then_is_left_alone() -> None:
-    gap = gaps({"list": [], "outer": {"inner": []}}, {"list": [1], "outer": {"inner": [1]}})
-    assert fill({"list": "new", "outer": 3}, gap) == {"list": "new", "outer": 3}
-    assert fill([5], gaps([[], []], [[], [1]])) == [5]
-
-
 def logged(results: Any, name: str, value: float, fx: Any = torch.mean, sync: bool = True) -> None:
     results.log(
         "validation_step", name, torch.tensor(value), reduce_fx=fx, sync_dist=sync, sync_dist_fn=plain, batch_size=2
@@ -319,19 +320,149 @@ def test_an_empty_sequence_has_no_turns() -> None:
     assert share.length(0) == 0
 
 
+# --- a rank without a batch, and prediction writers ---------------------------------------------------------
+
+
+class Writer(BasePredictionWriter):
+    def __init__(self) -> None:
+        super().__init__("batch")
+        self.seen: list[Any] = []
+
+    def write_on_batch_end(self, trainer: Any, pl_module: Any, prediction: Any, *_: Any) -> None:
+        self.seen.append(prediction)
+
+
+class Counting(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = torchmetrics.MeanMetric()
+        self.kept: list[int] = []
+
+    def count(self, value: int) -> None:
+        self.kept.append(value)
+        self.metric.update(value)
+
+
+class Loop:
+    """Stands for one of Lightning's: what a borrowed step adds to is undone."""
+
+    def __init__(self) -> None:
+        self._predictions: list[Any] = [[]]
+        self.epoch_batch_indices: list[Any] = [[]]
+
+
+@pytest.fixture
+def borrower(join: Any) -> Any:
+    """Return a strategy on rank 1 of 2, with a model and a writer in its Trainer."""
+    join()
+    strategy: Any = RayStrategy(evaluation="exact")
+    trainer = pl.Trainer(
+        accelerator="cpu", strategy=strategy, callbacks=[Writer()], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    module = Counting()
+    strategy._lightning_module = module
+    module.trainer = trainer
+    return strategy
+
+
+def test_prediction_writers_are_there_in_a_borrowed_step_and_write_nothing(borrower: Any) -> None:
+    trainer, loop = borrower._trainer(), Loop()
+    writer: Any = next(one for one in trainer.callbacks if isinstance(one, Writer))
+    with borrower._without_trace(loop):
+        assert writer in trainer.callbacks
+        writer.on_predict_batch_end(trainer, None, "prediction", None, 0)
+        loop._predictions[0].append("prediction")
+        loop.epoch_batch_indices[0].append([0])
+    assert (writer.seen, loop._predictions, loop.epoch_batch_indices) == ([], [[]], [[]])
+    trainer.predict_loop.current_batch_indices = [0]
+    writer.on_predict_batch_end(trainer, None, "own", None, 0)
+    assert writer.seen == ["own"]
+
+
+def test_a_rank_without_a_batch_has_its_borrowed_results_at_the_end(borrower: Any) -> None:
+    """Code there stacks a list, and computes a metric, only if there is something: on all ranks, or the others wait."""
+    module = borrower.lightning_module
+    with borrower._without_trace(Loop(), keep=True):
+        module.count(8)
+    assert (module.kept, module.metric.update_called, float(module.metric.weight)) == ([8], True, 0)
+
+
+def test_borrowed_results_are_gone_once_the_rank_has_a_batch_of_its_own(borrower: Any) -> None:
+    module, loop = borrower.lightning_module, borrower._trainer().validate_loop
+    loop._combined_loader = pl.utilities.combined_loader.CombinedLoader(
+        [DataLoader(range(n), batch_sampler=shares(n, 2)[1]) for n in (2, 4)],  # type: ignore[arg-type]
+        "sequential",
+    )
+    for one in loop._combined_loader.flattened:
+        assert list(one)
+    for loader, value in ((0, 8), (1, 3)):  # rank 1 has no batch of the first loader, and one of the second
+        borrower._step(loop, lambda *_, value=value: module.count(value), None, 0, loader, None)
+    assert (module.kept, float(module.metric.compute()), module.metric._update_count) == ([3], 3, 1)
+    assert borrower._owned is True
+
+
 @pytest.mark.parametrize(("owned", "borrowing"), [(None, False), (True, False), (False, True)])
 def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
     owned: bool | None, borrowing: bool
 ) -> None:
     strategy: Any = RayStrategy(num_workers=2)
-    module: Any = torch.nn.Module()
-    module.kept, strategy._owned, strategy._gaps = [], owned, [(module, "kept", gaps([], [1]))]
-    during: list[Any] = []
+    strategy._owned = owned
+    assert strategy._epoch_end(None, lambda: strategy.borrowing) is borrowing
+    assert strategy.borrowing is False
 
-    def hooks() -> str:
-        during.append((strategy.borrowing, list(module.kept)))
-        return "result"
 
-    assert strategy._epoch_end(hooks) == "result"
-    assert during == [(borrowing, [1])]
-    assert (strategy.borrowing, strategy._gaps) == (False, [])
+# --- which evaluation, and what the ranks do together -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "task", "doing", "exact"),
+    [
+        (None, {}, "validating", False),
+        (None, {"evaluation": "exact"}, "validating", True),  # a setting, or an elastic gang
+        ("exact", {}, "testing", True),
+        ("ddp", {"evaluation": "exact"}, "validating", False),
+        (None, {}, "predicting", False),
+        (None, {"job": True}, "predicting", True),  # a driver gets all predictions, in order
+        (None, {"job": True}, "validating", False),
+        ("ddp", {"job": True}, "predicting", False),
+        ("ddp", {"backend": "sharded"}, "predicting", True),  # a sharded forward hangs with fewer batches than others
+        ("ddp", {"backend": "sharded"}, "validating", False),
+    ],
+)
+def test_which_evaluation_is_exact(join: Any, evaluation: Any, task: dict[str, Any], doing: str, exact: bool) -> None:
+    backend = task.get("backend", "ddp")
+    session = join(backend)
+    session.task = replace(session.task, **task)
+    strategy: Any = BACKENDS[backend].load_strategy()(evaluation=evaluation)
+    trainer = pl.Trainer(accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False)
+    setattr(trainer, doing, True)
+    strategy._lightning_module = Counting()
+    strategy._lightning_module.trainer = trainer
+    assert strategy.exact is exact
+
+
+def test_evaluation_has_two_ways() -> None:
+    with pytest.raises(SettingsError, match=r"evaluation must be 'ddp' .* 'exact' .* not 'padded'"):
+        RayStrategy(evaluation="padded")  # type: ignore[arg-type]
+
+
+def test_collectives_that_differ_between_ranks_are_an_error_that_names_the_setting(join: Any) -> None:
+    session = join(rank=1)
+    strategy: Any = RayStrategy(evaluation="exact")
+    strategy._lightning_module, strategy._comparing = Counting(), True
+    strategy._lightning_module._current_fx_name = "validation_step"
+    session.lockstep._channel.broadcast(
+        "act/0/0/1", "all_gather of a float32 tensor of shape (8, 1) in validation_step"
+    )
+    with pytest.raises(StrategyError, match=r"rank 0: .*\(8, 1\).*; rank 1: .*\(4, 1\) in .*evaluation='ddp'"):
+        strategy.all_gather(torch.ones(4, 1))
+
+
+def test_names_that_are_reduced_at_once_are_compared_too(join: Any) -> None:
+    session = join(rank=1)
+    strategy: Any = RayStrategy(evaluation="exact")
+    strategy._comparing = True
+    session.lockstep._channel.broadcast("act/0/0/1", "self.log('even') with reduce of a float32 tensor of shape ()")
+    with pytest.raises(StrategyError, match=r"rank 0: self.log\('even'\).*; rank 1: self.log\('odd'\)"):
+        strategy._log(lambda hook, name: strategy.reduce(torch.tensor(1.0)), "validation_step", "odd")

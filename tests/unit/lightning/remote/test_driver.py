@@ -16,7 +16,7 @@ from tunelight.errors import SettingsError
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote import driver
 from tunelight.lightning.remote.tune import TrialReporter
-from tunelight.policies import FailurePolicy
+from tunelight.lightning.remote.workers import Workers
 
 
 def reports(config: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ def saves(config: dict[str, Any]) -> None:
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> driver.DriverLauncher:
-    workers = SimpleNamespace(failures=FailurePolicy(), idle_timeout_s=1.0)
+    workers = Workers(idle_timeout_s=1.0)
     one = driver.DriverLauncher(SimpleNamespace(workers=workers), None)  # type: ignore[arg-type]
     held = SimpleNamespace(gang=FakeGang(GangSpec()))
     monkeypatch.setattr(one, "_take", lambda **_: held)

@@ -1,4 +1,4 @@
-"""Metrics of ``self.log`` in a running epoch: saved in a checkpoint and restored."""
+"""Metrics of ``self.log``: those of a running epoch, saved and restored, and names that the ranks agree on."""
 
 from __future__ import annotations
 
@@ -23,12 +23,9 @@ def state(results: Any) -> Logged:
     for key, metric in results.items():
         if metric.has_reset:
             continue
-        meta = metric.meta
-        kept[key] = {name: getattr(meta, name) for name in _META}
-        kept[key] |= {"reduce_fx": meta.reduce_fx.__name__, "dataloader_idx": meta.dataloader_idx}
-        kept[key] |= {"sync": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
+        kept[key] = _described(metric)
         if not metric.is_tensor:
-            kept[key] |= {"metric_attribute": meta.metric_attribute, "updates": metric.value._update_count}
+            kept[key]["updates"] = metric.value._update_count
             states = {name: getattr(metric.value, name) for name in metric.value._defaults}
             kept[key]["states"] = copy.deepcopy(move_data_to_device(states, torch.device("cpu")))
             continue
@@ -74,11 +71,49 @@ def put(trainer: pl.Trainer, states: list[Logged], note: Callable[[str], object]
         trainer._logger_connector._first_loop_iter = False
 
 
+def agree(trainer: pl.Trainer, gather: Callable[[Logged], list[Logged]]) -> None:
+    """Give all ranks the same names in the same order, before an evaluation's values are reduced over the ranks.
+
+    A name that this rank has not logged counts for nothing. ``gather`` returns every rank's argument, by rank. Names
+    with a ``sync_dist_group``, and those that are not reduced, stay with their ranks.
+    """
+    results: Any = trainer._results
+    mine = {
+        key: _described(metric)
+        for key, metric in results.valid_items()
+        if metric.meta.on_epoch and metric.meta.sync.group is None
+    }
+    everywhere: Logged = {}
+    for one in gather(mine):
+        everywhere.update({key: kept for key, kept in one.items() if key not in everywhere})
+    for key, kept in everywhere.items():
+        of_metric = "metric_attribute" in kept
+        if key in mine or not (of_metric or (kept["sync"] and not kept["rank_zero_only"])):
+            continue
+        metric = results[key] = _made(trainer, kept)
+        metric._update_count = 1
+        if of_metric:
+            metric.value = trainer.lightning_module.get_submodule(kept["metric_attribute"])
+    ordered = {key: results[key] for key in everywhere if key in results}
+    rest = {key: metric for key, metric in results.items() if key not in ordered}
+    results.clear()
+    results.update({**ordered, **rest})
+
+
+def _described(metric: _ResultMetric) -> dict[str, Any]:
+    """Return how a metric is logged, as plain data."""
+    meta = metric.meta
+    kept = {name: getattr(meta, name) for name in _META}
+    kept |= {"reduce_fx": meta.reduce_fx.__name__, "dataloader_idx": meta.dataloader_idx}
+    kept |= {"sync": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
+    return kept if metric.is_tensor else {**kept, "metric_attribute": meta.metric_attribute}
+
+
 def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:
     names = (*_META, "reduce_fx", "dataloader_idx", "metric_attribute")
     meta = _Metadata(**{name: kept[name] for name in names if name in kept})
     meta.sync = _Sync(_should=kept["sync"], fn=trainer.strategy.reduce, rank_zero_only=kept["rank_zero_only"])
-    return _ResultMetric(meta, is_tensor="values" in kept).to(trainer.strategy.root_device)
+    return _ResultMetric(meta, is_tensor="metric_attribute" not in kept).to(trainer.strategy.root_device)
 
 
 def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any], *, merge: bool) -> str | None:

@@ -10,7 +10,7 @@ import torch
 import torchmetrics
 
 from tests import flavours
-from tunelight.lightning.state import epoch_metrics
+from tunelight.lightning.exact import epoch_metrics
 
 
 def trainer() -> Any:
@@ -100,3 +100,37 @@ def test_a_metric_that_the_model_has_no_more_is_said() -> None:
     (line,) = said
     assert line.startswith("The metric 'accuracy' lacks a share from before the restart in this epoch: ")
     assert line.endswith("the model has no 'accuracy' any more.")
+
+
+def test_ranks_agree_on_names_that_only_some_batches_have_logged() -> None:
+    """Rank 0 has logged "even" and rank 1 "odd": both reduce both, in one order."""
+    trainers: list[Any] = []
+    for name, value in (("even", 1.0), ("odd", 2.0)):
+        results = flavours.result_collection()(training=False)
+        for key, sync in ((name, True), (f"own_{name}", False)):
+            results.log(
+                "validation_step", key, torch.tensor(value), sync_dist=sync, sync_dist_fn=lambda one, **_: one,
+                batch_size=2,
+            )  # fmt: skip
+        strategy = SimpleNamespace(reduce=None, root_device=torch.device("cpu"))
+        trainers.append(SimpleNamespace(_results=results, strategy=strategy, lightning_module=None))
+    said: list[Any] = []
+
+    class HeardError(Exception):
+        """Ends a rank's part at its gathering."""
+
+    def hear(mine: Any) -> Any:
+        said.append(mine)
+        raise HeardError
+
+    for trainer in trainers:
+        with pytest.raises(HeardError):
+            epoch_metrics.agree(trainer, hear)
+    for trainer in trainers:
+        epoch_metrics.agree(trainer, lambda _: said)
+    of_rank = [list(trainer._results) for trainer in trainers]
+    assert of_rank[0] == ["validation_step.even", "validation_step.own_even", "validation_step.odd"]
+    assert [name for name in of_rank[1] if "own" not in name] == ["validation_step.even", "validation_step.odd"]
+    for name, mean in (("even", 1.0), ("odd", 2.0)):
+        metrics = [trainer._results[f"validation_step.{name}"] for trainer in trainers]
+        assert sum(one.value for one in metrics) / sum(one.cumulated_batch_size for one in metrics) == mean

@@ -1,0 +1,71 @@
+"""Lockstep: compares what the ranks of a gang are about to do together, over the gang's store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tunelight.errors import TrialStopped
+from tunelight.messages import Place
+from tunelight.session.mailbox import RankChannel
+
+LIMIT_S = 1200.0
+"""How long the slowest rank may take: as long as a collective may, by default."""
+_POLL_S = 0.2
+
+
+class Lockstep:
+    """Each rank's acts in its own order, compared with those of the others. Runs on: worker.
+
+    Args:
+        place: this rank's place in its gang.
+        channel: carries the ranks' messages.
+        aborted: returns why the trial was aborted; None if it was not.
+    """
+
+    def __init__(self, place: Place, channel: RankChannel, aborted: Callable[[], str | None]) -> None:
+        self._place, self._channel, self._aborted = place, channel, aborted
+        self._round = self._number = 0
+        self._sent: list[str] = []
+
+    def begin(self) -> None:
+        """Begin a new count. All ranks do so equally often."""
+        self._round, self._number = self._round + 1, 0
+
+    def note(self, act: str) -> None:
+        """Tell the other ranks of this rank's next act, without waiting for theirs."""
+        if self._place.world_size == 1:
+            return
+        self._number += 1
+        turn = self._turn(self._place.rank)
+        self._channel.broadcast(turn, act)
+        self._sent.append(turn)
+
+    def compare(self, act: str) -> list[str | None]:
+        """Tell the others of this rank's next act; return the act of the same number of each rank.
+
+        None for a rank that has come to none within ``LIMIT_S``. A rank that has found a difference goes no further:
+        others that wait for it get its last act. Raises: TrialStopped if the trial was aborted.
+        """
+        self.note(act)
+        deadline = time.monotonic() + LIMIT_S
+        ranks = range(self._place.world_size)
+        acts = [act if rank == self._place.rank else self._receive(rank, deadline) for rank in ranks]
+        if set(acts) != {act}:
+            self._channel.broadcast(self._turn(self._place.rank, "last"), act)
+        for turn in self._sent[:-1]:  # every rank has come this far, and so has read them
+            self._channel.delete(turn)
+        del self._sent[:-1]
+        return acts
+
+    def _turn(self, rank: int, number: int | str | None = None) -> str:
+        return f"act/{self._round}/{rank}/{self._number if number is None else number}"
+
+    def _receive(self, rank: int, deadline: float) -> str | None:
+        while time.monotonic() < deadline:
+            if (reason := self._aborted()) is not None:
+                raise TrialStopped(reason)
+            for turn, limit_s in ((self._turn(rank), _POLL_S), (self._turn(rank, "last"), 0.001)):
+                if (message := self._channel.receive(turn, limit_s)) is not None:
+                    return message
+        return None
