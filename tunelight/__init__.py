@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight import errors
 from tunelight.compat import moved as _moved
+from tunelight.compat import registry as _registry
 from tunelight.compat.lightning import made_for_one as _made_for_one
 
 __version__ = "0.2.0"
@@ -141,6 +142,9 @@ def __getattr__(name: str) -> Any:
     if not _made_for_one(_WHERE[name]):  # others are exchanged when the process changes to the other Lightning
         globals()[name] = value
     return value
+
+
+_registry.register(__getattr__)
 
 
 def __dir__() -> list[str]:

@@ -188,7 +188,8 @@ def test_unused_parameters(backend: str, tmp_path: Path) -> None:
 
 
 def test_unused_parameters_are_an_error_where_ddp_is_not_told() -> None:
-    with pytest.raises(errors.WorkerFailedError, match="find_unused_parameters=True"):
+    advice = r"strategy='ray_find_unused_parameters_true'.*strategy=tl\.RayStrategy\(find_unused_parameters=True\)"
+    with pytest.raises(errors.WorkerFailedError, match=advice):
         trainer("ddp").fit(Unused(), loader())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tunelight.compat.registry import NAMES
 from tunelight.errors import SettingsError
 from tunelight.settings.backends import BACKENDS
 
@@ -31,7 +32,7 @@ def check_trainer_argument(
         raise SettingsError(
             f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
             f"workers. Leave it out, and say backend={backend!r}; for arguments of a strategy give one of tunelight's, "
-            "tl.RayStrategy(find_unused_parameters=True) for example."
+            "tl.RayStrategy(find_unused_parameters=True) for example, in a file ray_find_unused_parameters_true."
         )
     if name == "accelerator" and isinstance(value, str) and value.lower() not in (_ON_GPUS if gpus else _ON_CPUS):
         if value.lower() == "mps":
@@ -51,4 +52,6 @@ def check_trainer_argument(
 
 
 def _is_ours(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in NAMES
     return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)

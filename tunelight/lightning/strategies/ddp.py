@@ -73,3 +73,13 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         environment = self._settle(num_workers, ask, evaluation)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)
         self._choose_accelerator()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Name tunelight's strategies where Lightning recommends its own for unused parameters."""
+        super().on_exception(exception)
+        exception.args = tuple(
+            arg.replace("'ddp_find_unused", "'ray_find_unused").replace("=DDPStrategy(find", "=tl.RayStrategy(find")
+            if isinstance(arg, str)
+            else arg
+            for arg in exception.args
+        )
