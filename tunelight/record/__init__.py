@@ -49,7 +49,16 @@ from tunelight.record.record import Lines, Record, read_lines, read_record, read
 from tunelight.record.remote import mirrored, pull, pull_views, reaching
 from tunelight.record.repair import repair
 from tunelight.record.repeated import Plan, Standing, Training, plan, repeated, repeats_of, standings, to_repeat, winner
-from tunelight.record.state import GAVE_UP, Best, SweepState, TrialState, apply, is_better, metric_value
+from tunelight.record.state import (
+    GAVE_UP,
+    STOPPED_BY_COMMAND,
+    Best,
+    SweepState,
+    TrialState,
+    apply,
+    is_better,
+    metric_value,
+)
 
 if TYPE_CHECKING:
     from tunelight.record.recorder import RecordCallback
