@@ -130,7 +130,7 @@ def test_a_person_watches_steers_and_resumes_a_sweep(chromium: Any, tmp_path: Pa
         window.until(lambda: int(window.cells("1")[4]) > before, "more reports")
         assert window.cells("0")[1] == "STOPPED"
         window.page.click("[data-do=stop]")
-        window.until(lambda: "interrupted" in window.text("#cards"), "the sweep to end")
+        window.until(lambda: "running" not in window.text("#cards"), "the sweep to end")
         compare_all(window)
     assert [text for text in window.said if "willReadFrequently" not in text] == []  # which our own look caused
     assert all(url.startswith((address.split("/sweep")[0], "data:")) for url in window.asked)

@@ -131,12 +131,13 @@ def test_a_trained_winner_is_copied_loaded_and_answers_with_others(ray4: Any, tm
 
     results = sweep(tmp_path, scheduler="fifo", num_samples=2, max_epochs=2)
     results.export_best(tmp_path / "best.yaml", "lightning-cli", checkpoint=True)
-    model = results.best.load_model().eval()
+    model = results.best.load_model()
+    assert not any(module.training for module in model.modules())
     weights = load_file(tmp_path / "best.safetensors")
     assert weights.keys() == model.state_dict().keys()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
     points = torch.rand(5, 4)
-    both = [trial.load_model().eval() for trial in results.top(2)]
+    both = [trial.load_model() for trial in results.top(2)]
     with torch.no_grad():
         expected = (both[0](points) + both[1](points)) / 2
     assert torch.allclose(results.ensemble(2)(points), expected)

@@ -1,6 +1,7 @@
 """The frame of the command line: how commands are declared, errors and exit codes.
 
-Exit codes: 0 done; 1 the sweep failed, metrics differ, or the doctor found something wrong; 2 bad input; 130 Ctrl-C.
+Exit codes: 0 done, or stopped by command; 1 the sweep failed, metrics differ, or the doctor found something wrong;
+2 bad input; 130 Ctrl-C.
 """
 
 from __future__ import annotations

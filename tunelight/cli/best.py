@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tunelight.results import TrialResult
 
 _HINTS = {
-    "lightning-cli": "Train it: python train.py fit --config {path}",
     "python": "Train it: python {path}",
     "hydra": "Use it: put it into conf/experiment/, and give +experiment={stem}",
 }
@@ -72,18 +72,23 @@ def export(
 
 
 def _export(trial: TrialResult, path: Path, format: str | None, checkpoint: bool) -> str:
-    """Write a trial; return the format, which without --format is LightningCLI's for the YAML of a model= sweep."""
-    from tunelight.results import FORMATS, format_of
+    """Write a trial; return the format."""
+    from tunelight.results import format_of
 
-    for_cli = format is None and trial.has_parts and path.suffix.lower() in FORMATS["lightning-cli"]
-    chosen = "lightning-cli" if for_cli else format_of(path, format)
+    chosen = format_of(path, format, parts=trial.has_parts)
     trial.export(path, chosen, checkpoint=checkpoint)
     return chosen
 
 
 def _tell(path: Path, format: str | None) -> None:
     typer.echo(f"Wrote {path} ({format})")
-    if format in _HINTS:
+    if format == "lightning-cli":
+        with contextlib.suppress(OSError, ValueError):  # no text
+            if "LightningCLI(" in Path("train.py").read_text(encoding="utf-8"):
+                typer.echo(f"Train it: python train.py fit --config {path}")
+                return
+        typer.echo(f"Train it by a program that calls LightningCLI(Model, Data): ... fit --config {path}")
+    elif format in _HINTS:
         typer.echo(_HINTS[format].format(path=path, stem=path.stem))
 
 

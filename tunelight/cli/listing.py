@@ -17,7 +17,7 @@ from tunelight.errors import SettingsError, StorageError, first_of, unknown
 if TYPE_CHECKING:
     from tunelight.record import Found
 
-_STATES: Final = ("running", "finished", "interrupted", "cut-off", "time-budget", "gave-up", "unreadable")
+_STATES: Final = ("running", "finished", "stopped", "interrupted", "cut-off", "time-budget", "gave-up", "unreadable")
 _MOST_NAMES: Final = 8
 _PATTERN: Final = frozenset("*?[")
 _NONE: Final = "Give the folder of sweeps (storage= of the sweep)"

@@ -267,5 +267,8 @@ def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:
         else:
             if quiet:  # else the last line of its progress has said so
                 typer.echo(results.summary())
-            typer.echo(f"In {shown_path(results.folder)}. Next: tunelight show {shown_path(results.folder)}")
-    raise typer.Exit(INTERRUPTED if results.ended == "interrupted" else OK if results.top(1) else FAILED)
+            where = shown_path(results.folder)
+            goes_on = results.ended in ("interrupted", "stopped")
+            typer.echo(f"In {where}. {'To go on: tunelight resume' if goes_on else 'Next: tunelight show'} {where}")
+    well = results.ended == "stopped" or results.top(1)  # who stops a sweep by command means it
+    raise typer.Exit(INTERRUPTED if results.ended == "interrupted" else OK if well else FAILED)

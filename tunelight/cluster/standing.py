@@ -63,7 +63,7 @@ class Standing:
     Attributes:
         pid, created: the process, and when it began (seconds since the epoch): its id may be another's by now.
         address: of the Ray, host:port.
-        versions: of Ray and of Python. python: the interpreter.
+        versions: of Ray and of Python. python: the interpreter. prefix: the folder of its environment.
         token: whether it asks for Ray's token, which Ray keeps in the home folder.
     """
 
@@ -72,6 +72,7 @@ class Standing:
     address: str
     versions: tuple[str, str]
     python: str
+    prefix: str
     token: bool = False
 
     @property
@@ -88,7 +89,7 @@ class Standing:
         """Why this process cannot use it; empty if it can."""
         if self.versions != own_versions():
             return f"it has Ray {self.versions[0]} and Python {self.versions[1]}"
-        return f"it runs with {self.python}" if self.python != sys.executable else ""
+        return f"it runs with {self.python}" if self.prefix != _prefix() else ""
 
     def admit(self) -> None:
         """Let this process show Ray's token where it is asked for. Call it before Ray connects."""
@@ -135,11 +136,16 @@ class Standing:
                 mark.touch()
 
 
+def _prefix() -> str:
+    """Return the folder of this process's environment: its Python may have several names there."""
+    return os.path.realpath(sys.prefix)
+
+
 def server_for(variables: Mapping[str, str], threads: int) -> ForkServer:
     """Return the fork server for jobs with these environment variables beside those of the kept process."""
     modules = (flavour(), FABRIC[flavour()])
     read = sorted((name, value) for name, value in variables.items() if not may_differ(name))
-    key = hashlib.sha256(repr((modules, threads, sys.executable, read)).encode("utf-8", "surrogateescape"))
+    key = hashlib.sha256(repr((modules, threads, _prefix(), read)).encode("utf-8", "surrogateescape"))
     return ForkServer(modules, threads, str(folder() / f"fork-{key.hexdigest()[:12]}"), IDLE_S)
 
 
@@ -222,7 +228,7 @@ def _tell(home: Path) -> None:
     created = psutil.Process().create_time()
     address = ray.get_runtime_context().gcs_address
     token = os.environ.get("RAY_AUTH_MODE") == "token"  # Ray has set it, if the user has not
-    there = Standing(os.getpid(), created, address, own_versions(), sys.executable, token)
+    there = Standing(os.getpid(), created, address, own_versions(), sys.executable, _prefix(), token)
     part = home / f"{_FILE}.part"
     part.write_text(json.dumps(asdict(there)))
     part.replace(home / _FILE)

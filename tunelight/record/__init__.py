@@ -60,7 +60,16 @@ from tunelight.record.repeated import (
     to_repeat,
     winner,
 )
-from tunelight.record.state import GAVE_UP, Best, SweepState, TrialState, apply, is_better, metric_value
+from tunelight.record.state import (
+    GAVE_UP,
+    STOPPED_BY_COMMAND,
+    Best,
+    SweepState,
+    TrialState,
+    apply,
+    is_better,
+    metric_value,
+)
 
 if TYPE_CHECKING:
     from tunelight.record.recorder import RecordCallback

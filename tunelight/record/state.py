@@ -15,6 +15,8 @@ from tunelight.stores.masking import masked, masked_error, masked_run
 
 GAVE_UP: Final = "gave up"
 """How a sweep ended whose first trials all failed with the same error."""
+STOPPED_BY_COMMAND: Final = "stopped"
+"""How a sweep ended that a person stopped on purpose, by a command."""
 _MOST_EVENTS: Final = 50
 _OVER_RANKS: Final[dict[str, Callable[[list[float]], float]]] = {
     "cpu": fmean,

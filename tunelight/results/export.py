@@ -46,8 +46,11 @@ def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, ch
     storage.write_text(path, text)
 
 
-def format_of(path: Path, asked: str | None) -> str:
-    """Return the format that is asked for, else the one that the suffix says. Raises: SettingsError, StorageError."""
+def format_of(path: Path, asked: str | None, *, parts: bool = False) -> str:
+    """Return the format that is asked for, else the one that the suffix says. Raises: SettingsError, StorageError.
+
+    A YAML file without a format is LightningCLI's where the sweep had ``parts``, model and data, to be told of.
+    """
     suffix = path.suffix.lower()
     if asked is None:
         if suffix not in _BY_SUFFIX:
@@ -55,7 +58,7 @@ def format_of(path: Path, asked: str | None) -> str:
                 f"The format follows from the file's suffix, but {str(path)!r} has {suffix or 'none'!r}. Use one of "
                 f"{', '.join(_BY_SUFFIX)}, or say format=: {', '.join(FORMATS)}."
             )
-        return _BY_SUFFIX[suffix]
+        return "lightning-cli" if parts and suffix in _YAML else _BY_SUFFIX[suffix]
     if asked not in FORMATS:
         raise SettingsError(unknown("There is no format", asked, FORMATS))
     if suffix not in FORMATS[asked]:

@@ -116,7 +116,10 @@ class SweepResults:
 
     @property
     def ended(self) -> str | None:
-        """How it ended: "finished", "time budget" or "interrupted"; None while it runs, or if its driver died."""
+        """How it ended: "finished", "time budget", "stopped" (by command), "interrupted" or "gave up".
+
+        None while it runs, or if its driver died.
+        """
         return self._state.ended
 
     @property
@@ -340,7 +343,8 @@ class SweepResults:
 
         Args:
             path: where to; folders are made.
-            format: None goes by the file's suffix: .yaml and .yml, .json, .py.
+            format: None goes by the file's suffix: .json, .py; .yaml and .yml are "lightning-cli" in a sweep with
+                ``model=``, else "yaml".
                 "yaml", "json": ``config``, and where it came from: ``changes`` (where it was not the trial's only one),
                 ``metric``, ``mode``, ``value``, ``metrics`` (the best report's), ``trial``, ``seed``,
                 ``training_iteration``, ``epoch``, ``sweep`` (name, folder), ``checkpoint`` (a path or null),

@@ -226,7 +226,7 @@ class TrialResult:
     def load_model(
         self, model_cls: type[Any] | None = None, *, trust: bool = False, weights_only: bool = True, **kwargs: Any
     ) -> Any:
-        """Return the LightningModule with the weights of :attr:`checkpoint`, on the CPU.
+        """Return the LightningModule with the weights of :attr:`checkpoint`, on the CPU and in evaluation mode.
 
         Args:
             model_cls: its class; not needed after a ``model=`` sweep, which recorded it, where this process has
@@ -270,11 +270,11 @@ class TrialResult:
             if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
                 arguments = {**arguments, "weights_only": weights_only}
             try:
-                return cls.load_from_checkpoint(path, map_location="cpu", **arguments)
+                return cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
             except pickle.UnpicklingError:
                 if weights_only or "weights_only" in arguments:
                     raise
-                return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments)
+                return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
         except pickle.UnpicklingError as error:
             raise CheckpointError(
                 f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
@@ -295,7 +295,7 @@ class TrialResult:
     ) -> Path:
         """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
         target = Path(path)
-        chosen = format_of(target, format)
+        chosen = format_of(target, format, parts=self.has_parts)
         copied = copy_checkpoint(self._own_checkpoint(), target).absolute() if checkpoint else self.address
         export(self._facts(copied), self._settings, target, chosen)
         return target

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, unknown
-from tunelight.record import INTERRUPTED, Record, create_sweep_folder, read_sweep_file, write_sweep_file
+from tunelight.record import (
+    INTERRUPTED,
+    STOPPED_BY_COMMAND,
+    Record,
+    create_sweep_folder,
+    read_sweep_file,
+    write_sweep_file,
+)
 from tunelight.results import SweepResults, TrialResult
 from tunelight.space.plain import Objects
 from tunelight.sweep.resume import beside, resume
@@ -135,7 +142,7 @@ def compare(first: SweepResults, trial: TrialResult, again: SweepResults, ignore
         same=not differences and compared == len(trial.history),
         differences=differences,
         notes=notes,
-        interrupted=again.ended == "interrupted" and compared < len(trial.history),
+        interrupted=again.ended in ("interrupted", STOPPED_BY_COMMAND) and compared < len(trial.history),
     )
 
 

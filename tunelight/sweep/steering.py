@@ -15,6 +15,7 @@ from tunelight.messages import Resize
 from tunelight.record import (
     PAUSED,
     RUNNING,
+    STOPPED_BY_COMMAND,
     TERMINAL,
     Command,
     CommandReader,
@@ -211,7 +212,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     def _stop(self, command: Command, trials: dict[str, Any]) -> str:
         if command.trial is None:
-            self._stopped = True
+            self._stopped, self._record.ends = True, STOPPED_BY_COMMAND
             if self._scheduler.controller is not None:
                 self._scheduler.controller.request_stop_experiment()
             return "the sweep is stopped by command; resume it to go on"

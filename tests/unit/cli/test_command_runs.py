@@ -53,12 +53,17 @@ def taking(monkeypatch: pytest.MonkeyPatch, where: str, answer: Any) -> list[Any
         ((0.5,), "time budget", OK),
         ((), "finished", FAILED),
         ((0.5,), "interrupted", INTERRUPTED),
+        ((0.5,), "stopped", OK),
+        ((), "stopped", OK),
     ],
 )
 def test_run_s_exit_code_says_how_the_sweep_went(tmp_path, monkeypatch, losses, reason, code):
     taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", *losses, reason=reason))
-    assert "Sweep digits: 1 trial " in call("run", FILE, "-q", code=code).output
-    assert call("run", FILE, code=code).output.startswith("In runs/digits. Next")  # its progress has said the rest
+    said = call("run", FILE, "-q", code=code).output
+    assert "Sweep digits: 1 trial " in said
+    next_step = "To go on: tunelight resume" if reason in ("interrupted", "stopped") else "Next: tunelight show"
+    assert said.endswith(f"In runs/digits. {next_step} runs/digits\n")
+    assert call("run", FILE, code=code).output.startswith("In runs/digits. ")  # its progress has said the rest
     about = json.loads(call("run", FILE, "--json", code=code).stdout)
     assert (about["ended"], about["best"] is not None) == (reason, bool(losses))
 

@@ -32,7 +32,7 @@ def told(home: Path, **changes: Any) -> standing.Standing:
     home.mkdir(mode=0o700, exist_ok=True)
     about = {
         "pid": os.getpid(), "created": psutil.Process().create_time(), "address": "127.0.0.1:6379",
-        "versions": own_versions(), "python": sys.executable, **changes,
+        "versions": own_versions(), "python": sys.executable, "prefix": os.path.realpath(sys.prefix), **changes,
     }  # fmt: skip
     (home / "ray.json").write_text(json.dumps(about))
     return standing.Standing(**{**about, "versions": tuple(about["versions"])})
@@ -65,7 +65,17 @@ def test_a_folder_of_somebody_else_s_is_an_error(home):
 
 def test_it_does_not_fit_another_ray_or_python(home):
     assert told(home, versions=("2.43.0", "3.11.7")).misfit == "it has Ray 2.43.0 and Python 3.11.7"
-    assert told(home, python="/other/python").misfit == "it runs with /other/python"
+    assert told(home, python="/other/python", prefix="/other").misfit == "it runs with /other/python"
+
+
+def test_another_name_of_the_same_python_is_no_other_environment(home, monkeypatch, tmp_path):
+    there = told(home)
+    server = standing.server_for({}, 1)
+    (tmp_path / "env").symlink_to(sys.prefix)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python3.11"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    assert not there.misfit
+    assert standing.server_for({}, 1).folder == server.folder
 
 
 def test_workers_have_the_program_s_environment(home, monkeypatch):

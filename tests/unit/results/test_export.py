@@ -37,6 +37,13 @@ def sweep(folder: Path, config: Any = None, **told: Any) -> Any:
     return written.load()
 
 
+def test_a_yaml_file_of_a_sweep_with_a_model_is_lightning_cli_s_and_of_a_train_function_plain(tmp_path):
+    (tmp_path / "f").mkdir()
+    assert "model" in yaml.safe_load(sweep(tmp_path).export_best(tmp_path / "best.yaml").read_text())
+    plain = sweep(tmp_path / "f", model=None).export_best(tmp_path / "f" / "best.yaml")
+    assert yaml.safe_load(plain.read_text())["config"] == CONFIG
+
+
 def test_lightning_cli_gets_seed_model_data_and_a_trainer_with_its_workers(tmp_path):
     path = sweep(tmp_path).export_best(tmp_path / "best.yaml", "lightning-cli")
     assert "# Trial 00000 of the sweep digits: loss=0.2 at report 2." in path.read_text()
@@ -206,7 +213,7 @@ def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
     shared = torch.arange(6.0).reshape(2, 3)
     state = {"a": shared, "tied": shared, "t": shared.T, "count": torch.tensor(3), "extra": {"no": "tensor"}}
     found = with_checkpoint(tmp_path, {"state_dict": state, "epoch": 1})
-    path = found.export_best(tmp_path / "out" / "best.yaml", checkpoint=True)
+    path = found.export_best(tmp_path / "out" / "best.yaml", "yaml", checkpoint=True)
     assert yaml.safe_load(path.read_text())["checkpoint"] == str(tmp_path / "out" / "best.ckpt")
     assert torch.load(tmp_path / "out" / "best.ckpt")["epoch"] == 1
     assert (tmp_path / "out" / "best.safetensors").stat().st_mode == (tmp_path / "out" / "best.ckpt").stat().st_mode

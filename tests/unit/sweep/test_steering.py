@@ -90,6 +90,8 @@ def test_a_stopped_trial_is_recorded_as_stopped_and_cannot_be_stopped_again(driv
     assert driver.told("stop", "00007")[1].startswith("There is no trial '00007'.")
     assert driver.told("stop")[0]
     assert driver.ended == [driver.second, None]
+    driver.sweep.callback.close()
+    assert driver.sweep.state.ended == "stopped"  # on purpose, and so no interruption
 
 
 def test_a_configuration_is_tried_next_as_one_more_trial_also_after_a_resume(driver: Driver) -> None:
