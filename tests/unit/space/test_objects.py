@@ -7,7 +7,6 @@ import enum
 import json
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 
@@ -90,14 +89,15 @@ def test_a_searcher_that_is_used_without_a_sweep_suggests_the_objects() -> None:
 
 
 def test_classes_of_a_script_are_those_of_its_train_function_on_a_worker() -> None:
-    from tunelight.lightning.recipe import payload
+    from tunelight.gang.parcel import pack, unpack
+    from tunelight.lightning.recipe import training_code
 
     script: dict[str, Any] = {"__name__": "__main__"}
     exec(SCRIPT, script)
     choices = {"opt": [script["Opt"].SGD], "aug": [script["Aug"](0.5)], "act": [script["act"]]}
     given = tl.SearchSpace({key: tl.choice(values) for key, values in choices.items()})
     config = json.loads(json.dumps(given.plain().sample(rng())))
-    train = cloudpickle.loads(payload(Settings(train=script["train"], metric="loss"), given.objects))
+    train = unpack(pack(training_code(given, Settings(train=script["train"], metric="loss"))))
     assert train.train(train.restored(config)) == (True, True, True)
 
 

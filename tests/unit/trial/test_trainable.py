@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
+from ray.tune.result import RESULT_DUPLICATE
 
 from tests.fakes import FakeGang
 from tests.heads import Heads, heads_in
@@ -317,87 +317,6 @@ def test_a_trial_that_was_cut_off_keeps_what_its_driver_heard_on_a_head_that_had
     heads.train(one)
     heads.reset(one, config)
     assert heads.train(one)["training_iteration"] == 3
-
-
-def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result(make: Make, folder: Path) -> None:
-    one = make(background, real_checkpoints=False, metric="loss")
-    numbers = []
-    for _ in range(3):
-        numbers += [info["number"] for info in one.step()[RESULT_KEY]["checkpoints"]]
-    assert one.step() == {RESULT_DUPLICATE: True, "done": True}
-    assert numbers in ([1, 2], [1])  # the last is on disk, and stands in no result
-    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
-
-
-def test_the_best_checkpoint_is_kept_beside_the_last_two_whenever_it_was_finished(make: Make, folder: Path) -> None:
-    one = make(background, real_checkpoints=False, metric="loss", mode="max")  # the first is the best
-    for _ in range(4):
-        one.step()
-    assert [info.number for info in checkpoints.find(folder)] == [1, 2, 3]
-
-
-def rereading(config: dict[str, Any]) -> None:
-    """Fail once; then report whether the checkpoint that training continues from still exists."""
-    from pathlib import Path
-
-    import tunelight as tl
-
-    path = tl.get_checkpoint_path()
-    while tl.get_context().number < 6:
-        there = path is not None and Path(path).exists()
-        tl.report({"loss": 1.0, "there": there}, checkpoint=lambda to: Path(to).write_text("weights"))
-        if path is None:
-            raise ValueError("once")
-
-
-def test_the_checkpoint_that_a_start_continues_from_stays_while_a_rank_may_read_it(make: Make, folder: Path) -> None:
-    one = make(rereading, failures=RETRY, real_checkpoints=False)
-    assert [one.step()["there"] for _ in range(6)] == [False, True, True, True, True, True]
-    assert one.step()["done"]
-    assert [info.number for info in checkpoints.find(folder)] == [5, 6]
-
-
-def test_a_stop_waits_for_the_checkpoint_that_is_being_written(make: Make, heads: Heads, folder: Path) -> None:
-    one = make(background, real_checkpoints=False)
-    for _ in range(3):
-        one.step()
-    heads.reset(one, {})
-    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
-
-
-def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: Make, folder: Path) -> None:
-    one = make(background)
-    for _ in range(3):
-        one.step()
-    target = folder / "tune"
-    target.mkdir()
-    one.save_checkpoint(str(target))
-    assert (target / "report-000003.ckpt").read_text() == "weights"
-
-
-def test_tune_saves_each_report_that_has_a_checkpoint(make: Make) -> None:
-    one = make(background)
-    assert [one.step().get(SHOULD_CHECKPOINT) for _ in range(3)] == [True] * 3
-    assert SHOULD_CHECKPOINT not in make(three).step()
-
-
-def test_the_end_of_a_trial_gives_tune_no_checkpoint_twice(make: Make) -> None:
-    one = make(background)
-    saved = []
-    for _ in range(4):
-        Heads.train(one)
-        saved.append(one.save().checkpoint)
-    assert [made is None for made in saved] == [False, False, False, True]
-
-
-def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, folder: Path) -> None:
-    one = make(background, metric="loss", mode="max")  # the first is the best
-    for number in range(1, 5):
-        one.step()
-        copy = folder / f"checkpoint_{number:06}"
-        copy.mkdir()
-        one.save_checkpoint(str(copy))
-    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
 
 
 def wait_for_checkpoint(trial_dir: Path, number: int) -> None:
