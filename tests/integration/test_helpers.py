@@ -15,7 +15,7 @@ def helped(config: dict[str, Any]) -> None:
     import multiprocessing
     import os
 
-    import joblib
+    import joblib  # type: ignore[import-untyped]  # it has no types
     import torch
 
     global _kept  # noqa: PLW0603 - as modules of users keep such things
