@@ -139,7 +139,9 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 
 # The longest name that fits a module is its entry: a part of a room may have one of its own.
 LIBRARIES: dict[str, Libraries] = {
-    "compat": Libraries(late=names(TUNE, "ray.data optuna pynvml", LIGHTNING), why="each is imported when asked for"),
+    "compat": Libraries(
+        late=names(TUNE, "ray.data optuna pynvml filelock", LIGHTNING), why="each is imported when asked for"
+    ),
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
     "stores": Libraries(late=names("fsspec filelock"), why="every process reads paths, and few of them one in a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),

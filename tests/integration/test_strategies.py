@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -478,28 +476,3 @@ def test_an_error_of_a_start_hook_is_not_masked(stage: str) -> None:
 
     with pytest.raises(AssertionError, match="AssertionError: mine"):
         getattr(trainer(), stage)(Raising(), data())
-
-
-EDITED = """
-from tests.integration.test_strategies import Small
-
-class Edited(Small):
-    def on_train_start(self):
-        print("trains version", VERSION)
-"""
-
-
-def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    for version in ("1", "1", "'two'"):
-        (tmp_path / "edited_model.py").write_text(EDITED.replace("VERSION", version))
-        importlib.invalidate_caches()
-        module = importlib.import_module("edited_model")
-        importlib.reload(module)
-        trainer(tl.RayStrategy(num_workers=1)).fit(module.Edited(), data())
-    del sys.modules["edited_model"]
-    lines = [line for line in capsys.readouterr().out.splitlines() if "trains version" in line]
-    assert lines == ["[0] trains version 1", "[0] trains version 1", "[0] trains version two"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
+from tests.integration import test_strategies
 from tests.integration.training import Line, LineData, trainer
 
 
@@ -163,3 +166,29 @@ def test_the_gang_stays_the_same_over_a_sweep_and_not_without_reuse(
 
     assert len(run("warm")) == 1
     assert len(run("cold", reuse_gangs=False)) == 3
+
+
+EDITED = """
+from tests.integration.test_strategies import Small
+
+class Edited(Small):
+    def on_train_start(self):
+        print("trains version", VERSION)
+"""
+
+
+@pytest.mark.usefixtures("warm_gangs")
+def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for version in ("1", "1", "'two'"):
+        (tmp_path / "edited_model.py").write_text(EDITED.replace("VERSION", version))
+        importlib.invalidate_caches()
+        module = importlib.import_module("edited_model")
+        importlib.reload(module)
+        test_strategies.trainer(tl.RayStrategy(num_workers=1)).fit(module.Edited(), test_strategies.data())
+    del sys.modules["edited_model"]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "trains version" in line]
+    assert lines == ["[0] trains version 1", "[0] trains version 1", "[0] trains version two"]

@@ -342,8 +342,8 @@ class Gang:
     def finish(self, limit_s: float = STOP_LIMIT_S, reason: str = "stopped") -> list[Event]:
         """End the running trial; return the events that came meanwhile, the ends of its ranks included.
 
-        A rank that does not end within ``limit_s`` (``WRITE_LIMIT_S`` while it is writing a checkpoint) is killed,
-        which makes the gang unfit.
+        A rank that does not end within ``limit_s`` (``WRITE_LIMIT_S`` while it is writing a checkpoint, or its loggers
+        are) is killed, which makes the gang unfit.
         """
         if not self.running:
             return []

@@ -1,15 +1,17 @@
 """Resets a worker's process between two trials, so that the next trial starts as in a new process.
 
 Reset: environment, working directory, random generators (seeded anew), default dtype and device,
-deterministic, cudnn, matmul, attention and anomaly flags, thread count, warning filters, logging levels, child
-processes, threads, CUDA memory, cycles that hold a Trainer, Accelerate's state. Not reset, since they cannot be
-known from outside: module globals, class attributes, monkey patches (``reuse_gangs=False`` is for these).
+deterministic, cudnn, matmul, attention and anomaly flags, thread count, the way tensors are shared, warning filters,
+logging levels, child processes, threads, CUDA memory, cycles that hold a Trainer, Accelerate's state, joblib's workers.
+Not reset, since they cannot be known from outside: module globals, class attributes, monkey patches
+(``reuse_gangs=False`` is for these).
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import os
 import random
 import sys
@@ -29,6 +31,9 @@ from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.machine.processes import has_children
 
 _THREAD_LIMIT_S = 1.0
+_PROCESS_LIMIT_S = 1.0
+"""How long a process may take to end by itself; then it is asked to, and after the same time killed."""
+_LOKY = ("joblib.externals.loky.reusable_executor", "loky.reusable_executor")
 _COLLECT_ALL_EVERY = 8
 """After how many trials cycles of older objects are freed too, such as those of a global that was replaced."""
 _DAEMON_THREADS_LEFT = 16
@@ -81,6 +86,7 @@ def torch_flags() -> Flags:
         (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         (torch.is_anomaly_enabled, lambda on: torch.autograd.set_detect_anomaly(on, _anomaly_nan)),
         (torch.get_num_threads, torch.set_num_threads),
+        (torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy),
         attribute(cudnn, "enabled"),
         attribute(cudnn, "benchmark"),
         attribute(cudnn, "deterministic"),
@@ -172,7 +178,7 @@ class CleanState:
         """
         import torch
 
-        self._end_children()
+        _end_executors()
         script.end()
         write_flags(self._flags, self._values)
         torch.set_default_device(None)
@@ -186,9 +192,9 @@ class CleanState:
             logging.getLogger(name).setLevel(level)
         logging.getLogger().handlers[:] = self._handlers
         sys.last_exc = sys.last_value = sys.last_traceback = None  # type: ignore[attr-defined]
-        self._collect()
-        threads = self._threads_left()  # first, for a thread that ends a moment later frees what it has on a GPU
-        return (*threads, *self._gpu_memory.left(drop))
+        self._collect()  # with its owner, a loader's or a manager's process ends
+        left = (*self._processes_left(), *self._threads_left())  # what ends a moment later frees what it has on a GPU
+        return (*left, *self._gpu_memory.left(drop))
 
     def _collect(self) -> None:
         """Free the cycles that this trial has made; now and then also those of what was there before it."""
@@ -197,12 +203,21 @@ class CleanState:
             gc.unfreeze()
         gc.collect()
 
-    def _end_children(self) -> None:
+    def _processes_left(self) -> tuple[str, ...]:
+        """End the processes that the trial has left, and say which these were.
+
+        What has used them may still be in a global of some module, and would fail in the next trial.
+        """
         ours = [child for child in _children() if child.pid not in self._children]
-        for child in ours:
-            with suppress(psutil.Error):
-                child.kill()
-        psutil.wait_procs(ours, timeout=2.0)
+        left = psutil.wait_procs(ours, timeout=_PROCESS_LIMIT_S)[1]
+        known = {one.pid: one.name for one in multiprocessing.active_children()}
+        names = sorted(f"{known.get(child.pid) or _name(child)} ({child.pid})" for child in left)
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for child in left:
+                with suppress(psutil.Error):
+                    end(child)
+            left = psutil.wait_procs(left, timeout=_PROCESS_LIMIT_S)[1]
+        return (f"processes still running after the trial: {', '.join(names)}",) if names else ()
 
     def _threads_left(self) -> tuple[str, ...]:
         deadline = time.monotonic() + _THREAD_LIMIT_S
@@ -221,28 +236,50 @@ class CleanState:
         return ()
 
 
+def _end_executors() -> None:
+    """End the workers that joblib keeps for its next call, which starts others: these have the trial's environment."""
+    for name in _LOKY:
+        executor = getattr(sys.modules.get(name), "_executor", None)
+        if executor is not None:
+            executor.shutdown(wait=True, kill_workers=True)
+
+
 def _children() -> list[psutil.Process]:
-    """Return this process's children and theirs, without the permanent helpers of multiprocessing and of inductor.
+    """Return this process's children and theirs, without helpers that are for the process's whole life.
 
     Inductor waits without a limit for a process of its own that is gone, and each new kernel needs one.
     """
     if not has_children():
         return []  # psutil would look at every process of the machine
-    helpers, compilers = set(), compile_processes()
-    tracker = sys.modules.get("multiprocessing.resource_tracker")
-    if tracker is not None:
-        helpers.add(tracker._resource_tracker._pid)
-    forkserver = sys.modules.get("multiprocessing.forkserver")
-    if forkserver is not None:
-        helpers.add(forkserver._forkserver._forkserver_pid)
+    compilers = compile_processes()
     found = []
     for child in psutil.Process().children(recursive=True):  # a parent comes before its children
         with suppress(psutil.Error):
             if child.pid in compilers or child.ppid() in compilers:
                 compilers.add(child.pid)
-            elif child.pid not in helpers:
+            elif not _is_helper(child):
                 found.append(child)
     return found
+
+
+def _is_helper(child: psutil.Process) -> bool:
+    """Tell whether a process is one that a library starts once, and that all its later work needs.
+
+    These are the trackers and the server for forks of multiprocessing and of its relatives (multiprocess, loky), and
+    the manager of tensors that are shared by files. What the server has forked has its command line, too.
+    """
+    command = child.cmdline()
+    if command and os.path.basename(command[0]) == "torch_shm_manager":  # noqa: PTH119 - no path
+        return True
+    code = command[command.index("-c") + 1] if "-c" in command[:-1] else ""
+    return "resource_tracker import main" in code or ("forkserver import main" in code and child.ppid() == os.getpid())
+
+
+def _name(child: psutil.Process) -> str:
+    try:
+        return child.name()
+    except psutil.Error:
+        return "one that has ended since"
 
 
 def _seed(seed: int) -> None:

@@ -24,6 +24,7 @@ from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.compat.lightning import FABRIC, asked, flavour, switch
 from tunelight.compat.ray import nvml, session_folder
 from tunelight.compat.torch import flight_records
+from tunelight.compat.trackers import end_runs, make_stores_in_turns
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.compiled import Compiled
@@ -49,6 +50,8 @@ from tunelight.session.shared import MadeByRankZero
 from tunelight.session.task import Task
 
 _TIDY_LIMIT_S = 10.0
+_RUNS_LIMIT_S = 300.0
+"""How long the runs of a library that tracks experiments may take to end: what they have logged is uploaded then."""
 _FETCH_LIMIT_S = 60.0
 """How long rank 0 may take to hand out references that it has made already."""
 _STUCK = ("connections to other ranks that did not end",)
@@ -132,6 +135,8 @@ class GangWorker:
     Runs on: worker.
     """
 
+    _ending_runs = False
+
     def __init__(self, paths: tuple[str, ...], cwd: str, environ: dict[str, str]) -> None:
         os.environ.update(environ)
         _add_paths(paths)
@@ -141,6 +146,8 @@ class GangWorker:
         ensure_entry_points(Path(os.environ[CACHE_VARIABLE]))
         switch(asked() or flavour())  # a fork may have the modules of the other one
         warm_imports()
+        from tunelight.compat.lightning import MLFlowLogger
+
         self._rendezvous = Rendezvous()
         self._gpu_memory = GpuMemory(_share())
         self._clean = CleanState(self._gpu_memory)
@@ -154,6 +161,7 @@ class GangWorker:
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
         self._began_ns = 0
+        make_stores_in_turns(MLFlowLogger, Path(os.environ[CACHE_VARIABLE]))
 
     def locate(self) -> Location:
         """Return where this worker runs. It answers once its imports are done."""
@@ -257,9 +265,10 @@ class GangWorker:
             session.shared.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
     def writes(self, serial: int) -> bool:
-        """Tell whether trial ``serial`` is writing a checkpoint, also while it ends."""
+        """Tell whether trial ``serial`` is writing a checkpoint, or what its loggers have still to write."""
         writing = self._writing
-        return writing is not None and serial == self._trial.serial and writing.busy
+        busy = self._ending_runs or (writing is not None and writing.busy)
+        return busy and serial == self._trial.serial
 
     def given(self, serial: int, key: str) -> Any:
         """Return a value that rank 0 has made for all ranks in trial ``serial``. Runs on: rank 0, called by others."""
@@ -273,9 +282,10 @@ class GangWorker:
         try:
             with self._output(task, post):
                 ended = self._train(task, box)
+                late = self._end_runs(failed=ended.error is not None or box.mailbox.aborted is not None)
                 if ended.error is not None:
                     post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
-                parted = self._clean_up(task)
+                parted = self._clean_up(task, late)
             if task.terminal is None:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
                 bring_home(task.trial_dir, began, over=first and ended.error is None)
@@ -286,7 +296,18 @@ class GangWorker:
             if ended is None or ended.error is None:
                 post(Ended(self._rank, error=self._describe(error, secondary=False), left_behind=self._left))
 
-    def _clean_up(self, task: Task) -> bool:
+    def _end_runs(self, *, failed: bool) -> tuple[str, ...]:
+        """End the runs of libraries that track experiments; return what has not ended.
+
+        Before the head hears of a failure, for it may end this process then.
+        """
+        self._ending_runs = True
+        try:
+            return end_runs(failed=failed, limit_s=_RUNS_LIMIT_S)
+        finally:
+            self._ending_runs = False
+
+    def _clean_up(self, task: Task, late: tuple[str, ...]) -> bool:
         """Reset the process after a trial; return whether the gang's group is gone.
 
         An error here costs the worker, and not the trial, which is over.
@@ -296,7 +317,7 @@ class GangWorker:
                 self._left = _STUCK  # and what it does on a GPU may never end
                 return True
             said = self._compiled.end()
-            self._left = self._clean.restore(None if task.job else self._compiled.drop)
+            self._left = (*late, *self._clean.restore(None if task.job else self._compiled.drop))
             if said and self._rank == 0 and not task.job:
                 sys.stdout.write(f"{said}\n")
             return not self._rendezvous.tidy()

@@ -207,7 +207,6 @@ def _fit_end(trainer: pl.Trainer) -> None:
     with _without_reports(trainer):
         call._call_callback_hooks(trainer, "on_fit_end")
         call._call_lightning_module_hook(trainer, "on_fit_end")
-        call._call_strategy_hook(trainer, "on_fit_end")
 
 
 @contextlib.contextmanager

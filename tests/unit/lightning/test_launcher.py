@@ -215,10 +215,14 @@ def ended(tmp_path: Path) -> Ended:
     return run
 
 
-def test_a_stop_is_the_end_of_training_for_callbacks_data_and_loggers(ended: Ended) -> None:
+def test_a_stop_is_the_end_of_training_for_callbacks_data_and_loggers(
+    ended: Ended, capsys: pytest.CaptureFixture[str]
+) -> None:
     hooks, words, _ = ended("asha")
     assert hooks == ["on_train_end", "on_fit_end", "teardown"]
     assert words == ["success"]
+    said = [line for line in capsys.readouterr().out.splitlines() if "while cleaning up" in line]
+    assert said == ["tunelight: while cleaning up after a trial: TrialStopped: asha"]  # a report at the end of training
 
 
 @pytest.mark.parametrize("reason", ["paused", "resize", "moved", "adopt"])

@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger, pl
+from tunelight.compat.lightning import Checkpoint, CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger, pl
 from tunelight.session.context import Context
 from tunelight.session.session import Session
 
@@ -30,6 +30,8 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
     get the run of the next fit. Runs on: worker, before a fit looks for its loggers' folders.
     """
     context = session.context
+    if not session.task.job:
+        _keep_checkpoints_apart(trainer, context)
     note = Path(context.trial_dir, _NOTE)
     versions: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -76,10 +78,24 @@ def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: boo
 
     In a shared folder, trials that start at the same time would take the same next number.
     """
-    folder = Path(logger.save_dir or ".").absolute()
-    if job or folder.is_relative_to(Path(context.trial_dir).absolute()):
+    if job or _inside(logger.save_dir or ".", context):
         return None
     return f"{_sweep(context)}-{context.trial_id}"
+
+
+def _inside(folder: Any, context: Context) -> bool:
+    return Path(folder).absolute().is_relative_to(Path(context.trial_dir).absolute())
+
+
+def _keep_checkpoints_apart(trainer: pl.Trainer, context: Context) -> None:
+    """Give checkpoint callbacks with a folder that all trials share a folder of the trial's in it."""
+    own = Path(context.trial_dir).name.replace("trial_", f"{_sweep(context)}-", 1)
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
+    for one in callbacks:
+        folder = getattr(one, "dirpath", None) if isinstance(one, Checkpoint) else None
+        if folder is None or "://" in str(folder) or _inside(folder, context) or Path(folder).name == own:
+            continue
+        one.dirpath = str(Path(folder, own))
 
 
 def _named(logger: Any, context: Context, run: str | None) -> str | None:
@@ -112,7 +128,13 @@ def _name_mlflow(logger: MLFlowLogger, context: Context, run: str | None) -> str
     logger._run_name = logger._run_name or f"{sweep}-{context.trial_id}"
     logger.tags = {"tunelight.sweep": sweep, "tunelight.trial": context.trial_id, **(logger.tags or {})}
     logger._run_id = logger._run_id or run
-    return logger.run_id  # this makes it: its id is saved before anything can fail
+    try:
+        made = logger.run_id  # this makes it: its id is saved before anything can fail
+    except Exception:  # noqa: BLE001 - MLflow's, where another trial made the sweep's experiment in the same moment
+        made = logger.run_id
+    if run is not None and made == run:
+        logger.experiment.update_run(run, status="RUNNING")  # a pause or a fault has ended it
+    return made
 
 
 def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import flavours
-from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger, pl
 from tunelight.lightning.state import loggers
 from tunelight.messages import CheckpointInfo, Place
 from tunelight.session.mailbox import Mailbox
@@ -30,7 +30,7 @@ def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int =
 
 def start(folder: Path, resume: bool, kind: Any = CSVLogger) -> tuple[Any, Any]:
     logger = kind(folder)
-    trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=True)
+    trainer: Any = SimpleNamespace(loggers=[logger], callbacks=[], is_global_zero=True)
     loggers.go_on(trainer, session_of(folder, resume=resume))
     return trainer, logger
 
@@ -90,7 +90,7 @@ def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path)
 
 
 def take(logger: Any, session: Session) -> Any:
-    trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=session.context.rank == 0)
+    trainer: Any = SimpleNamespace(loggers=[logger], callbacks=[], is_global_zero=session.context.rank == 0)
     loggers.go_on(trainer, session)
     return logger
 
@@ -192,6 +192,9 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
             asked.append(("again", run_id))
             return SimpleNamespace(info=SimpleNamespace(experiment_id="e1"))
 
+        def update_run(self, run_id: str, status: str) -> None:
+            asked.append((status, run_id))
+
     parts = {
         name: ModuleType(name) for name in ("mlflow", "mlflow.tracking", "mlflow.utils", "mlflow.utils.mlflow_tags")
     }
@@ -211,7 +214,7 @@ def test_an_mlflow_run_is_named_by_sweep_and_gone_on_with(tmp_path: Path, mlflow
     tags = {"tunelight.sweep": "digits", "tunelight.trial": "00003", "mlflow.runName": "digits-00003"}
     assert mlflow == [("experiment", "digits"), ("run", tags)]
     assert take(MLFlowLogger(tracking_uri="x"), session_of(folder, "00003", resume=True)).run_id == "r1"
-    assert mlflow[2:] == [("again", "r1")]
+    assert mlflow[2:] == [("again", "r1"), ("RUNNING", "r1")]
 
 
 def test_a_logger_that_is_given_as_a_function_is_made_for_each_trial(tmp_path: Path) -> None:
@@ -222,3 +225,28 @@ def test_a_logger_that_is_given_as_a_function_is_made_for_each_trial(tmp_path: P
     assert _made(True) is True
     first, second = _made([lambda: CSVLogger(tmp_path, "a"), lambda: CSVLogger(tmp_path, "b")])
     assert (first.name, second.name) == ("a", "b")
+
+
+def test_trials_that_share_a_folder_for_checkpoints_each_have_one_in_it(tmp_path: Path) -> None:
+    folders = []
+    for trial in ("00000", "00001", "00001"):  # the last starts again
+        session = session_of(tmp_path / "sweep" / f"trial_{trial}", trial)
+        shared, own = (
+            pl.callbacks.ModelCheckpoint(tmp_path / "all"),
+            pl.callbacks.ModelCheckpoint(session.context.trial_dir),
+        )
+        trainer: Any = SimpleNamespace(
+            loggers=[], callbacks=[shared, own, pl.callbacks.ModelCheckpoint()], is_global_zero=True
+        )
+        for _ in range(2):  # a trial may fit twice
+            loggers.go_on(trainer, session)
+        assert own.dirpath == session.context.trial_dir
+        folders.append(Path(str(shared.dirpath)).relative_to(tmp_path / "all"))
+    assert [str(folder) for folder in folders] == ["sweep-00000", "sweep-00001", "sweep-00001"]
+
+
+def test_a_trainer_that_is_no_trial_keeps_its_folder_for_checkpoints(tmp_path: Path) -> None:
+    shared = pl.callbacks.ModelCheckpoint(tmp_path)
+    trainer: Any = SimpleNamespace(loggers=[], callbacks=[shared], is_global_zero=True)
+    loggers.go_on(trainer, session_of(tmp_path / "sweep" / "trial_0", job=True))
+    assert shared.dirpath == str(tmp_path)

@@ -1,0 +1,48 @@
+"""Processes that libraries start for themselves, on one warm worker: no later trial fails for want of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tunelight as tl
+
+_kept: Any = None
+
+
+def helped(config: dict[str, Any]) -> None:
+    """Use processes of joblib's, of torch's sharing by files, or of a manager that a module keeps."""
+    import multiprocessing
+    import os
+
+    import joblib  # type: ignore[import-untyped]  # it has no types
+    import torch
+
+    global _kept  # noqa: PLW0603 - as modules of users keep such things
+    value = -1.0
+    if config["by"] == "joblib":
+        value = max(joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(-number) for number in range(4)))
+    elif config["by"] == "files":
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        value = float(torch.full((4,), 3.0).share_memory_()[0])
+    else:
+        if _kept is None:
+            _kept = multiprocessing.get_context("fork").Manager().list()
+        _kept.append(3.0)
+        value = _kept[0]
+    tl.report({"loss": value, "pid": os.getpid(), "sharing": torch.multiprocessing.get_sharing_strategy()})
+
+
+def test_a_worker_keeps_known_helpers_and_is_replaced_with_unknown_ones(ray4: Any, tmp_path: Path) -> None:
+    kinds = ["joblib", "files", "files", "joblib", "files", "joblib", "module", "module"]
+    results = tl.run(
+        {"by": tl.choice(["joblib", "files", "module"])}, helped, metric="loss", workers=1, max_concurrent=1,
+        baselines=[{"by": kind} for kind in kinds], num_samples=len(kinds), scheduler="fifo", searcher="random", seed=1,
+        storage=tmp_path, name="helpers", progress=False,
+    )  # fmt: skip
+    assert [(trial.state, trial.error) for trial in results.trials] == [("FINISHED", None)] * len(kinds)
+    reports = [trial.history[0] for trial in results.trials]
+    assert [report["loss"] for report in reports] == [3.0] * len(kinds)
+    assert len({report["pid"] for report in reports[:7]}) == 1
+    assert reports[7]["pid"] != reports[6]["pid"]
+    assert reports[0]["sharing"] == reports[3]["sharing"] == "file_descriptor"
