@@ -220,12 +220,3 @@ def test_tune_resources_in_the_words_of_old() -> None:
 def test_tune_callbacks_have_the_arguments_of_old() -> None:
     assert list(inspect.signature(tl.TuneReportCallback).parameters)[:2] == ["metrics", "on"]
     assert list(inspect.signature(tl.TuneReportCheckpointCallback).parameters)[:3] == ["metrics", "filename", "on"]
-
-
-def test_tune_callback_names_a_missing_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tunelight.lightning.callbacks.get_session", lambda: SimpleNamespace(context=SimpleNamespace(world_size=1))
-    )
-    one: Any = SimpleNamespace(callback_metrics={"val_loss": 1.0}, sanity_checking=False, current_epoch=0)
-    with pytest.raises(errors.MetricError, match=r"'val_los', but Lightning has logged val_loss .*'val_loss'\?"):
-        tl.TuneReportCallback({"loss": "val_los"}).on_validation_end(one, pl.LightningModule())

@@ -192,10 +192,39 @@ def test_within_an_epoch_a_validation_reports_at_once_and_the_last_one_at_the_ep
 
 
 def test_a_validation_that_ends_training_early_reports_at_the_end_too(trial: Trial) -> None:
-    early = pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e6)
-    run = trial(lambda: trainer(9, callbacks=[early]).fit(Gathering(), loader(), loader()))
+    def train() -> None:
+        early = pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e6)
+        trainer(9, callbacks=[early]).fit(Gathering(), loader(), loader())
+
+    run = trial(train)
     assert run.error is None
     assert len(run.values("train_loss")) == 2
+    again = trial(train, run.checkpoints[2])
+    assert (again.error, again.numbers) == (None, [])
+
+
+def test_loaders_that_are_made_anew_for_each_epoch_are_made_once_for_the_one_that_goes_on(trial: Trial) -> None:
+    made: list[int] = []
+
+    class Data(pl.LightningDataModule):
+        val_dataloader = staticmethod(loader)
+
+        def train_dataloader(self) -> Any:
+            made.append(tl.get_context().number)
+            return DataLoader(ROWS, 4, shuffle=True)
+
+    class Noisy(Net):
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.loss((batch[0] + 0.1 * torch.randn(4), batch[1]))
+
+    def train() -> None:
+        trainer(reload_dataloaders_every_n_epochs=1).fit(Noisy(), datamodule=Data())
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[1])
+    assert (whole.error, again.error) == (None, None)
+    assert made == [0, 1, 2, 1, 2]
+    assert again.values("val_loss") == whole.values("val_loss")[1:]
 
 
 def test_a_trial_that_is_stopped_has_ended_its_epoch(trial: Trial) -> None:

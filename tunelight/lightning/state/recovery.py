@@ -159,6 +159,7 @@ class Recovery(Callback):
             "rows": loggers.rows(trainer),
             "config": plain_values(self._session.context.config) if self._session is not None else None,
             "trainable": trainable(pl_module),
+            "ends": trainer.should_stop,
         }
 
     def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:
@@ -183,6 +184,7 @@ class Recovery(Callback):
         if self._own and self._loaded is not None:  # before DDP wraps the module: it leaves out what is frozen
             self._at_start = trainable(pl_module)
             set_trainable(pl_module, self._loaded.get("trainable", {}))
+            trainer.should_stop = self._loaded.get("ends", False)  # a callback may have ended training with this epoch
         if self._own:
             loggers.drop_lost(trainer, checkpoint, {} if self._loaded is None else self._loaded["rows"])
 
@@ -220,6 +222,10 @@ class Recovery(Callback):
         ``parts``: the full gang's parts that this rank trains on. Called once for each of the user's loaders.
         """
         fit: Any = trainer.fit_loop
+        counted = (fit.epoch_progress.total, fit.epoch_progress.current)
+        if self._own and counted[1].ready == counted[1].processed:
+            for count in counted:  # now, not after the first loader is made: it would be made a second time
+                count.completed = count.processed
         done = 0
         if fit.restarting and fit.epoch_progress.current.processed < fit.epoch_progress.current.started:
             done = fit.epoch_loop.batch_progress.current.processed
@@ -265,7 +271,14 @@ class Recovery(Callback):
             for loader in fit._combined_loader.flattened if middle else []:
                 if isinstance(batches := _batches_of(loader), TrainingBatches):
                     batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
-            self.generators.put(self._of_mine(trainer, self._loaded["now"]) if middle else fetched)
+            every = trainer.reload_dataloaders_every_n_epochs
+            anew = not middle and every > 0 and trainer.current_epoch % every == 0
+            made = not middle and (anew or is_resuming(fit))
+            self.generators.put(fetched if made else self._of_mine(trainer, self._loaded["now"]))
+            if anew:  # Lightning makes the iterators of such loaders twice, unless it goes on
+                self._epoch_began = self.generators.states()
+                if is_resuming(fit):
+                    iter(fetcher)
             self._put_metrics(trainer, middle)
             self._loaded = None
             # It is resumable, by ``batches``; a trial's filters end with it.
