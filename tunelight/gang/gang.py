@@ -7,6 +7,7 @@ here imports torch.
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import time
 from collections import deque
@@ -40,8 +41,6 @@ _WRITING_S = 1.0
 """How often ranks that should have ended are asked whether they are still writing a checkpoint."""
 _WRITING_LIMIT_S = 2.0
 """How long they may take to answer."""
-SILENCE_LIMIT_S = 300.0
-"""How long a worker's process may be too busy to answer a poll."""
 _POLL_S = 20.0
 _RECORDS_S = 5.0
 """How long the ranks of a gang that hangs have to say in which collectives they wait."""
@@ -216,8 +215,9 @@ class Gang:
 
     @property
     def _silence_limit_s(self) -> float:
-        """How long a worker may take to answer a poll; a healthy one answers within ``_poll_s``."""
-        return min(SILENCE_LIMIT_S, self.spec.failures.hang_timeout_s or SILENCE_LIMIT_S) + self._poll_s
+        """How long a worker may take to answer a poll: one that holds the GIL, in a long call of a library, cannot."""
+        limit_s = self.spec.failures.hang_timeout_s
+        return math.inf if limit_s is None else limit_s + self._poll_s
 
     @property
     def _poll_s(self) -> float:

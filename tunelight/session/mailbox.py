@@ -28,7 +28,7 @@ class RankChannel(Protocol):
     def receive(self, turn: int | str, timeout_s: float) -> str | None:
         """Return rank 0's message for ``turn``; None if it does not arrive within ``timeout_s`` seconds."""
 
-    def delete(self, turn: int | str) -> None:
+    def delete(self, turn: str) -> None:
         """Delete this rank's message for ``turn``, which every rank has read."""
 
 

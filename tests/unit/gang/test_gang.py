@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, RaySystemError
 
-from tunelight.gang.gang import SILENCE_LIMIT_S, Gang
+from tunelight.gang.gang import Gang
 from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
@@ -72,11 +73,14 @@ class Worker:
         return self.polls.asked[-1]
 
 
+LIMIT_S = 600.0
+
+
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a gang of two ranks that train, its polls, and a clock that the test sets."""
     polls, clock = Polls(), SimpleNamespace(now=0.0)
-    gang = Gang(GangSpec(Reservation(2), FailurePolicy(hang_timeout_s=None)), None)
+    gang = Gang(GangSpec(Reservation(2), FailurePolicy(hang_timeout_s=LIMIT_S)), None)
     gang.trials = 1
     gang._members.ranks = [Seat(gang.spec, worker=Worker(rank, polls)) for rank in range(2)]
     gang._members.locations = [Location("node", "127.0.0.1", rank, "host") for rank in range(2)]
@@ -92,7 +96,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_frozen_rank_is_noticed_although_the_other_one_reports_all_the_while(two: Any) -> None:
     gang, polls, clock = two
     number = 0
-    while clock.now < 2 * SILENCE_LIMIT_S:
+    while clock.now < 2 * LIMIT_S:
         number += 1
         clock.now += 10
         polls.asked[-1 if number > 1 else 0].answer = [Report(number, {"loss": 1.0})]
@@ -106,9 +110,18 @@ def test_a_frozen_rank_is_noticed_although_the_other_one_reports_all_the_while(t
     assert event.error.cause == "unresponsive"
 
 
+@pytest.mark.parametrize(("limit_s", "silent_s"), [(LIMIT_S, LIMIT_S - 1), (None, 100 * LIMIT_S)])
+def test_a_rank_may_hold_the_gil_for_as_long_as_hang_timeout_s_says(two: Any, limit_s: Any, silent_s: float) -> None:
+    gang, _, clock = two
+    gang.spec = replace(gang.spec, failures=FailurePolicy(hang_timeout_s=limit_s))
+    clock.now = silent_s
+    gang._drop_silent()
+    assert not gang._buffer
+
+
 def test_a_rank_whose_answer_nobody_has_read_yet_is_not_frozen(two: Any) -> None:
     gang, polls, clock = two
-    clock.now = 2 * SILENCE_LIMIT_S  # nobody asked for events, between two steps
+    clock.now = 2 * LIMIT_S  # nobody asked for events, between two steps
     for poll in polls.asked:
         poll.answer = [Report(1, {"loss": 1.0})] if poll.rank == 0 else []
     assert isinstance(gang.next_event(), Report)

@@ -28,6 +28,10 @@ LOOPBACK = "127.0.0.1"
 JOIN_LIMIT_S = 120.0
 """How long ranks wait for one another when they meet."""
 _CLAIM_LIMIT_S = 1.0
+_ACKNOWLEDGED = 64
+"""Ranks acknowledge every 64th decision, which costs a small part of what the decisions cost."""
+_KEPT_TURNS = 256
+"""After so many messages rank 0 deletes those that all ranks have received."""
 
 
 _OF_NCCL = "NCCL_SOCKET_IFNAME"
@@ -105,6 +109,7 @@ class Rendezvous:
         self._group: CollectiveGroup | None = None
         self._last: StoreChannel | None = None
         self._chosen: dict[str, str] | None = None
+        self._rank, self._world_size = 0, 1
 
     def host(self, address: str, backend: str, layout: tuple[int, ...]) -> tuple[int, int]:
         """Open a new store, and the backend's rendezvous, on ``address`` alone; return their ports. Runs on: rank 0."""
@@ -118,6 +123,7 @@ class Rendezvous:
         """Meet the other ranks: connect to the store, then to one another by the backend."""
         if self._chosen is None:
             self._chosen = dict(os.environ)
+        self._rank, self._world_size = place.rank, place.world_size
         interface = interface_name(place.interface)
         if interface is None and "GLOO_SOCKET_IFNAME" not in self._chosen:
             raise GangError(no_such_address(place.interface), "exception")
@@ -162,7 +168,7 @@ class Rendezvous:
             raise RuntimeError("the rank has joined no gang")
         if self._last is not None:
             self._last.clear()
-        self._last = StoreChannel(self._control, name)
+        self._last = StoreChannel(self._control, name, self._rank, self._world_size)
         return self._last
 
     def tidy(self) -> bool:
@@ -185,23 +191,46 @@ class Rendezvous:
 class StoreChannel:
     """Messages from rank 0 over the gang's store; see :class:`tunelight.session.mailbox.RankChannel`."""
 
-    def __init__(self, store: dist.TCPStore, name: str) -> None:
+    def __init__(self, store: dist.TCPStore, name: str, rank: int = 0, world_size: int = 1) -> None:
         self._store = store
         self._name = name
+        self._rank, self._world_size = rank, world_size
         self._keys: dict[str, None] = {}
+        self._turns: list[int] = []
+        """The numbered turns whose messages are in the store, in the order in which every rank takes them."""
+        self._room = _KEPT_TURNS
 
     def _key(self, turn: int | str) -> str:
         return f"{self._name}/{turn}"
 
     def clear(self) -> None:
         """Delete the messages, once every rank has ended its trial."""
-        for key in self._keys:
+        for key in [*self._keys, *map(self._key, self._turns)]:
             self._store.delete_key(key)
 
     def broadcast(self, turn: int | str, message: str) -> None:
-        """Send rank 0's message for ``turn``."""
-        self._keys[self._key(turn)] = None
+        """Send a message for ``turn``; rank 0 deletes messages of turns that all ranks have received."""
+        if isinstance(turn, int):
+            self._turns.append(turn)
+        else:
+            self._keys[self._key(turn)] = None
         self._store.set(self._key(turn), message)
+        if len(self._turns) >= self._room:
+            received = self._received_by_all()
+            past = self._turns.index(received) + 1 if received in self._turns else 0
+            for old in self._turns[:past]:
+                self._store.delete_key(self._key(old))
+            self._turns = self._turns[past:]
+            self._room = len(self._turns) + _KEPT_TURNS
+
+    def _received_by_all(self) -> int:
+        """Return the last decision's turn that every other rank has acknowledged; 0 for none."""
+        keys = [self._key(f"received/{rank}") for rank in range(1, self._world_size)]
+        if not keys:
+            return max(self._turns)
+        if not self._store.check(keys):
+            return 0
+        return min(int(self._store.get(key)) for key in keys)
 
     def receive(self, turn: int | str, timeout_s: float) -> str | None:
         """Return rank 0's message for ``turn``, or None when it has not come within ``timeout_s`` seconds."""
@@ -212,9 +241,14 @@ class StoreChannel:
             self._store.wait([key], timedelta(seconds=timeout_s))
         except dist.DistStoreError:
             return None
-        return bytes(self._store.get(key)).decode()
+        message = bytes(self._store.get(key)).decode()
+        if isinstance(turn, int) and turn > 0 and turn % _ACKNOWLEDGED == 0:
+            mine = self._key(f"received/{self._rank}")
+            self._keys[mine] = None
+            self._store.set(mine, str(turn))
+        return message
 
-    def delete(self, turn: int | str) -> None:
+    def delete(self, turn: str) -> None:
         """Delete this rank's message for ``turn``."""
         self._keys.pop(self._key(turn), None)
         self._store.delete_key(self._key(turn))
