@@ -15,7 +15,10 @@ import yaml
 
 import tunelight as tl
 from tests.integration.training import Line, LineData
+from tests.waiting import until
+from tunelight.cluster.connect import waits_for
 from tunelight.reporting import report
+from tunelight.resources import Reservation
 from tunelight.results.figures.timeline import holds_of
 
 WATCH = "import sys; from tunelight.reporting import watch; print(watch(sys.argv[1]).ended)"
@@ -44,6 +47,22 @@ def test_the_record_says_who_trained_on_what_and_whether_it_was_warm(ray4: Any, 
         assert max(hold.end for hold in spans) - min(hold.start for hold in spans) == pytest.approx(trial.seconds)
     assert all(trial.peak["memory"] > 50 for trial in results.trials)  # MB, also of one that took a second
     assert report(results, tmp_path / "report.html").stat().st_size > 4_000_000
+
+
+def test_a_trial_whose_resources_others_hold_says_so(ray4: Any) -> None:
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    reservation = Reservation(2)
+    assert not waits_for(reservation)
+    groups = [placement_group([{"CPU": 3}])]
+    try:
+        assert groups[0].wait(30)
+        groups.append(placement_group(reservation.bundles))
+        until(lambda: waits_for(reservation), 20)
+        assert "it needs 2 CPUs, and 1 of 4 are free. Others hold the rest." in waits_for(reservation)
+    finally:
+        for group in groups:
+            remove_placement_group(group)
 
 
 def waits_until_it_is_known_to_train(config: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -380,6 +381,23 @@ def at_once(reservation: Reservation, settings: Settings) -> int | None:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     room = max(1, trials_at_once(reservation, nodes, settings.room_for_data))  # one that may grow may have none yet
     return room if settings.max_concurrent is None else min(room, settings.max_concurrent)
+
+
+def waits_for(reservation: Reservation) -> str:
+    """Return what a trial that does not start waits for, in words; empty where nothing is lacking now."""
+    import ray
+    from ray.util import placement_group_table
+
+    if all(group["state"] != "PENDING" for group in placement_group_table().values()):
+        return ""
+    has, free = ray.cluster_resources(), ray.available_resources()
+    wanted = sum((Counter(bundle) for bundle in reservation.bundles), Counter[str]())
+    lacks = [
+        f"{number:g} {name}{'s' * (number != 1)}, and {free.get(name, 0):g} of {has.get(name, 0):g} are free"
+        for name, number in wanted.items()
+        if number > free.get(name, 0)
+    ]
+    return f"No trial has started yet: it needs {'; '.join(lacks)}. Others hold the rest." if lacks else ""
 
 
 def _may_grow() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ray.tune import Callback
 from rich.console import Console
@@ -13,6 +13,8 @@ from tunelight.record import SweepState
 from tunelight.reporting.display import Display
 from tunelight.reporting.guard import guarded
 from tunelight.reporting.steps import Steps
+
+_ASK_S: Final = 5.0
 
 
 class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
@@ -30,6 +32,8 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         progress: False shows nothing at all; a list names the table's columns.
         console: where to write; None is standard output.
         steps: what was shown until now; the first thing that is shown here ends its step.
+        waits: returns what the first trial waits for, in words, or "". It is asked every five seconds until a trial
+            starts, and shown once.
         clock: seconds since the epoch.
 
     Runs on: driver.
@@ -43,9 +47,11 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         progress: bool | Sequence[str] = True,
         console: Console | None = None,
         steps: Steps | None = None,
+        waits: Callable[[], str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._state, self._steps = state, steps
+        self._state, self._steps, self._waits = state, steps, waits
+        self._clock, self._asked = clock, clock()
         self._display: Display | None = None
         if progress:
             columns = None if progress is True else progress
@@ -63,6 +69,11 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         """Redraw if it is time. Called by Tune in each step of its loop, ten times a second or more."""
         if self._display is None:
             return
+        if self._waits is not None and self._clock() - self._asked >= _ASK_S:
+            self._asked = self._clock()
+            if said := self._waits():
+                self._waits = None
+                self.say(said)
         if self._steps is not None and self._display.view.animated and self._state.trials:
             self._begin()  # in its place the table
         if self._steps is None or not self._display.view.animated:
@@ -71,6 +82,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     @guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note that there is something to draw."""
+        self._waits = None
         if self._display is not None:
             self._display.trial_goes_on(trial.trial_id)
 
@@ -138,4 +150,4 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return a silent copy: Tune pickles its callbacks, and a terminal stays where it is."""
-        return {**self.__dict__, "_display": None, "_steps": None}
+        return {**self.__dict__, "_display": None, "_steps": None, "_waits": None}

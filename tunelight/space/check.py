@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SettingsError
 from tunelight.settings import Settings, check_model
 from tunelight.space.space import SearchSpace
+
+_log = logging.getLogger("tunelight")
 
 
 def check_settings(space: SearchSpace, settings: Settings) -> None:
@@ -42,6 +45,12 @@ def check_settings(space: SearchSpace, settings: Settings) -> None:
             check_model(settings.model, settings.data)
         space.check_parts(settings.model, settings.data, settings.trainer_args)
         space.check_trainer(settings)
+        named = {*(settings.trainer_args or {}), *(key.removeprefix("trainer.") for key in space.domains)}
+        if settings.max_epochs is None and not named & {"max_epochs", "max_steps", "max_time", "fast_dev_run"}:
+            _log.warning(
+                "max_epochs is not set: a trial that is not stopped trains 1,000 epochs, Lightning's default. Give "
+                "max_epochs=."
+            )
     if settings.stop_when is not None:
         check_no_grid(settings.searcher, space.grid_size)
     space.check_constraints()

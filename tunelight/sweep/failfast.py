@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ray.tune import Callback
 
-from tunelight.errors import SweepFailedError, guess
+from tunelight import errors
+from tunelight.errors import SweepFailedError, TunelightError, guess
 from tunelight.messages import RESULT_KEY, WorkerError
 from tunelight.policies import FirstTrials
 from tunelight.record import FINISHED, GAVE_UP, RecordCallback
@@ -117,6 +119,8 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
 def _why(error: WorkerError, failures: int) -> str:
     which = "The first trial" if failures == 1 else f"The first {failures} trials to end all"
     same = "" if failures == 1 else " with the same error"
+    if issubclass(getattr(errors, error.type_name, Exception), TunelightError):  # says all, as one of a wrong metric
+        error = replace(error, traceback="")
     return f"{which} failed{same} before anything was reported: {error}\n\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunelight import stores
-from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment
+from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import switch
@@ -455,7 +456,8 @@ def _callbacks(
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
     tensorboard = TensorBoardCallback(folder, record.state)
-    shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps)
+    waits = functools.partial(waits_for, sweep.reservation)
+    shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps, waits=waits)
     if settings.progress:
         signals.say = shown.say
     steering = Steering(

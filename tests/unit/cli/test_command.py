@@ -293,6 +293,14 @@ def test_check_shows_space_samples_and_gang(space):
     assert all(sample["model.hidden"] in (32, 64) for sample in found["samples"])
 
 
+def test_a_sweep_of_a_trainer_without_an_end_is_warned_about(space, caplog):
+    call("check", space)
+    call("check", space, "--set", "max_epochs=null", "--set", "trainer.max_steps=5")
+    assert not caplog.text
+    call("check", space, "--set", "max_epochs=null")
+    assert "max_epochs is not set: a trial that is not stopped trains 1,000 epochs" in caplog.text
+
+
 def test_check_says_what_is_trained_again(space):
     assert (
         "Then the best 4 configurations are trained again, 3 times in all"

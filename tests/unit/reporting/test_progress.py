@@ -346,6 +346,24 @@ def test_it_starts_no_thread():
     sweep.callback.close()
 
 
+def test_what_the_first_trial_waits_for_is_shown_once(monkeypatch):
+    asked: list[float] = []
+
+    def waits() -> str:
+        asked.append(sweep.now)
+        return "No trial has started yet: it needs 2 CPUs." if len(asked) > 1 else ""
+
+    sweep = Sweep(waits=waits)
+    for _ in range(30):
+        sweep.step(1)
+    assert [moment - asked[0] for moment in asked] == [0, 5]
+    assert sweep.read() == "No trial has started yet: it needs 2 CPUs.\n"
+    sweep = Sweep(waits=waits)
+    sweep.start("00000")
+    sweep.step(30)
+    assert len(asked) == 2
+
+
 def test_a_broken_stream_never_ends_the_sweep(caplog):
     sweep = Sweep()
     sweep.start("00000")

@@ -129,6 +129,16 @@ def test_three_trials_that_fail_alike_end_the_sweep(sweep: Watched) -> None:
     assert read_record(sweep.folder).ended == "gave up"
 
 
+def test_an_error_that_says_all_itself_is_told_without_its_traceback(sweep: Watched) -> None:
+    for trial in sweep.begin(3):
+        sweep.raises(trial, failure("'loss' was to be reported, but ...", type_name="MetricError"))
+    with pytest.raises(SweepFailedError) as caught:
+        sweep.step()
+    assert "MetricError: 'loss' was to be reported, but ..." in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert "Traceback" in caught.value.error.traceback
+
+
 def test_one_report_shows_that_the_code_works(sweep: Watched) -> None:
     trials = sweep.begin(4)
     sweep.report(trials[3], 1, 0.5, own={"metrics": {"loss": 0.5}})
