@@ -140,7 +140,7 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 
 
 @pytest.mark.parametrize("limit", [{"max_epochs": 4}, {"max_epochs": -1, "max_steps": 16}], ids=str)
-def test_a_fit_goes_on_behind_all_that_the_epoch_does_at_its_end(trial: Trial, limit: dict[str, Any]) -> None:
+def test_a_fit_goes_on_behind_all_that_the_epoch_does_at_its_end(trial: Trial, limit: Any) -> None:
     nets: list[Gathering] = []
 
     def train() -> None:

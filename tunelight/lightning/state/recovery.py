@@ -271,7 +271,7 @@ class Recovery(Callback):
             for loader in fit._combined_loader.flattened if middle else []:
                 if isinstance(batches := _batches_of(loader), TrainingBatches):
                     batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
-            every = trainer.reload_dataloaders_every_n_epochs
+            every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # as above
             anew = not middle and every > 0 and trainer.current_epoch % every == 0
             made = not middle and (anew or is_resuming(fit))
             self.generators.put(fetched if made else self._of_mine(trainer, self._loaded["now"]))
