@@ -69,3 +69,41 @@ def test_a_sweep_whose_output_nobody_reads_to_its_end_goes_on(tmp_path: Path) ->
     results = tl.SweepResults.load(tmp_path / "s")
     assert results.ended == "finished"
     assert len(results) == 2
+
+
+KILLED = """
+import os
+import signal
+import sys
+from pathlib import Path
+
+import ray
+
+import tunelight as tl
+
+def train(config):
+    for number in range(tl.get_context().number, 3):
+        if number == 1 and tl.get_context().rank == 1 and not (flag := Path(config["folder"], "killed")).exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        tl.report({"loss": 1.0})
+
+if __name__ == "__main__":
+    ray.init(address="local", num_cpus=2, include_dashboard=False)
+    tl.run({"folder": sys.argv[1]}, train, metric="loss", num_samples=1, workers=2, storage=sys.argv[1], name="s")
+    ray.shutdown()
+"""
+
+
+@pytest.mark.apart
+def test_a_fault_that_was_survived_is_told_by_the_sweep_and_not_by_ray_s_advice(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(KILLED)
+    run = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "killed").exists()
+    assert "trial 00000 finished" in run.stdout
+    assert "worker died" not in run.stdout + run.stderr

@@ -29,6 +29,7 @@ from tunelight.compat.ray import (
     nvml,
     own_versions,
     runtime_env_fields,
+    without_hints_on_deaths,
 )
 from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.machine.notebook import write
@@ -412,7 +413,7 @@ def _may_grow() -> bool:
 
 @contextlib.contextmanager
 def quiet(verbose: int) -> Iterator[None]:
-    """Silence Ray's logs and warnings, unless ``verbose`` is more than 1."""
+    """Silence Ray's logs, warnings and advice on dead workers, unless ``verbose`` is more than 1."""
     if verbose > 1:
         yield
         return
@@ -421,7 +422,7 @@ def quiet(verbose: int) -> Iterator[None]:
     for name in names:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_hints_on_deaths():
             warnings.filterwarnings("ignore", module=r"ray\.")
             yield
     finally:

@@ -105,6 +105,7 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray._private.state", "state.get_draining_nodes"),
         Internal("ray._private.utils", "get_num_cpus", takes="override_docker_cpu_warning"),
         Internal("ray._private.worker", "_global_node"),
+        Internal("ray._private.worker", "print_to_stdstream", takes="data"),
         Internal("ray._private.node", "Node.get_session_dir_path"),
         Internal("ray.experimental.internal_kv", "_internal_kv_get"),
         Internal("ray.experimental.internal_kv", "_internal_kv_put", takes="namespace"),
@@ -529,6 +530,27 @@ def end_cached_actors(controller: Any) -> None:
     inner = getattr(controller, "_tune_controller", controller)
     if (end := getattr(inner, "_cleanup_cached_actors", None)) is not None:
         end(force_all=True)
+
+
+@contextlib.contextmanager
+def without_hints_on_deaths() -> Iterator[None]:
+    """Leave out Ray's advice for each worker that dies: tunelight says which one died, and what it does then.
+
+    A thread of the driver prints it as it comes, by a function of its module. Read in 2.43.0 and 2.60.0.
+    """
+    from ray._private import worker
+
+    original = worker.print_to_stdstream
+
+    def pass_on(data: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        if not str(data["lines"][0] if data["lines"] else "").startswith("A worker died or was killed"):
+            original(data, *args, **kwargs)
+
+    worker.print_to_stdstream = pass_on
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = original
 
 
 def fail_once(controller: Any) -> None:

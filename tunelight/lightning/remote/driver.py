@@ -34,7 +34,7 @@ from tunelight.compat.lightning import (
     pl,
     switch,
 )
-from tunelight.compat.ray import is_client
+from tunelight.compat.ray import is_client, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
 from tunelight.gang.drain import DRAINED, reason_to_leave
@@ -256,7 +256,8 @@ class DriverLauncher(_Launcher):
                 leave=None if reporter or run is None else reason_to_leave(gang, with_head=False),
             )
             try:
-                return self._finished(steady, held, reporter, folder)
+                with without_hints_on_deaths():
+                    return self._finished(steady, held, reporter, folder)
             except WorkerFailedError as error:
                 if error.error.type_name != DRAINED:
                     raise
