@@ -105,6 +105,10 @@ class Session:
             _boundary=self.boundary,
         )
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Session:
+        """Return this session: a copy of ``trainer.callbacks`` belongs to the same trial, and a store has no copy."""
+        return self
+
     @property
     def progress(self) -> Progress:
         """How far this start has come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import threading
 from pathlib import Path
@@ -321,3 +322,9 @@ def test_every_metric_can_be_read_where_neither_torch_nor_a_gpu_is(tmp_path: Pat
         "of": {"a": [3], "1": ((0.25, 0.5),)},
     }
     assert ranks.events[0].notes == ("The metric 'odd' is no number but a _Odd: its text is recorded.",)
+
+
+def test_callbacks_that_hold_a_session_can_be_copied(tmp_path: Path) -> None:
+    """Tests and training code copy ``trainer.callbacks``, some of which are tunelight's."""
+    one = Ranks(tmp_path, size=1).sessions[0]
+    assert copy.deepcopy({"callback": [one]}) == {"callback": [one]}
