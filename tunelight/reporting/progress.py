@@ -150,4 +150,4 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return a silent copy: Tune pickles its callbacks, and a terminal stays where it is."""
-        return {**self.__dict__, "_display": None, "_steps": None, "_waits": None}
+        return {**self.__dict__, "_display": None, "_steps": None, "_waits": None, "_clock": time.time}

@@ -132,10 +132,10 @@ def check_model(model: Any, data: Any = None) -> None:
             continue
         if not callable(value) or _is_lightning(type(value), base):
             raise TrainFunctionError(
-                f"{what}= must be a {base} class, or a function that returns one's object, for each trial builds its "
-                f"own, not an object ({type(value).__name__}). Give the class, with arguments of its own "
-                f"functools.partial({type(value).__name__}, ...), or a function that builds the object; further "
-                f"arguments come from the search space's {what}.* keys."
+                f"{what}= must be a {base} class or a function that builds one, not an object "
+                f"({type(value).__name__}), for each trial builds its own. Give the class, "
+                f"functools.partial({type(value).__name__}, ...) to fix some of its arguments, or a function; "
+                f"the search space's {what}.* keys are its other arguments."
             )
         if isinstance(value, type) and not _is_lightning(value, base):
             raise TrainFunctionError(

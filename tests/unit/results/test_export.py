@@ -336,7 +336,7 @@ OBJECT_CONFIG = {key: pairs[0][0] for key, pairs in OBJECTS.items()}
 
 
 def test_a_file_of_yaml_has_texts_and_references(tmp_path):
-    path = sweep(tmp_path, OBJECT_CONFIG, space_objects=OBJECTS).export_best(tmp_path / "best.yaml")
+    path = sweep(tmp_path, OBJECT_CONFIG, space_objects=OBJECTS).export_best(tmp_path / "best.yaml", "yaml")
     told = yaml.safe_load(path.read_text())
     assert told["config"] == OBJECT_CONFIG
     assert told["objects"] == {key: pairs[0][1] for key, pairs in OBJECTS.items()}
