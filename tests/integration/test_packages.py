@@ -1,7 +1,8 @@
-"""examples/packages/: each runs as its reader would run it, in an environment of its own requirements."""
+"""Packages of others, each in an environment of its own requirements: examples/packages/, and experiment trackers."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
@@ -33,20 +34,25 @@ def run(*command: str | Path, limit_s: float, **environment: str) -> str:
     return done.stdout
 
 
+def environment(name: str, *requirements: str) -> Path:
+    """Return the Python of an environment with tunelight and what pip is asked for, which is made once."""
+    python = BUILT / name / "bin" / "python"
+    if not python.is_file():
+        run(sys.executable, "-m", "venv", "--without-pip", python.parents[1], limit_s=120)
+    # Of the pinned versions only torch, for the package may ask for others; a CPU build where pip is offered one.
+    torch = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert torch is not None
+    assert install(python, ["--quiet", torch[0], "--editable", str(ROOT), *requirements]) == 0
+    return python
+
+
 @pytest.fixture
 def example(tmp_path: Path) -> Callable[..., str]:
     """Return a function that installs an example's requirements, runs it or a program, and returns its output."""
 
     def printed(path: str, program: Path | None = None) -> str:
         script = ROOT / "examples" / "packages" / path
-        python = BUILT / script.parent.name / "bin" / "python"
-        if not python.is_file():
-            run(sys.executable, "-m", "venv", "--without-pip", python.parents[1], limit_s=120)
-        # Of the pinned versions only torch, for the package may ask for others; a CPU build where pip is offered one.
-        torch = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-        assert torch is not None
-        requirements = script.parent / "requirements.txt"
-        assert install(python, ["--quiet", torch[0], "--editable", str(ROOT), "-r", str(requirements)]) == 0
+        python = environment(script.parent.name, "-r", str(script.parent / "requirements.txt"))
         if program is not None:
             return run(python, program, limit_s=RUN_LIMIT_S)
         return run(python, script, "--storage", tmp_path, limit_s=RUN_LIMIT_S)
@@ -104,3 +110,23 @@ def test_chemprop(example: Callable[[str], str]) -> None:
     (mean,) = numbers(r"The mean of all: ([\d.]+)", output)
     assert winner < mean / 1.5
     assert longer < mean / 1.5
+
+
+def test_each_trial_of_a_warm_gang_has_a_run_of_its_own_with_its_outcome(tmp_path: Path) -> None:
+    python = environment("trackers", "wandb", "mlflow-skinny", "sqlalchemy", "alembic")
+    output = run(
+        python,
+        Path(__file__).with_name("tracked.py"),
+        tmp_path,
+        limit_s=RUN_LIMIT_S,
+        WANDB_MODE="offline",
+        WANDB_SILENT="true",
+    )
+    lines = [json.loads(line.removeprefix("RESULT ")) for line in output.splitlines() if line.startswith("RESULT ")]
+    assert [line["way"] for line in lines] == ["WandbLogger", "wandb", "MLFlowLogger", "mlflow"]
+    for line in lines:
+        assert line["states"] == ["FINISHED"] * 3 + ["ERROR"] + ["FINISHED"] * 4, line
+        assert line["gangs"] == 1, line
+    assert [line["runs"] for line in lines[:2]] == [{"with data": 8}] * 2
+    assert lines[3]["runs"] == {"FINISHED": 7, "FAILED": 1}
+    assert lines[2]["runs"] == {"FINISHED": 8}  # the fit of the trial that fails had succeeded

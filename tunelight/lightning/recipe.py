@@ -79,7 +79,7 @@ def built(args: Mapping[str, Any], *, make: bool = True) -> dict[str, Any]:
         parsed = parser.parse_object(described, defaults=False)
     except ArgumentError as error:
         first = re.search(_FIRST_ERROR, str(error), re.DOTALL)
-        why = " ".join((first[1] if first else str(error)).split())
+        why = " ".join((first[1] if first else str(error)).split()).rstrip(".")
         raise SettingsError(
             f"The Trainer's {' and '.join(described)} cannot be built: {why}. Give a class_path and its init_args, as "
             "for LightningCLI."

@@ -1,6 +1,6 @@
 """Runs of experiment trackers between two trials, with stand-ins: none of the four libraries is installed here.
 
-tests/integration/test_trackers.py asks W&B and MLflow themselves.
+tests/integration/test_packages.py asks W&B and MLflow themselves.
 """
 
 from __future__ import annotations

@@ -60,11 +60,11 @@ def test_objects_are_built_from_their_class_path_as_lightningcli_does() -> None:
     [
         (
             {**STOPPING, "init_args": {"monitor": "loss", "patienc": 2}},
-            "callbacks cannot be built: .*'patienc' is not",
+            r"callbacks cannot be built: .*\Wpatienc\W",  # jsonargparse's words, which differ between its versions
         ),
-        ({"class_path": "EarlyStopping"}, "required: monitor"),
+        ({"class_path": "EarlyStopping"}, 'required: monitor|"monitor" is required'),
         ({"class_path": f"{pl.__name__}.callbacks.EarlyStoping"}, "has no attribute 'EarlyStoping'"),
-        ({"class_path": f"{pl.__name__}.loggers.CSVLogger"}, "not correspond to a subclass of Callback"),
+        ({"class_path": f"{pl.__name__}.loggers.CSVLogger"}, "not correspond to a subclass of .*Callback"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_ray_starts(described: Any, why: str) -> None:
