@@ -394,9 +394,10 @@ def waits_for(reservation: Reservation) -> str:
     has, free = ray.cluster_resources(), ray.available_resources()
     wanted = sum((Counter(bundle) for bundle in reservation.bundles), Counter[str]())
     lacks = [
-        f"{number:g} {name}{'s' * (number != 1)}, and {free.get(name, 0):g} of {has.get(name, 0):g} are free"
+        f"{number:g} {name}{'s' * (number != 1 and name.isupper())}, "
+        f"and {free.get(name, 0):g} of {has.get(name, 0):g} are free"
         for name, number in wanted.items()
-        if number > free.get(name, 0)
+        if free.get(name, 0) < number <= has.get(name, 0)
     ]
     return f"No trial has started yet: it needs {'; '.join(lacks)}. Others hold the rest." if lacks else ""
 

@@ -72,7 +72,7 @@ class Standing:
     address: str
     versions: tuple[str, str]
     python: str
-    prefix: str
+    prefix: str = ""
     token: bool = False
 
     @property

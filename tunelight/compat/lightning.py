@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pytorch_lightning.loops.optimization.automatic import ClosureResult
     from pytorch_lightning.loops.prediction_loop import _PredictionLoop
     from pytorch_lightning.loops.progress import _BaseProgress
-    from pytorch_lightning.overrides.distributed import _IndexBatchSamplerWrapper
+    from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSamplerWrapper, _IndexBatchSamplerWrapper
     from pytorch_lightning.plugins import AsyncCheckpointIO, TorchCheckpointIO
     from pytorch_lightning.plugins.io.wrapper import _WrappingCheckpointIO
     from pytorch_lightning.plugins.precision import MixedPrecision, Precision
@@ -102,6 +102,7 @@ UNDOCUMENTED: Final = {
     "ReduceOp": "fabric.utilities.types",  # torch's, or what stands for it in a torch without distributed training
     "RunningStage": "pl.trainer.states",  # what a Trainer does: train, validate, test or predict
     "TrainerFn": "pl.trainer.states",  # what a Trainer was asked for: fit, validate, test or predict
+    "UnrepeatedDistributedSamplerWrapper": "pl.overrides.distributed",  # the same for prediction, without padding
     "_BaseProgress": "pl.loops.progress",  # counters of the loops: dataclasses with a state_dict
     "_IndexBatchSamplerWrapper": "pl.overrides.distributed",  # keeps a batch's indices, for prediction writers
     "_Launcher": "pl.strategies.launchers.launcher",  # what a Trainer calls to run in other processes

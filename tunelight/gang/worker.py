@@ -31,7 +31,7 @@ from tunelight.gang.compiled import Compiled
 from tunelight.gang.flight import Collective, latest
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order, visible_variable
-from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import JobOutput, TrialOutput, bring_home
 from tunelight.gang.parcel import receive
@@ -55,7 +55,7 @@ _RUNS_LIMIT_S = 300.0
 _FETCH_LIMIT_S = 60.0
 """How long rank 0 may take to hand out references that it has made already."""
 _STUCK = ("connections to other ranks that did not end",)
-_COLLECTIVES = ("torch/distributed/", "horovod/")
+_COLLECTIVES = ("torch/distributed/", "horovod/", "tunelight/session/lockstep")
 """Parts of the paths of code that waits for other ranks."""
 CONCURRENCY = 6
 """How many calls a worker answers at the same time: a poll that waits, and short ones."""
@@ -136,6 +136,7 @@ class GangWorker:
     """
 
     _ending_runs = False
+    _collective_limit_s = COLLECTIVE_LIMIT_S
 
     def __init__(self, paths: tuple[str, ...], cwd: str, environ: dict[str, str]) -> None:
         os.environ.update(environ)
@@ -205,6 +206,7 @@ class GangWorker:
             # torch looks once in a process whether deterministic products are possible, which a later trial may want.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self._rendezvous.join(meeting, place)
+        self._collective_limit_s = meeting.timeout_s or COLLECTIVE_LIMIT_S
         self._clean.remember_environment()
 
     def leave(self) -> tuple[str, ...]:
@@ -337,8 +339,9 @@ class GangWorker:
         channel = self._rendezvous.channel(f"{task.serial}/{task.trial_id}")
         shared = self._shared(task, channel, box)
         session = sessions.Session(
-            task, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore()
-        )
+            task, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore(),
+            collective_limit_s=self._collective_limit_s,
+        )  # fmt: skip
         self._writing = session.writing
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task), self._place.gpu)

@@ -69,6 +69,7 @@ class GangLauncher(_Launcher):
             _clean_up(trainer, error)
             raise
         finally:
+            self._session.boundary.end_fit()
             if recovery is not None:
                 recovery.uninstall(trainer)
 
@@ -83,7 +84,9 @@ class GangLauncher(_Launcher):
         bound.apply_defaults()
         given, resume = bound.arguments.get("ckpt_path"), self._session.task.resume
         asked = resume is not None and str(given) == resume.path
-        self._session.boundary.begin_fit(_description(trainer, bound.arguments), asked=asked)
+        self._session.boundary.begin_fit(
+            _description(trainer, bound.arguments, self._session.context.config), asked=asked
+        )
         path = self._session.checkpoint_for_fit()
         if path is None or "ckpt_path" not in bound.arguments:
             return args, kwargs, None
@@ -119,33 +122,35 @@ def _passed_over(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
     """Replace a hook that a fit which continues has no need of."""
 
 
-def _description(trainer: pl.Trainer, arguments: Mapping[str, Any]) -> str:
-    """Describe a fit by five words: for its place in the code, model, limits, data, and the model's plain attributes.
+def _description(trainer: pl.Trainer, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Describe a fit by five words: for its model, place in the code, limits, data, and the model's plain attributes.
 
-    Equal fits have equal words in all starts of a trial.
+    Equal fits have equal words in all starts of a trial, also if its configuration has changed in between.
     """
+    varied = {str(key).rpartition(".")[2] for key in config}
     model, loader = arguments.get("model"), arguments.get("train_dataloaders")
     data = (arguments.get("datamodule"), loader, getattr(loader, "dataset", None))
     known = {**dict(getattr(model, "hparams", {})), **vars(model)} if isinstance(model, pl.LightningModule) else {}
     plain = {str(name): value for name, value in known.items() if isinstance(value, bool | int | float | str | None)}
     facts = (
-        _callers(),
         type(model).__qualname__,
+        _callers(),
         (trainer.max_epochs, trainer.max_steps, trainer.limit_train_batches),
         ([type(each).__qualname__ for each in data], getattr(loader, "batch_size", None)),
-        sorted((name, value) for name, value in plain.items() if not name.startswith("_")),
+        sorted((name, value) for name, value in plain.items() if not name.startswith("_") and name not in varied),
     )
     return " ".join(f"{zlib.crc32(repr(fact).encode()):08x}" for fact in facts)
 
 
 def _callers() -> list[tuple[str, int]]:
-    """Return the lines of code that led to the Trainer, up to tunelight's own."""
+    """Return the functions that led to the Trainer, up to tunelight's own, and their lines from their beginning."""
     lines: list[tuple[str, int]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         if package not in ("tunelight", "lightning", "pytorch_lightning"):
-            lines.append((frame.f_code.co_filename, frame.f_lineno))
+            code = frame.f_code
+            lines.append((code.co_qualname, frame.f_lineno - code.co_firstlineno))
         elif lines:
             break
         frame = frame.f_back
@@ -192,7 +197,12 @@ def _clean_up(trainer: pl.Trainer, error: BaseException) -> None:
 
 def _train_end(trainer: pl.Trainer) -> None:
     """End the training of a fit, at the report at which it was stopped: nothing is reported any more."""
-    if trainer.state.fn != TrainerFn.FITTING:
+    begun = _ending(trainer)
+    if trainer.state.fn != TrainerFn.FITTING or begun == "on_fit_end":
+        return
+    if begun is not None:  # it was stopped by a report in this hook, behind the other callbacks
+        call._call_lightning_module_hook(trainer, "on_train_end")
+        call._call_strategy_hook(trainer, "on_train_end")
         return
     if trainer.validating:
         trainer.fit_loop.epoch_loop.val_loop._on_evaluation_model_train()
@@ -205,8 +215,15 @@ def _fit_end(trainer: pl.Trainer) -> None:
     if trainer.state.fn != TrainerFn.FITTING:
         return
     with _without_reports(trainer):
-        call._call_callback_hooks(trainer, "on_fit_end")
+        if _ending(trainer) != "on_fit_end":
+            call._call_callback_hooks(trainer, "on_fit_end")
         call._call_lightning_module_hook(trainer, "on_fit_end")
+
+
+def _ending(trainer: pl.Trainer) -> str | None:
+    """Return the last hook at the end of a fit that the callbacks have been called with; None before."""
+    recovery = recovery_of(trainer)
+    return None if recovery is None else recovery.ending
 
 
 @contextlib.contextmanager

@@ -164,7 +164,7 @@ class SweepState:
     @property
     def searched(self) -> list[TrialState]:
         """The trials of the search; a repetition trains the configuration of one of them again, and is none."""
-        return [trial for trial in list(self.trials.values()) if trial.repeats is None]
+        return [trial for trial in list(self.trials.values()) if trial.repeats in (None, trial.id)]
 
     @property
     def ahead(self) -> Best | None:
@@ -221,7 +221,7 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
     trial = TrialState(known, int(line["index"]), dict(config), line.get("seed"), _inside(line["folder"]))
     trial.repeats, trial.repetition = line.get("repeats"), line.get("repetition", 0)
     state.trials[trial.id] = trial
-    if trial.repeats is not None:
+    if trial.repeats not in (None, trial.id):
         state.repetitions[trial.id] = trial
     state.counts[trial.state] += 1
 
@@ -272,7 +272,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _judge(state: SweepState, trial: TrialState) -> None:
     """Make a trial's best report the sweep's, if it is, among the trials that failed or among those that did not."""
-    if trial.best is None or trial.value is None or trial.repeats is not None:
+    if trial.best is None or trial.value is None or trial.repeats not in (None, trial.id):
         return
     name = "best_failed" if trial.failed else "best"
     best: Best | None = getattr(state, name)

@@ -69,9 +69,9 @@ class SweepResults:
             )
             for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
         ]
-        self.trials = [trial for trial in every if trial.repeats is None]
+        self.trials = [trial for trial in every if trial.repeats in (None, trial.id)]
         """The trials of the search, in order of creation."""
-        self.repetitions = [trial for trial in every if trial.repeats is not None]
+        self.repetitions = [trial for trial in every if trial.repeats not in (None, trial.id)]
         """The trials that train the best configurations again (``repeats=``), in order of creation."""
 
     @classmethod
@@ -84,9 +84,9 @@ class SweepResults:
         return cls(folder, storage.read_record(folder), storage.read_sweep_file(folder), objects)
 
     def _restored(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a recorded configuration with the objects of the search space. Imports what the record refers to."""
+        """Return a recorded configuration with the objects of the search space, where their modules are imported."""
         if self._objects is None:
-            self._objects = Objects.recalled(self._settings.get("space_objects"))
+            self._objects = Objects.recalled(self._settings.get("space_objects"), imported=True)
         return self._objects.restored(config)
 
     @property

@@ -228,6 +228,8 @@ class TrialResult:
     ) -> Any:
         """Return the LightningModule with the weights of :attr:`checkpoint`, on the CPU and in evaluation mode.
 
+        Call ``.train()`` before you train it further: Lightning leaves modules in the mode that they are in.
+
         Args:
             model_cls: its class; not needed after a ``model=`` sweep, which recorded it, where this process has
                 imported that class or can import it.

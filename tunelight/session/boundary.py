@@ -49,6 +49,8 @@ class Progress:
     """True once a Trainer of this start has reached its set-up."""
     fits: tuple[str, ...] = ()
     """The descriptions of the trial's fits so far, the running one last."""
+    fitting: bool = False
+    """True while a fit runs."""
     continues: bool = True
     """False while training repeats what it did before the trial's checkpoint, to reach the fit that wrote it."""
 
@@ -144,6 +146,7 @@ class Boundary:
         self._stopped: Stop | None = None
         self._leaving: Stop | None = None
         """The stop that follows once the checkpoint that it asks for is written (rank 0)."""
+        self._fits_begun = 0
         self._adopted_at = 0
         """The last report at which this training adopted another trial's state."""
 
@@ -204,25 +207,35 @@ class Boundary:
         is compared with those that led to the trial's checkpoint, and rank 0 decides which one it is.
 
         Args:
-            description: words that describe the fit; the most equal ones decide, then the order.
+            description: words that describe the fit. The first one, for its model, must be equal; of several such fits
+                the one with most equal words is chosen, then the one that was asked for, then the first.
             asked: True where the training code has passed the trial's checkpoint to this fit.
         """
         progress, resume = self.progress, self._task.resume
+        progress.fitting = True
         if progress.continues or resume is None:
             progress.fits = (*progress.fits, description)
             return
         known, passed = list(resume.fits), len(progress.fits)
-        last = len(known) - 1
+        last, words = len(known) - 1, description.split()
+        alike = [fit for fit in range(passed, last + 1) if known[fit].split()[0] == words[0]]
 
-        def likeness(fit: int) -> int:
-            return sum(a == b for a, b in zip(known[fit].split(), description.split(), strict=False))
+        def likeness(fit: int) -> tuple[int, bool, int]:
+            return sum(a == b for a, b in zip(known[fit].split(), words, strict=False)), asked and fit == last, -fit
 
-        number = last if asked else max(range(passed, last + 1), key=likeness)
-        number = int(self._agreement.agree(f"fit {passed}", str(number), progress.number))
+        number = max(alike, key=likeness) if alike else last if asked else -1
+        self._fits_begun += 1
+        number = int(self._agreement.agree(f"fit {self._fits_begun}", str(number), progress.number))
+        if number < 0:
+            return  # of another model than those that led to the checkpoint
         progress.fits = tuple(known[: number + 1])
         if number == last:
             progress.continues = True
             self._stopwatch.start()
+
+    def end_fit(self) -> None:
+        """End a fit: files that are reported from now on are the training code's own."""
+        self.progress.fitting = False
 
     def end(self) -> None:
         """End the trial's reports: a rank that reports once more fails in place of waiting for rank 0."""
@@ -304,14 +317,15 @@ class Boundary:
     ) -> CheckpointInfo | None:
         """Write this report's checkpoint into the trial's folder; return it if it is complete already (rank 0)."""
         number, metric = self.progress.number, self._task.metric
+        of_fit = self.progress.fitting or checkpoint == self.writer
         value = metrics.get(metric) if metric else None
         info = CheckpointInfo(
             path=str(Path(self._task.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number))),
             number=number,
             epoch=epoch,
             step=step,
-            fit=self.progress.fit,
-            fits=self.progress.fits,
+            fit=self.progress.fit if of_fit else -1,
+            fits=self.progress.fits if of_fit else (),
             value=float(value) if isinstance(value, int | float) else None,
             name=filename,
             seconds=self._stopwatch.seconds,

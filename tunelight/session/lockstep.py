@@ -9,8 +9,6 @@ from tunelight.errors import TrialStopped
 from tunelight.messages import Place
 from tunelight.session.mailbox import RankChannel
 
-LIMIT_S = 1200.0
-"""How long the slowest rank may take: as long as a collective may, by default."""
 _POLL_S = 0.2
 
 
@@ -21,10 +19,11 @@ class Lockstep:
         place: this rank's place in its gang.
         channel: carries the ranks' messages.
         aborted: returns why the trial was aborted; None if it was not.
+        limit_s: how long the slowest rank may take, in seconds: as long as a collective may.
     """
 
-    def __init__(self, place: Place, channel: RankChannel, aborted: Callable[[], str | None]) -> None:
-        self._place, self._channel, self._aborted = place, channel, aborted
+    def __init__(self, place: Place, channel: RankChannel, aborted: Callable[[], str | None], limit_s: float) -> None:
+        self._place, self._channel, self._aborted, self._limit_s = place, channel, aborted, limit_s
         self._round = self._number = 0
         self._sent: list[str] = []
 
@@ -44,11 +43,11 @@ class Lockstep:
     def compare(self, act: str) -> list[str | None]:
         """Tell the others of this rank's next act; return the act of the same number of each rank.
 
-        None for a rank that has come to none within ``LIMIT_S``. A rank that has found a difference goes no further:
+        None for a rank that has come to none within the limit. A rank that has found a difference goes no further:
         others that wait for it get its last act. Raises: TrialStopped if the trial was aborted.
         """
         self.note(act)
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self._limit_s
         ranks = range(self._place.world_size)
         acts = [act if rank == self._place.rank else self._receive(rank, deadline) for rank in ranks]
         if set(acts) != {act}:

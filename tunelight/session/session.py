@@ -50,6 +50,7 @@ class Session:
         *,
         shared: MadeByRankZero | None = None,
         store: Store | None = None,
+        collective_limit_s: float = 1800.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.task, self.place = task, place
@@ -71,7 +72,7 @@ class Session:
             start=f"{task.token}-{task.serial}",
             resume=None if task.resume is None else task.resume.path,
         )
-        self.lockstep = Lockstep(place, channel, lambda: mailbox.aborted)
+        self.lockstep = Lockstep(place, channel, lambda: mailbox.aborted, collective_limit_s)
         self._stopwatch = Stopwatch((task.resume.seconds if task.resume else None) or 0.0, clock)
         self._post = post
         self.boundary = Boundary(

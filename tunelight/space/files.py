@@ -58,7 +58,7 @@ def _old_habit(node: yaml.ScalarNode, *, key: bool = False) -> str | None:
     if _SWITCH.fullmatch(text):
         meant = "true" if text.lower() in ("yes", "on") else "false"
         return f"{text} is a boolean in YAML 1.1 and text in YAML 1.2. Write {meant}, or '{text}' for the text."
-    if re.match(r"[-+]?[0-9]", text) and re.search("_|0b", text):
+    if re.fullmatch(r"[-+]?([0-9]{1,3}(_[0-9]{3})+(\.[0-9_]*)?|0b[01_]+)", text):
         with contextlib.suppress(ValueError):
             if isinstance(number := yaml.safe_load(text), int | float):
                 return f"{text} is a number in YAML 1.1 and text in YAML 1.2. Write {number}, or '{text}' for the text."

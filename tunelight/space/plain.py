@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any, Final
@@ -105,19 +106,22 @@ class Objects:
         return {key: [[plain, reference(one)] for plain, one in known] for key, known in self._known.items()}
 
     @classmethod
-    def recalled(cls, described: Any, *, strict: bool = False) -> Objects:
+    def recalled(cls, described: Any, *, strict: bool = False, imported: bool = False) -> Objects:
         """Return the objects that a record refers to, imported or made again, without those for which that fails.
 
-        Raises: SpaceError, with ``strict``, for the first that fails.
+        Args:
+            described: what :meth:`described` has returned.
+            strict: raise SpaceError for the first that fails.
+            imported: take only what is in modules that this process has imported already, and run no others' code.
         """
         new = cls()
         for key, plain, one in references(described):
             try:
-                found = rebuilt(one)
+                found = rebuilt(one, imported=imported)
             except (ImportPathError, SpaceError) as error:
                 if strict:
                     raise SpaceError(
-                        f"{key} has the choice {plain!r}, an object of which the record has only that: {error}"
+                        f"{key}: the record has the choice {plain!r} as text only, and it cannot be restored: {error}"
                     ) from error
             else:
                 new._known.setdefault(key, []).append((plain, found))
@@ -162,34 +166,40 @@ def _reference(value: Any) -> Any:
     raise SpaceError(f"{value!r} has no import path.")
 
 
-def rebuilt(described: Any) -> Any:
+def rebuilt(described: Any, *, imported: bool = False) -> Any:
     """Return the object of a :func:`reference`. Nothing is called but the classes of Enums and dataclasses.
 
-    Raises: ImportPathError, SpaceError.
+    With ``imported`` no module is imported for it. Raises: ImportPathError, SpaceError.
     """
     match described:
         case str():
-            return load_object(described)
+            return _load(described, imported)
         case {"enum": str() as path, "name": str() as name}:
-            kind = load_object(path)
+            kind = _load(path, imported)
             if isinstance(kind, enum.EnumType) and name in kind.__members__:
                 return kind[name]
         case {"dataclass": str() as path, "fields": dict() as fields}:
-            kind = load_object(path)
+            kind = _load(path, imported)
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):
                 try:
-                    return kind(**{name: rebuilt(one) for name, one in fields.items()})
-                except (TypeError, ValueError) as error:
-                    raise SpaceError(f"{path} refuses to be made again: {error}.") from error
+                    return kind(**{name: rebuilt(one, imported=imported) for name, one in fields.items()})
+                except Exception as error:  # its own code runs, which may raise anything
+                    raise SpaceError(f"{path} cannot be made again: {type(error).__name__}: {error}.") from error
         case {"tuple": list() as parts}:
-            return tuple(rebuilt(one) for one in parts)
+            return tuple(rebuilt(one, imported=imported) for one in parts)
         case {"list": list() as parts}:
-            return [rebuilt(one) for one in parts]
+            return [rebuilt(one, imported=imported) for one in parts]
         case {"dict": dict() as parts}:
-            return {key: rebuilt(one) for key, one in parts.items()}
+            return {key: rebuilt(one, imported=imported) for key, one in parts.items()}
         case {"value": value}:
             return value
     raise SpaceError("it can neither be imported nor made again.")
+
+
+def _load(path: str, imported: bool) -> Any:
+    if imported and path.partition(":")[0] not in sys.modules:
+        raise SpaceError(f"{path} is in no module that is imported here.")
+    return load_object(path)
 
 
 def _is_plain(value: Any) -> bool:

@@ -374,9 +374,9 @@ class SearchSpace:
                 return f"holds {key}, which only counts when {dict(self._when[key])}. Leave it out."
             if hasattr(self.domains[key], "lower") and (isinstance(value, bool) or not isinstance(value, Real)):
                 return f"holds {key}={value!r}, which must be a number."
-            if self._is_plain and key in self.objects and not any(same(value, one) for one in self._choices(key)):
-                shown = ", ".join(map(repr, self._choices(key)))
-                return f"holds {key}={value!r}, and that key chooses from objects: {shown}."
+            choices = list(self._choices(key)) if self._is_plain and key in self.objects else []
+            if choices and not any(same(value, one) for one in choices):
+                return f"holds {key}={value!r}, which is not one of its choices: {', '.join(map(repr, choices))}."
             if _is_fixed(self.domains[key]) and not same(value, self.domains[key].categories[0]):
                 return f"holds {key}={value!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
         broken = self.broken(values)

@@ -10,12 +10,11 @@ import pytest
 from tests.fakes import MemoryControl
 from tunelight.errors import TrialStopped
 from tunelight.messages import Place
-from tunelight.session import lockstep
 from tunelight.session.lockstep import Lockstep
 
 
-def ranks(size: int, channel: MemoryControl, aborted: str | None = None) -> list[Lockstep]:
-    return [Lockstep(Place(rank, size, rank, size, 0, ""), channel, lambda: aborted) for rank in range(size)]
+def ranks(size: int, channel: MemoryControl, aborted: str | None = None, limit_s: float = 60.0) -> list[Lockstep]:
+    return [Lockstep(Place(rank, size, rank, size, 0, ""), channel, lambda: aborted, limit_s) for rank in range(size)]
 
 
 def test_every_rank_learns_what_the_others_do_and_nothing_is_left_but_the_last() -> None:
@@ -54,9 +53,8 @@ def test_a_new_count_does_not_see_the_acts_of_the_last_one() -> None:
     assert first.compare("barrier") == ["barrier"] * 2
 
 
-def test_a_rank_that_does_not_come_is_waited_for_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lockstep, "LIMIT_S", 0.01)
-    first, _ = ranks(2, MemoryControl())
+def test_a_rank_that_does_not_come_is_waited_for_within_a_limit() -> None:
+    first, _ = ranks(2, MemoryControl(), limit_s=0.01)
     assert first.compare("gather") == ["gather", None]
 
 

@@ -115,7 +115,7 @@ def test_an_object_that_no_reference_leads_to_is_told_apart_and_stays_its_text()
     assert given.objects.restored(given.dotted({"act": second}))["act"] is second
     recorded = given.objects.described()
     assert Objects.recalled(recorded).restored({"act": "there"}) == {"act": "there"}
-    with pytest.raises(SpaceError, match="act has the choice"):
+    with pytest.raises(SpaceError, match="act: the record has the choice"):
         Objects.recalled(recorded, strict=True)
 
 
@@ -144,7 +144,7 @@ def test_baselines_may_be_objects_and_what_is_enqueued_must_be_a_choice() -> Non
     given.check_baselines([{"opt": Opt.ADAM}])
     assert given.plain_configs([{"opt": Opt.ADAM}]) == ({"opt": "Opt.ADAM"},)
     given.plain().check_baselines([{"opt": "Opt.ADAM"}])
-    with pytest.raises(SettingsError, match=r"chooses from objects: 'Opt.SGD', 'Opt.ADAM'"):
+    with pytest.raises(SettingsError, match=r"not one of its choices: 'Opt.SGD', 'Opt.ADAM'"):
         given.plain().check_baselines([{"opt": "Opt.RMS"}])
 
 

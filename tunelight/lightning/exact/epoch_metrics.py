@@ -106,14 +106,20 @@ def _described(metric: _ResultMetric) -> dict[str, Any]:
     kept = {name: getattr(meta, name) for name in _META}
     kept |= {"reduce_fx": meta.reduce_fx.__name__, "dataloader_idx": meta.dataloader_idx}
     kept |= {"sync": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
-    return kept if metric.is_tensor else {**kept, "metric_attribute": meta.metric_attribute}
+    if not metric.is_tensor:
+        return {**kept, "metric_attribute": meta.metric_attribute}
+    values = {name: getattr(metric, name, None) for name in ("value", "cumulated_batch_size")}
+    return {**kept, "dtypes": {name: one.dtype for name, one in values.items() if isinstance(one, torch.Tensor)}}
 
 
 def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:
     names = (*_META, "reduce_fx", "dataloader_idx", "metric_attribute")
     meta = _Metadata(**{name: kept[name] for name in names if name in kept})
     meta.sync = _Sync(_should=kept["sync"], fn=trainer.strategy.reduce, rank_zero_only=kept["rank_zero_only"])
-    return _ResultMetric(meta, is_tensor="metric_attribute" not in kept).to(trainer.strategy.root_device)
+    metric = _ResultMetric(meta, is_tensor="metric_attribute" not in kept).to(trainer.strategy.root_device)
+    for name, dtype in kept.get("dtypes", {}).items():
+        setattr(metric, name, getattr(metric, name).to(dtype))
+    return metric
 
 
 def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any], *, merge: bool) -> str | None:

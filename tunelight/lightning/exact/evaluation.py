@@ -331,10 +331,9 @@ class ExactEvaluation(ParallelStrategy):
         combined = loop._combined_loader
         shares = [share_of(one) for one in combined.flattened]
         session = current()
-        if session is not None and None not in shares:
-            session.lockstep.note(
-                f"batch {turn} of dataloader {loader}"
-            )  # a rank that waits for this one finds it here
+        if session is not None and all(share is not None and getattr(share, "dealt", True) for share in shares):
+            # Every rank takes it, and a rank that waits for this one finds it here.
+            session.lockstep.note(f"batch {turn} of dataloader {loader}")
         if combined._mode == "sequential":
             shares = shares[loader : loader + 1]
         decide = all if combined._mode == "min_size" else any

@@ -50,10 +50,8 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@contextlib.contextmanager
-def seeded(*numbers: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed this process's generators, and ``device``'s if that is a GPU, in the block; restore them after it."""
-    before = capture(device)
+def seed(*numbers: int, device: torch.device | None = None) -> None:
+    """Seed this process's generators, and ``device``'s if that is a GPU."""
     seeds = np.random.SeedSequence(numbers).generate_state(3)
     random.seed(int(seeds[0]))
     np.random.seed(seeds[1])  # noqa: NPY002 - as above
@@ -61,6 +59,13 @@ def seeded(*numbers: int, device: torch.device | None = None) -> Iterator[None]:
     if device is not None and device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(int(seeds[2]))
+
+
+@contextlib.contextmanager
+def seeded(*numbers: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed this process's generators, and ``device``'s if that is a GPU, in the block; restore them after it."""
+    before = capture(device)
+    seed(*numbers, device=device)
     try:
         yield
     finally:
@@ -73,6 +78,8 @@ def draw_alike(sampler: Any) -> None:
     Each rank takes its share of the order that it has drawn, by generators that are its own.
     """
     reset = sampler.dataset.reset
+    if "reset" in vars(sampler.dataset):
+        return  # it does so already
 
     def reset_alike() -> None:
         with seeded(sampler.seed, sampler.epoch):
@@ -93,6 +100,8 @@ class Generators:
         self._others: dict[int, State] = {}
         self._seen: State | None = None
         self.parts: list[int] = [0]
+        self._common: int | None = None
+        """A number that all ranks have drawn before they were set apart."""
 
     def begin(self, parts: Sequence[int], device: torch.device, *, apart: bool = False) -> None:
         """Begin with the generators of this process and ``device``, which are the same on all ranks of a gang.
@@ -101,15 +110,23 @@ class Generators:
         """
         self.parts, self._device = list(parts), device
         now = capture(device)
-        drawn = torch.randint(2**62, ()).item()
+        drawn = int(torch.randint(2**62, ()).item())
+        if apart and self._common is None:
+            self._common = drawn
         states = dict.fromkeys(self.parts, now)
         for part in self.parts if apart else ():
             if part:
-                with seeded(int(drawn), part, device=device):
+                with seeded(drawn, part, device=device):
                     states[part] = capture(device)
         self._seen = states.pop(self.parts[0])
         self._others = states
         restore(self._seen, device)
+
+    def end(self) -> None:
+        """Let all ranks draw the same numbers again where `begin` has set them apart, as for the next fold's data."""
+        if self._common is not None:
+            seed(self._common, 0, device=self._device)
+            self._common = None
 
     def states(self) -> dict[int, State]:
         """Return the state of every part's generators."""

@@ -47,6 +47,8 @@ class Recovery(Callback):
         self._fetched: dict[int, State] | None = None
         self.parts_before = None
         self._done = 0
+        self.ending: str | None = None
+        """The last hook at the end of the fit that callbacks have been called with."""
         self._at_start: dict[str, bool] = {}
         self._own = False
         """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
@@ -73,7 +75,7 @@ class Recovery(Callback):
         """Remove the wrappers of the loops."""
         vars(trainer.fit_loop).pop("on_run_start", None)
         vars(trainer.fit_loop.epoch_loop).pop("run", None)
-        vars(trainer.fit_loop).pop("on_advance_end", None)
+        self.generators.end()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Wrap the end of a fit's epochs; also for strategies that are not tunelight's, which `install` never sees."""
@@ -81,6 +83,14 @@ class Recovery(Callback):
         if trainer.state.fn == TrainerFn.FITTING:
             vars(trainer.fit_loop).pop("on_advance_end", None)
             trainer.fit_loop.on_advance_end = self._end_epoch(trainer, trainer.fit_loop.on_advance_end)  # type: ignore[method-assign]
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note that the fit ends. Reporting callbacks, at which it may be stopped, come later."""
+        self.ending = "on_train_end"
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note that the fit has ended."""
+        self.ending = "on_fit_end"
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Unwrap the end of epochs."""

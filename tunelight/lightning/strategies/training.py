@@ -22,6 +22,7 @@ from tunelight.compat.lightning import (
     ClosureResult,
     DistributedSamplerWrapper,
     RunningStage,
+    UnrepeatedDistributedSamplerWrapper,
     _set_sampler_epoch,
     has_iterable_dataset,
     is_param_in_hook_signature,
@@ -133,7 +134,12 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         """Divide a training loader as in the full gang, and start it at the checkpoint's position."""
         dataloader = super().process_dataloader(dataloader)
         module = self.lightning_module
-        if not self.joined or module is None or module.trainer.state.stage != RunningStage.TRAINING:
+        if not self.joined or module is None:
+            return dataloader
+        sampler = _sampler_of(dataloader)
+        if isinstance(sampler, DistributedSamplerWrapper | UnrepeatedDistributedSamplerWrapper):
+            draw_alike(sampler)
+        if module.trainer.state.stage != RunningStage.TRAINING:
             return dataloader
         return self._training_loader(dataloader, recovery_of(module.trainer) or Recovery(current()))
 
@@ -146,9 +152,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
         at = "sampler" if getattr(loader, "batch_sampler", None) is None else "batch_sampler"
         inner: Any = getattr(loader, at, None)
-        sampler = getattr(inner, "sampler", inner)
-        if isinstance(sampler, DistributedSamplerWrapper):
-            draw_alike(sampler)
+        sampler = _sampler_of(loader)
         if parts.turns == 1 and self.turns == 1 and not done:
             return loader
         if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
@@ -338,6 +342,14 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             connector._first_loop_iter = False
             yield
             put_back()
+
+
+def _sampler_of(loader: Any) -> Any:
+    """Return the sampler of a loader, or of its batch sampler; None without one."""
+    inner = getattr(loader, "batch_sampler", None)
+    if inner is None:
+        inner = getattr(loader, "sampler", None)
+    return getattr(inner, "sampler", inner)
 
 
 def _read(done: int, length: int) -> int:
