@@ -46,6 +46,10 @@ _INLINE_BYTES = 100_000
 """Code that is pickled to fewer bytes is sent with each trial; larger code is in the object store."""
 _TRIED_BYTES = 64 * 2**20
 """Code that is pickled to more bytes, memory apart, is not unpickled for a trial: that takes long."""
+_FETCH_LIMIT_S = 600.0
+"""How long training code may take to arrive from Ray's object store."""
+_MOST_PARTS = 1000
+"""How many parts of an object are looked at to find the heavy one."""
 _HEAVY_BYTES = 100 * 2**20
 """Code of more bytes is worth a note."""
 
@@ -138,9 +142,11 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]
                 cloudpickle.register_pickle_by_value(sys.modules[name])
 
     def reducer_override(self, value: Any) -> Any:
-        of_script = isinstance(value, type | FunctionType) and value.__module__ == "__main__"
-        if of_script and self._main.get(name := str(getattr(value, "__name__", ""))) is value:
-            self.script[name] = value
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            name = value.__qualname__
+            # A trial's process, which packs parameters of Ray's, has another ``__main__`` without the script's names.
+            if name.isidentifier() and self._main.get(name, value) is value:
+                self.script[name] = value
         return super().reducer_override(value)
 
     def persistent_id(self, value: Any) -> tuple[object, ...] | None:
@@ -216,17 +222,22 @@ def receive(sent: Any) -> Any:
 
     Runs on: worker; after the run it calls ``script.end()``.
     """
-    if isinstance(sent, tuple):
-        function, parameters = map(receive, sent)
-        return functools.partial(function, **parameters)
-    packed = ray.get(sent) if isinstance(sent, ray.ObjectRef) else sent
-    if isinstance(packed, bytes):
-        return cloudpickle.loads(packed)
-    reader = _unpickler(packed, _NOTHING)
-    value = reader.load()
-    if names := reader.load():
+    value, names = _received(sent)
+    if names:
         script.play(names)
     return value
+
+
+def _received(sent: Any) -> tuple[Any, dict[str, Any]]:
+    """Return what was sent, and the script's names that came with it."""
+    if isinstance(sent, tuple):
+        (function, names), (parameters, others) = map(_received, sent)
+        return functools.partial(function, **parameters), {**others, **names}
+    packed = ray.get(sent, timeout=_FETCH_LIMIT_S) if isinstance(sent, ray.ObjectRef) else sent
+    if isinstance(packed, bytes):
+        return cloudpickle.loads(packed), {}
+    reader = _unpickler(packed, _NOTHING)
+    return reader.load(), reader.load()
 
 
 def _unpickler(packed: Packed, references: Mapping[str, object]) -> _Unpickler:
@@ -256,12 +267,24 @@ class _Unpickler(pickle.Unpickler):
         references: Mapping[str, object],
         storage_of: Callable[[Bytes], torch.UntypedStorage],
         buffers: Iterable[Bytes],
+        *,
+        trial: bool = False,
     ) -> None:
         super().__init__(io.BytesIO(packed.data), buffers=buffers)
         self._storages = packed.storages
         self._references = references
         self._storage_of = storage_of
+        self._trial = trial
         self._made: dict[int, torch.UntypedStorage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class or function by its name.
+
+        In a trial, cloudpickle finds the classes that this process has pickled. They stay as they are: it would put
+        copies of their methods and attributes in the place of their own.
+        """
+        found = super().find_class(module, name)
+        return _left_alone if self._trial and found is cloudpickle.cloudpickle._class_setstate else found
 
     def persistent_load(self, found: Any) -> Any:
         if found[0] == "reference":
@@ -310,7 +333,7 @@ def check_picklable(value: Any, what: str) -> Packed:
     try:
         packed = pack(value)
         if len(packed.data) <= _TRIED_BYTES:
-            unpack_view(packed)
+            _try(packed)
     except Exception as error:
         labels, part, reason = find_unpicklable(value, pack if packed is None else arrives)
         where = f"Its {', '.join(labels)}" if labels else "It"
@@ -324,7 +347,19 @@ def check_picklable(value: Any, what: str) -> Packed:
 
 def arrives(value: object, references: Mapping[str, object] = _NOTHING) -> None:
     """Pack and unpack a value. Raises: whatever pickling or unpickling it raises."""
-    unpack_view(pack(value, references), references)
+    _try(pack(value, references), references)
+
+
+def _try(packed: Packed, references: Mapping[str, object] = _NOTHING) -> None:
+    """Unpickle what this process has packed, to see whether a worker can."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
+        _Unpickler(packed, references, _there, packed.buffers, trial=True).load()
+
+
+def _left_alone(made: Any, _: object) -> Any:
+    """Replace the function by which cloudpickle fills a class."""
+    return made
 
 
 class Code:
@@ -336,10 +371,13 @@ class Code:
     def __init__(self, code: Any) -> None:
         self._code = code
         self._sent: Any = None
+        self._sent_by: str | None = None
 
     def sent(self) -> Any:
         """Return what workers `receive`."""
-        if self._sent is None:
+        here = ray.get_runtime_context().get_worker_id() if ray.is_initialized() else None
+        if self._sent is None or here != self._sent_by:  # a Ray that has ended took its objects along
+            self._sent_by = here
             packed = pack(self._code)
             self._sent = packed if packed.nbytes <= _INLINE_BYTES else ray.put(packed)
         return self._sent
@@ -364,7 +402,8 @@ def heavy(code: Any, what: str) -> str | None:
         return None
     labels, part, seen = [what], code, {id(code)}
     while True:
-        parts = [(_size(one), label, one) for label, one in parts_of(part) if id(one) not in seen]
+        some = itertools.islice(parts_of(part), _MOST_PARTS)
+        parts = [(_size(one), label, one) for label, one in some if id(one) not in seen]
         most, label, part = max(parts, key=lambda each: each[0], default=(0, "", None))
         if most < size / 2:
             break

@@ -118,7 +118,8 @@ class Pool:
         """Close idle gangs whose workers have imported code that has changed since: they would go on with the old."""
         with self._lock:
             outdated = [(held, changed) for held in self._idle if (changed := held.outdated(sources))]
-            self._idle = [held for held in self._idle if not held.outdated(sources)]
+            closed = [held for held, _ in outdated]
+            self._idle = [held for held in self._idle if held not in closed]
         for held, changed in outdated:
             say(f"tunelight: new workers are started, for {changed[0]} has changed since the others imported it.")
             held.close()

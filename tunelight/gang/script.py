@@ -63,7 +63,18 @@ class _Path:
 
 class _Names:
     def __reduce__(self) -> tuple[Any, ...]:
-        return _play, (cloudpickle.dumps(dict(_names)),)
+        try:
+            return _play, (cloudpickle.dumps(dict(_names)),)
+        except Exception:  # noqa: BLE001 - a function's global may hold a lock by now, and another one is asked for
+            return _play, (cloudpickle.dumps({name: one for name, one in _names.items() if _pickles(one)}),)
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - whatever pickling raises
+        return False
+    return True
 
 
 def _play(names: bytes) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import tracemalloc
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -349,3 +349,16 @@ def test_modules_that_cloudpickle_sends_by_value_are_sent_so():
         ray.cloudpickle.unregister_pickle_by_value(module)
         del sys.modules[module.__name__]
     assert unpack(packed)() == 42
+
+
+def test_a_check_leaves_the_classes_that_it_packs_as_they_are() -> None:
+    class Net:
+        shared: ClassVar[list[int]] = []
+
+        def forward(self) -> int:
+            return 1
+
+    before = Net.forward, Net.shared
+    check_picklable(lambda _: Net(), "train")
+    assert Net.forward is before[0]
+    assert Net.shared is before[1]

@@ -239,6 +239,30 @@ def test_all_ranks_begin_the_fit_that_rank_0_recognises(tmp_path: Path) -> None:
         assert one.checkpoint_for_fit() == "x.ckpt"
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_fit_is_taken_for_one_of_its_own_model(tmp_path: Path, asked: bool) -> None:
+    ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1, fits=("pre a", "fine a")))
+    (one,) = ranks.sessions
+    one.boundary.begin_fit("pre b", asked=asked)  # as boilerplate passes the checkpoint to each fit
+    assert one.checkpoint_for_fit() is None
+    one.boundary.begin_fit("other a")
+    assert one.checkpoint_for_fit() is None
+    one.boundary.begin_fit("fine b")
+    assert one.checkpoint_for_fit() == "x.ckpt"
+
+
+def test_a_file_that_is_reported_after_a_fit_belongs_to_none(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None)
+    (one,) = ranks.sessions
+    one.boundary.begin_fit("a")
+    ranks.report({"loss": 1}, checkpoint=lambda path: Path(path).write_text("of the fit"))
+    one.boundary.end_fit()
+    ranks.report({"loss": 1}, checkpoint=lambda path: Path(path).write_text("of the code's own loop"))
+    one.writing.settle()
+    infos = sorted(checkpoints.find(tmp_path), key=lambda info: info.number)
+    assert [(info.fit, info.fits) for info in infos] == [(0, ("a",)), (-1, ())]
+
+
 def test_an_abort_ends_training_that_is_repeated_without_reports(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x.ckpt", 3, fit=1, fits=("a", "b")))
     assert ranks.report({"loss": 1}) == [None]

@@ -104,3 +104,17 @@ def test_states_of_a_larger_gang_are_shared_out() -> None:
     generators.begin([4], torch.device("cpu"))
     generators.put(states)
     assert torch.initial_seed() == 1
+
+
+def test_ranks_that_drew_apart_draw_alike_after_the_fit() -> None:
+    drawn = []
+    for rank in range(2):
+        torch.manual_seed(5)
+        generators = Generators()
+        generators.begin([rank], torch.device("cpu"), apart=True)
+        within = torch.rand(3)
+        torch.rand(rank)
+        generators.end()
+        drawn.append((within, torch.rand(3)))
+    assert not torch.equal(drawn[0][0], drawn[1][0])
+    assert torch.equal(drawn[0][1], drawn[1][1])
