@@ -222,7 +222,7 @@ def test_a_worker_shows_torch_its_place_s_gpus(
     worker: Any = object.__new__(GangWorker)
     worker._rendezvous = SimpleNamespace(join=lambda meeting, place: None)
     worker._clean = SimpleNamespace(remember_environment=lambda: None)
-    worker.join(None, Place(1, 2, 1, 2, 0, "127.0.0.1", ("3", "5"), 1))
+    worker.join(SimpleNamespace(timeout_s=None), Place(1, 2, 1, 2, 0, "127.0.0.1", ("3", "5"), 1))
     assert environ == {variable: "3,5", "CUDA_DEVICE_ORDER": then, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 

@@ -120,7 +120,7 @@ def test_a_trial_without_reports_leaves_nothing_to_compare(tmp_path):
 
 
 def test_choices_that_are_objects_cannot_be_read_back(tmp_path):
-    with pytest.raises(SpaceError, match="lr has the choice 'a', an object"):
+    with pytest.raises(SpaceError, match="lr: the record has the choice 'a' as text"):
         reproduce(recorded(tmp_path / "1", 0.5, space_objects={"lr": [["a", None]]}), "best")
 
 

@@ -110,7 +110,7 @@ def test_changed_code_of_a_train_function_of_the_same_name(tmp_path):
             r"holds only the name of scheduler.*scheduler=\.\.\.",
         ),
         ({"space": {"x": {"sample_from": "__main__:draw"}}}, SpaceError, "cannot be read back"),
-        ({"space_objects": {"x": [["a", None]]}}, SpaceError, "x has the choice 'a', an object"),
+        ({"space_objects": {"x": [["a", None]]}}, SpaceError, "x: the record has the choice 'a' as text"),
     ],
 )
 def test_what_cannot_be_read_back_is_named(tmp_path, told, error, says):
