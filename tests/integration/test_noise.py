@@ -28,15 +28,21 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.apart
-def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightning_s(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+def finished(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Return what a program printed that was given a folder, and has ended well."""
+    script = folder / "script.py"
+    script.write_text(code)
     run = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False,
+        [sys.executable, str(script), str(folder)],
+        capture_output=True, text=True, cwd=folder, timeout=100, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
+    return run
+
+
+@pytest.mark.apart
+def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightning_s(tmp_path: Path) -> None:
+    run = finished(SCRIPT, tmp_path)
     own = [line for line in run.stdout.splitlines() if line and not line.endswith(" ...")]  # a step that took its time
     assert len(own) == 3, run.stdout
     assert own[-1].startswith("Sweep s ended after")
@@ -97,13 +103,7 @@ if __name__ == "__main__":
 
 @pytest.mark.apart
 def test_a_fault_that_was_survived_is_told_by_the_sweep_and_not_by_ray_s_advice(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(KILLED)
-    run = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    run = finished(KILLED, tmp_path)
     assert (tmp_path / "killed").exists()
     assert "trial 00000 finished" in run.stdout
     assert "worker died" not in run.stdout + run.stderr

@@ -252,10 +252,14 @@ def unpack_view(packed: Packed, references: Mapping[str, object] = _NOTHING) -> 
 
     Raises: as `unpack`. Runs on: driver.
     """
+    return _view(packed, references)
+
+
+def _view(packed: Packed, references: Mapping[str, object], *, trial: bool = False) -> Any:
     with warnings.catch_warnings():
         # torch has no read-only tensors, and warns of read-only memory
         warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
-        return _Unpickler(packed, references, _there, packed.buffers).load()
+        return _Unpickler(packed, references, _there, packed.buffers, trial=trial).load()
 
 
 class _Unpickler(pickle.Unpickler):
@@ -333,7 +337,7 @@ def check_picklable(value: Any, what: str) -> Packed:
     try:
         packed = pack(value)
         if len(packed.data) <= _TRIED_BYTES:
-            _try(packed)
+            _view(packed, _NOTHING, trial=True)
     except Exception as error:
         labels, part, reason = find_unpicklable(value, pack if packed is None else arrives)
         where = f"Its {', '.join(labels)}" if labels else "It"
@@ -347,14 +351,7 @@ def check_picklable(value: Any, what: str) -> Packed:
 
 def arrives(value: object, references: Mapping[str, object] = _NOTHING) -> None:
     """Pack and unpack a value. Raises: whatever pickling or unpickling it raises."""
-    _try(pack(value, references), references)
-
-
-def _try(packed: Packed, references: Mapping[str, object] = _NOTHING) -> None:
-    """Unpickle what this process has packed, to see whether a worker can."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
-        _Unpickler(packed, references, _there, packed.buffers, trial=True).load()
+    _view(pack(value, references), references, trial=True)
 
 
 def _left_alone(made: Any, _: object) -> Any:

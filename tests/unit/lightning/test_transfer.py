@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import abc
-import pickle
-import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -13,35 +11,9 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
-from tunelight.gang.parcel import Packed, pack, pack_state, unpack, unpack_view
+from tests.unit.gang.test_parcel import LOCK, MANY, Holder, as_stored, tied
+from tunelight.gang.parcel import pack, pack_state, unpack_view
 from tunelight.lightning.transfer import copy_into, find_unpicklable
-
-MB = 2**20
-FEW, MANY = 100, 5000  # numbers of a tensor whose memory stays inside the pickle, and of one whose memory does not
-LOCK = threading.Lock()
-
-
-class Holder:
-    def __init__(self, **parts: Any) -> None:
-        self.__dict__.update(parts)
-
-
-def sent(value: Any, **references: Any) -> Any:
-    return unpack(pack(value, references), references)
-
-
-def as_stored(packed: Packed) -> Any:
-    """Return what Ray's object store would give: everything read-only."""
-    buffers: list[Any] = []
-    data = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
-    return pickle.loads(data, buffers=[memoryview(bytes(buffer.raw())) for buffer in buffers])
-
-
-def tied(device: str = "cpu") -> Any:
-    model = nn.Sequential(*(nn.Linear(40, 40, bias=False, device=device) for _ in range(2)))
-    model[1].weight = model[0].weight
-    return model
-
 
 # --- weights into a model ---------------------------------------------------------------------------------
 
