@@ -58,6 +58,8 @@ settings.load_profile("tunelight")
 
 SETTLE_S = 3.0
 """How long threads and processes may take to end after a test."""
+APART_S = 280
+"""How long a test marked `apart` may take: it starts programs with Rays of their own, beside the benchmarks in CI."""
 CLUSTER_SETTLE_S = 10.0
 """How long actors and placement groups may take: Ray learns of an end by message."""
 
@@ -108,10 +110,12 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the folder they lie in, so that `-m integration` finds them."""
+    """Mark tests by the folder they lie in, so that `-m integration` finds them, and give those apart their time."""
     for item in items:
         if "unit/lightning" in Path(item.path).as_posix():
             item.add_marker("both")
+        if item.get_closest_marker("apart") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(APART_S))
         for folder in ("integration", "chaos", "browser", "cluster"):
             if folder in Path(item.path).parts:
                 item.add_marker(folder)

@@ -20,7 +20,7 @@ import pytest
 
 from tests import flavours
 
-pytestmark = [pytest.mark.apart, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.apart
 ROOT = Path(__file__).parents[2]
 SWEEP = """
 import json, os, sys, time
@@ -66,7 +66,7 @@ class Machine:
         )  # fmt: skip
 
     def says(self, *command: str, **variables: str) -> str:
-        out, errors = self.start(*command, **variables).communicate(timeout=120)
+        out, errors = self.start(*command, **variables).communicate(timeout=240)
         return out + errors
 
     def sweep(self, **variables: str) -> tuple[dict[str, Any], str]:
@@ -143,7 +143,7 @@ def test_programs_start_on_it_and_nothing_is_left_of_it(machine: Machine) -> Non
     assert driver.stdout is not None
     until(lambda: any("GangWorker" in line for line in machine.processes), 60)
     driver.kill()
-    driver.communicate(timeout=60)
+    driver.communicate(timeout=100)
     machine.edit(4)
     after, _ = machine.sweep()
     assert (after["state"], after["said"]) == ("FINISHED", 4)

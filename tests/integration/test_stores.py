@@ -58,7 +58,7 @@ def driven(cache: Path, *arguments: str, code: int) -> None:
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
-        assert driver.wait(100) == code, said.read_text()
+        assert driver.wait(130) == code, said.read_text()
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
@@ -66,7 +66,6 @@ def driven(cache: Path, *arguments: str, code: int) -> None:
 
 
 @pytest.mark.apart
-@pytest.mark.timeout(240)
 def test_another_machine_goes_on_from_the_store_alone(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
