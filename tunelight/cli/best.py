@@ -87,7 +87,7 @@ def _tell(path: Path, format: str | None) -> None:
             if "LightningCLI(" in Path("train.py").read_text(encoding="utf-8"):
                 typer.echo(f"Train it: python train.py fit --config {path}")
                 return
-        typer.echo(f"Train it by a program that calls LightningCLI(Model, Data): ... fit --config {path}")
+        typer.echo(f"Train it with a program that calls LightningCLI(Model, Data): ... fit --config {path}")
     elif format in _HINTS:
         typer.echo(_HINTS[format].format(path=path, stem=path.stem))
 

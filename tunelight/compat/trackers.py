@@ -101,6 +101,7 @@ def make_stores_in_turns(logger: type, folder: Path) -> None:
     def in_turns(self: Any, *args: Any, **kwargs: Any) -> None:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(Timeout, OSError):  # better without the lock than not at all
+                folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(FileLock(folder / "mlflow.lock", timeout=_STORE_LIMIT_S))
             make(self, *args, **kwargs)
 

@@ -20,7 +20,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.compat.lightning import FABRIC, asked, flavour, switch
 from tunelight.compat.ray import nvml, session_folder
 from tunelight.compat.torch import flight_records
@@ -158,7 +157,7 @@ class GangWorker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._session: sessions.Session | None = None
-        self._writing: CheckpointWriter | None = None
+        self._unsettled: sessions.Session | None = None
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
         self._began_ns = 0
@@ -267,9 +266,9 @@ class GangWorker:
             session.shared.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
     def writes(self, serial: int) -> bool:
-        """Tell whether trial ``serial`` is writing a checkpoint, or what its loggers have still to write."""
-        writing = self._writing
-        busy = self._ending_runs or (writing is not None and writing.busy)
+        """Tell whether trial ``serial`` is writing a checkpoint or what its loggers have still to write, or ends a fit."""
+        session = self._unsettled
+        busy = self._ending_runs or (session is not None and session.busy)
         return busy and serial == self._trial.serial
 
     def given(self, serial: int, key: str) -> Any:
@@ -342,7 +341,7 @@ class GangWorker:
             task, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore(),
             collective_limit_s=self._collective_limit_s,
         )  # fmt: skip
-        self._writing = session.writing
+        self._unsettled = session
         try:
             self._clean.begin(task.seed, task.cwd, _trial_environment(task), self._place.gpu)
             self._compiled.begin()
@@ -363,7 +362,7 @@ class GangWorker:
             shared.end()
             with contextlib.suppress(Exception):  # an error here is no longer the trial's
                 session.writing.settle()
-            self._writing = None
+            self._unsettled = None
         return Ended(self._rank)
 
     def _shared(self, task: Task, channel: StoreChannel, box: TrialBox) -> MadeByRankZero:

@@ -66,7 +66,11 @@ class GangLauncher(_Launcher):
         except _TunerExitException:
             raise  # Lightning leaves its tuner by it and continues with the fit
         except BaseException as error:
-            _clean_up(trainer, error)
+            self._session.ending = True  # which hooks of the user's may take long over
+            try:
+                _clean_up(trainer, error)
+            finally:
+                self._session.ending = False
             raise
         finally:
             self._session.boundary.end_fit()

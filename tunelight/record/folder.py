@@ -221,7 +221,7 @@ def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         return masked_settings(data)
     except RecursionError:
-        raise StorageError(f"{path} cannot be read: a value in it holds itself. Restore or delete it.") from None
+        raise StorageError(f"{path} cannot be read: a value in it contains itself. Restore or delete it.") from None
 
 
 def read_yaml(text: str) -> Any:

@@ -30,7 +30,7 @@ def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) 
     parts, notes = _parts(facts, told, _CLI)
     kind, arguments = _strategy(told)
     parts["trainer"].setdefault("strategy", {"class_path": f"tunelight.{kind}", "init_args": arguments})
-    head = [f"Train it, where train.py calls LightningCLI(Model, Data): python train.py fit --config {name}"]
+    head = [f"Train it with a train.py that calls LightningCLI(Model, Data): python train.py fit --config {name}"]
     if facts["checkpoint"]:
         head.append(f"Validate it: python train.py validate --config {name} --ckpt_path {facts['checkpoint']}")
     sections = {"seed_everything": facts["seed"], **parts}

@@ -67,12 +67,19 @@ def default_mutations(domains: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_known(mutations: Mapping[str, Any], domains: Mapping[str, Any]) -> None:
-    """Raise SettingsError for a mutation of a key that the space lacks."""
-    for key in mutations:
+    """Raise SettingsError for a mutation of a key that the space lacks, or to an object that is none of its choices."""
+    for key, domain in mutations.items():
         if key not in domains:
             raise SettingsError(
                 unknown("hyperparam_mutations: the search space has no key", key, domains, None, "It has")
             )
+        objects = mutations.objects if isinstance(mutations, Mutations) else Objects()
+        for value in _values(domain):
+            if objects.value(key, value) is not value and value not in _values(domains[key]):
+                raise SettingsError(
+                    f"GangPBT's hyperparam_mutations: {key!r} has the choice {value}, which the search space lacks. "
+                    "Add it to the choices of the space: workers know its objects only."
+                )
 
 
 def explore(

@@ -38,6 +38,7 @@ class Session:
         exchange: gives this training's state to other trials, and takes theirs.
         lockstep: compares what the ranks do together.
         shared: values that rank 0 makes once for all ranks, such as shards of datasets.
+        ending: True while hooks at the end of a stopped fit run.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Session:
     ) -> None:
         self.task, self.place = task, place
         self.shared = shared
-        self.halvable = False
+        self.halvable = self.ending = False
         self.exchange = Exchange(store)
         self._notes = Notes()
         started = time.monotonic()
@@ -114,6 +115,11 @@ class Session:
     def progress(self) -> Progress:
         """How far this start has come."""
         return self.boundary.progress
+
+    @property
+    def busy(self) -> bool:
+        """True while a checkpoint is being written, or the end of a stopped fit is run. Callable from any thread."""
+        return self.ending or self.writing.busy
 
     def begin(self, restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict) -> None:
         """Start counting the trial's seconds: the training code is about to run.

@@ -207,7 +207,7 @@ def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves)
     if metric is None or metric == table.metric:
         return table.mode
     raise SettingsError(
-        f"Whether more or less of {metric!r} is better is not known: the curves are judged by {table.metric!r}. Say "
+        f"Whether a higher or a lower {metric!r} is better is not known: the curves are judged by {table.metric!r}. Say "
         "mode='max' or mode='min'."
     )
 

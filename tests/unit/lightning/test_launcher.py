@@ -225,6 +225,30 @@ def test_a_stop_is_the_end_of_training_for_callbacks_data_and_loggers(
     assert said == ["tunelight: while cleaning up after a trial: TrialStopped: asha"]  # a report at the end of training
 
 
+@pytest.mark.parametrize("reason", ["asha", "paused"])
+def test_a_stopped_fit_is_busy_while_its_end_is_run(tmp_path: Path, reason: str) -> None:
+    box = Mailbox(1)
+    box.put(Stop(reason))
+    task = Task("00000", str(tmp_path), {}, b"", 1, ".")
+    here = session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, box)
+    busy: dict[str, bool] = {}
+
+    class Uploads(pl.Callback):
+        def on_train_epoch_end(self, *_: Any) -> None:
+            busy["training"] = here.busy
+            here.context.report({"loss": 1.0})
+
+        def teardown(self, *_: Any, **__: Any) -> None:
+            busy["teardown"] = here.busy
+
+    one = trainer(3, callbacks=[Uploads()])
+    one.strategy._launcher = GangLauncher(here)
+    with pytest.raises(TrialStopped):
+        one.fit(Counting(), DataLoader(TensorDataset(torch.ones(1, 1))))
+    assert busy == {"training": False, "teardown": True}
+    assert not here.busy
+
+
 @pytest.mark.parametrize("reason", ["paused", "resize", "moved", "adopt"])
 def test_a_pause_is_no_end_and_loggers_hear_what_a_requeued_job_says(ended: Ended, reason: str) -> None:
     hooks, words, _ = ended(reason)

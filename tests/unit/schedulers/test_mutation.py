@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from ray import tune
 
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.schedulers import GangPBT
 from tunelight.schedulers.mutation import default_mutations, explore, mutations_of
+from tunelight.space import SearchSpace
 
 
 def test_values_stay_within_their_domains_and_keep_their_kind() -> None:
@@ -71,6 +73,15 @@ def test_by_default_the_real_numbers_that_training_can_follow_are_mutated() -> N
         GangPBT("loss", "min").set_space({"layers": tune.randint(1, 3)})
     with pytest.raises(SettingsError, match="Did you mean"):
         GangPBT("loss", "min", hyperparam_mutations={"lrr": [1, 2]}).set_space({"lr": tune.uniform(0, 1)})
+
+
+def test_an_object_that_the_space_lacks_is_no_mutation() -> None:
+    space = SearchSpace({"act": tune.choice([torch.nn.ReLU, torch.nn.Tanh])})
+    known = GangPBT("loss", "min", hyperparam_mutations={"act": [torch.nn.Tanh, torch.nn.ReLU]})
+    known.set_space(space.domains)
+    other = GangPBT("loss", "min", hyperparam_mutations={"act": [torch.nn.ReLU, torch.nn.GELU]})
+    with pytest.raises(SettingsError, match=r"'act' has the choice .*GELU, which the search space lacks"):
+        other.set_space(space.domains)
 
 
 @pytest.mark.parametrize(
