@@ -265,7 +265,7 @@ def test_how_to_train_the_winner_names_a_program_only_where_there_is_one(tmp_pat
     written = Writer(tmp_path / "tunelight_runs", model="tunelight.digits:DigitsClassifier")
     written.trial(0.9, config={"model.lr": 0.1})
     said = call("best", "digits", "--export", "best.yaml").output
-    assert said.endswith("Train it by a program that calls LightningCLI(Model, Data): ... fit --config best.yaml\n")
+    assert said.endswith("Train it with a program that calls LightningCLI(Model, Data): ... fit --config best.yaml\n")
     Path("train.py").write_text("print('another program')")
     assert "python train.py" not in call("best", "digits", "--export", "best.yaml").output
     Path("train.py").write_text("LightningCLI(DigitsClassifier, DigitsData)")
