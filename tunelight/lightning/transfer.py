@@ -33,10 +33,10 @@ _NEVER_SENT = frozenset({"__dict__", "__weakref__", "_abc_impl"})
 def copy_into(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Copy returned weights into the model's own parameters and buffers, which stay the same objects.
 
-    Tensors of another shape are resized; those that are lazy, on the meta device or None are made; dtypes are converted
-    to the model's. The rest is done by ``load_state_dict``: hooks, extra state, modules that override it. No memory
-    of ``state`` is kept, so it may be a view (`unpack_view`). Keys that the model lacks, and parameters without a
-    key, are named in a warning.
+    Tensors take the shape and dtype of what came (Lightning converts a model to ``precision="64-true"``, for example);
+    those that are lazy, on the meta device or None are made. The rest is done by ``load_state_dict``: hooks, extra
+    state, modules that override it. No memory of ``state`` is kept, so it may be a view (`unpack_view`). Keys that the
+    model lacks, and parameters without a key, are named in a warning.
 
     Raises: errors of the model's hooks. Runs on: driver.
     """
@@ -62,7 +62,7 @@ def copy_into(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
-    """Give every parameter and buffer the shape of its new value; return the keys of these."""
+    """Give every parameter and buffer the shape and dtype of its new value; return the keys of these."""
     places: set[str] = set()
     made: dict[torch.Tensor, torch.Tensor] = {}  # tied parameters stay tied; tensors are hashed by identity
     for path, module in model.named_modules(remove_duplicate=False):
@@ -76,8 +76,7 @@ def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
                 if own is not None and is_lazy(own):
                     own.materialize(came.shape)
                 if own is not None and not own.is_meta:
-                    if own.shape != came.shape:
-                        own.data, own.grad = own.new_empty(came.shape), None
+                    _fit(own, came)
                     continue
                 new = made.get(own) if own is not None else None
                 if new is None:
@@ -89,18 +88,23 @@ def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
 
 
 def copy_tensor(own: torch.Tensor, came: torch.Tensor) -> None:
-    """Copy a returned tensor into one of the driver's, which gets its shape."""
+    """Copy a returned tensor into one of the driver's, which gets its shape and dtype."""
     with torch.no_grad():
         if is_lazy(own):
             own.materialize(came.shape)
-        if own.shape != came.shape:
-            own.data, own.grad = own.new_empty(came.shape), None
+        _fit(own, came)
         own.copy_(came)
+
+
+def _fit(own: torch.Tensor, came: torch.Tensor) -> None:
+    """Give a tensor other memory where its shape or dtype is another."""
+    if own.shape != came.shape or own.dtype != came.dtype:
+        own.data, own.grad = torch.empty(came.shape, dtype=came.dtype, device=own.device), None
 
 
 def _made_for(own: torch.Tensor | None, came: torch.Tensor, *, parameter: bool) -> torch.Tensor:
     """Return memory for a parameter or buffer without memory."""
-    new = torch.empty(came.shape, dtype=came.dtype if own is None else own.dtype, device=came.device)
+    new = torch.empty(came.shape, dtype=came.dtype, device=came.device)
     if not parameter:
         return new
     return torch.nn.Parameter(new, requires_grad=new.is_floating_point() if own is None else own.requires_grad)

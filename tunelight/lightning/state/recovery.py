@@ -216,7 +216,7 @@ class Recovery(Callback):
 
     # -- data
 
-    def _apart(self) -> bool:
+    def draws_apart(self) -> bool:
         """Return whether ranks draw numbers of their own, as by Lightning's DDP unless the code seeds all ranks alike.
 
         In an elastic gang they draw the same: who draws for whom depends on its size.
@@ -245,7 +245,7 @@ class Recovery(Callback):
             done = self._done  # the first loader may have had the counters set to this gang's batches
         if self._epoch_began is None:
             self._done = done
-            self.generators.begin(parts, trainer.strategy.root_device, apart=self._apart())
+            self.generators.begin(parts, trainer.strategy.root_device, apart=self.draws_apart())
             if self._loaded is not None:
                 self.generators.put(self._of_mine(trainer, self._loaded["epoch" if done else "now"]))
             self._epoch_began = self.generators.states()

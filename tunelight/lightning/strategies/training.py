@@ -136,12 +136,14 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         module = self.lightning_module
         if not self.joined or module is None:
             return dataloader
+        recovery = recovery_of(module.trainer) or Recovery(current())
         sampler = _sampler_of(dataloader)
-        if isinstance(sampler, DistributedSamplerWrapper | UnrepeatedDistributedSamplerWrapper):
+        wrapped = isinstance(sampler, DistributedSamplerWrapper | UnrepeatedDistributedSamplerWrapper)
+        if wrapped and recovery.draws_apart():
             draw_alike(sampler)
         if module.trainer.state.stage != RunningStage.TRAINING:
             return dataloader
-        return self._training_loader(dataloader, recovery_of(module.trainer) or Recovery(current()))
+        return self._training_loader(dataloader, recovery)
 
     def _training_loader(self, loader: Any, recovery: Recovery) -> object:
         self.count_turns()

@@ -1,0 +1,145 @@
+"""Draws programs, trains each by Lightning's own DDP and by tunelight, and prints where outcomes differ.
+
+python -m tests.differential --number 20 --seed 1
+python -m tests.differential --program DIGEST.json      # one program again
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.differential import compare, grammar, render
+from tests.differential.explained import explained
+
+WAYS = ("trial", "driver", "killed")
+FINAL = ("weights", "optimizers", "schedules", "callbacks", "progress", "frozen")
+"""What must be equal after a disturbance; what is logged before it is another process's."""
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.differential")
+    parser.add_argument("--number", type=int, default=20, help="how many programs")
+    parser.add_argument("--seed", default="0", help="of the programs that are drawn")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"some of {','.join(WAYS)}")
+    parser.add_argument("--program", type=Path, nargs="*", help="files of programs, instead of drawing some")
+    parser.add_argument("--folder", type=Path, help="where programs and outcomes go")
+    parser.add_argument("--lightning", default="pytorch_lightning", help="the package of Lightning")
+    arguments = parser.parse_args()
+    os.environ["TUNELIGHT_LIGHTNING"] = arguments.lightning
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="differential-"))
+    if arguments.program:
+        programs = [{**grammar.plainest(), **json.loads(path.read_text())} for path in arguments.program]
+    else:
+        rng = random.Random(arguments.seed)
+        programs = [grammar.draw(rng) for _ in range(arguments.number)]
+    found = run(programs, arguments.ways.split(","), folder, arguments.lightning)
+    sys.exit(report(programs, found, folder))
+
+
+def run(
+    programs: Sequence[grammar.Program], ways: Sequence[str], folder: Path, package: str
+) -> dict[str, dict[str, list[str]]]:
+    """Train programs in each way; return {digest: {way: differences}}."""
+    import ray
+
+    from tests.differential import ways as training
+
+    folders = []
+    for program in programs:
+        here = folder / grammar.digest(program)
+        here.mkdir(parents=True, exist_ok=True)
+        (here / "program.json").write_text(json.dumps(program, indent=1))
+        (here / f"program_{here.name}.py").write_text(render.render(program, package))
+        folders.append(here)
+    began = time.monotonic()
+    training.by_lightning([folder for folder in folders if not (folder / "wanted").exists()], package)
+    print(f"{len(folders)} programs by Lightning's DDP: {time.monotonic() - began:.0f} s", flush=True)
+    if not ray.is_initialized():
+        ray.init(num_cpus=4, include_dashboard=False, logging_level="warning")
+    for way in ways:
+        for here in folders:
+            shutil.rmtree(here / way, ignore_errors=True)
+        began = time.monotonic()
+        if way == "driver":
+            training.by_driver(folders)
+        else:
+            training.by_trials(folders, getattr(training, way), folder / "sweeps")
+        print(f"{way}: {time.monotonic() - began:.0f} s", flush=True)
+    return {one.name: {way: differing(one, way) for way in ways} for one in folders}
+
+
+def differing(folder: Path, way: str) -> list[str]:
+    """Return where a way's outcome of a program differs from Lightning's."""
+    wanted, got = compare.outcome(folder / "wanted"), compare.outcome(folder / way)
+    if way == "driver":  # it returns what rank 0 has
+        for both in (wanted, got):
+            for name in [name for name in both if name.startswith(("returned-", "raised-")) and not name.endswith("-0")]:
+                del both[name]
+    if way != "driver":  # its reports have checkpoints
+        for both in (wanted, got):
+            for seen in both.values():
+                if isinstance(seen, dict) and "hooks" in seen:
+                    seen["hooks"].pop("on_save_checkpoint", None)
+    if way == "killed":
+        wanted, got = _final(wanted), _final(got)
+    return list(compare.differences(wanted, got))
+
+
+def _final(outcome: dict[str, object]) -> dict[str, object]:
+    kept: dict[str, object] = {name: value for name, value in outcome.items() if name.startswith(("returned", "raised"))}
+    for name, value in outcome.items():
+        if "-fit-" in name and isinstance(value, dict):
+            number, _, rank, _ = name.split("-")
+            kept[f"fit-{number}-{rank}"] = {part: value[part] for part in FINAL}  # the last of several starts
+    return kept
+
+
+def report(programs: Sequence[grammar.Program], found: dict[str, dict[str, list[str]]], folder: Path) -> int:
+    """Print differences by kind, and how much of the grammar was reached; return how many programs differ."""
+    by_digest = {grammar.digest(program): program for program in programs}
+    meant: Counter[str] = Counter()
+    for digest, ways in found.items():
+        for way, lines in ways.items():
+            known = [explained(way, line, by_digest[digest]) for line in lines]
+            meant.update({f"docs/{one.page}: {one.reason}" for one in known if one is not None})
+            ways[way] = [line for line, one in zip(lines, known, strict=True) if one is None]
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for digest, ways in found.items():
+        for way, lines in ways.items():
+            for line in lines:
+                kinds[f"{way} {compare.kind(line)}"].add(digest)
+    differ = [digest for digest, ways in found.items() if any(ways.values())]
+    for digest in differ:
+        print(f"\n{digest}: {(folder / digest / f'program_{digest}.py').read_text().splitlines()[0][3:-3]}")
+        for way, lines in found[digest].items():
+            for line in lines[:6]:
+                print(f"  {way} {line}")
+            if len(lines) > 6:
+                print(f"  {way}: {len(lines) - 6} more")
+    counted = Counter({kind: len(digests) for kind, digests in kinds.items()})
+    print("\nKinds of differences, by programs:")
+    for kind, count in counted.most_common(40):
+        print(f"  {count:4} {kind}")
+    print("\nExplained differences, by programs and ways:")
+    for reason, count in meant.most_common():
+        print(f"  {count:4} {reason}")
+    reached = set().union(*(grammar.reached(program) for program in programs)) if programs else set()
+    every = grammar.every_choice()
+    print(f"\n{len(programs)} programs, {len(differ)} differ. Choices of the grammar reached: {len(reached & every)} of {len(every)}.")
+    print(f"Programs and outcomes: {folder}")
+    return min(len(differ), 100)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Differences from Lightning's DDP that are meant: each has its sentence in the documentation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tests.differential.grammar import Program
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One difference.
+
+    Attributes:
+        where: a regular expression for the way and the place, as in "driver /returned-0/returned/0".
+        page: the file in docs/ that says so.
+        reason: why.
+        only: features of the programs that have it, by name.
+    """
+
+    where: str
+    page: str
+    reason: str
+    only: tuple[tuple[str, tuple[object, ...]], ...] = ()
+
+
+EXPLAINED: Final = (
+    Explained(
+        r"driver /(returned-0/returned/|1-predict-\d-0/hooks/on_predict_batch_)",
+        "migration.md",
+        "on a driver all predictions are returned, in the order of the data",
+        (("runs", ("predict",)),),
+    ),
+    Explained(
+        r"(driver|trial|killed) /files",
+        "migration.md",
+        "two loggers on one folder have one version",
+        (("logger", ("both",)),),
+    ),
+)
+
+
+def explained(way: str, difference: str, program: Program) -> Explained | None:
+    """Return what explains a difference; None if nothing does."""
+    for known in EXPLAINED:
+        if re.match(known.where, f"{way} {difference}") and all(
+            program[feature] in choices for feature, choices in known.only
+        ):
+            return known
+    return None

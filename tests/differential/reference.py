@@ -1,0 +1,50 @@
+"""Trains programs by Lightning's own DDP: `python -m torch.distributed.run --nproc-per-node 2 -m tests.differential.reference FOLDER...`.
+
+Each folder holds a program; the outcome goes to `wanted` in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tests.differential.observe import maker, observed
+from tunelight.compat.lightning import DDPStrategy
+
+
+def load(folder: Path) -> ModuleType:
+    """Import a folder's program, as the module beside a script that it is."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return importlib.import_module(f"program_{folder.name}")
+
+
+def main(folders: list[str]) -> None:
+    """Train the programs one after another, up to the first that fails on a rank, after which the ranks may disagree."""
+    import os
+    from datetime import timedelta
+
+    torch.set_num_threads(1)
+
+    def strategy(unused: bool) -> dict[str, Any]:
+        ddp = DDPStrategy(find_unused_parameters=unused, timeout=timedelta(seconds=20))
+        return {"strategy": ddp, "devices": 2}
+
+    rank = int(os.environ["RANK"])
+    for name in folders:
+        folder = Path(name)
+        wanted = folder / "wanted"
+        wanted.mkdir(exist_ok=True)
+        raised = observed(load(folder).main, maker(wanted, strategy), wanted, lambda: rank)
+        Path(wanted, f"done-{rank}").touch()
+        if raised is not None:
+            return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,612 @@
+"""Renders a program of the grammar as the source of a module that a person can read and run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.differential.grammar import FEATURES, LOG, Program, digest, reached
+
+INDENT = "    "
+
+
+def render(program: Program, package: str = "pytorch_lightning") -> str:
+    """Return the module's source. ``main(make_trainer, folder)`` trains, and returns what its runs returned."""
+    lightning = "lightning.pytorch" if package == "lightning" else package
+    beyond = sorted(name for name in reached(program) if not name.startswith("log."))
+    parts = [
+        f'"""Program {digest(program)}: {", ".join(beyond) or "the plainest"}."""\n',
+        "import copy\nimport itertools\n",
+        f"import torch\nfrom torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset\n"
+        f"import {lightning} as pl\n",
+        *_data(program),
+        _model(program),
+        *_callbacks(program),
+        _main(program),
+    ]
+    return "\n\n".join(parts)
+
+
+# --- data ------------------------------------------------------------------------------------------------
+
+
+def _data(program: Program) -> list[str]:
+    parts = [
+        """def points(count, seed):
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(x, x.sum(1, keepdim=True) + 0.5)
+"""
+    ]
+    kinds = {program["train_data"], program["val_data"]}
+    if "iterable" in kinds:
+        parts.append(
+            """class Stream(IterableDataset):
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        return iter([self.data[index] for index in range(len(self.data))])
+"""
+        )
+    if "splitting" in kinds:
+        parts.append(
+            """class Splitting(IterableDataset):
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        rank, world = 0, 1
+        if torch.distributed.is_initialized():
+            rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return itertools.islice((self.data[index] for index in range(len(self.data))), rank, None, world)
+"""
+        )
+    if program["sampler"] == "own":
+        parts.append(
+            """class Backwards(Sampler):
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        return iter(range(len(self.data) - 1, -1, -1))
+
+    def __len__(self):
+        return len(self.data)
+"""
+        )
+    parts.append(_loaders(program))
+    if program["data_as"] != "loaders":
+        parts.append(_data_module(program))
+    return parts
+
+
+def _dataset(kind: str, count: int, batch: int, seed: int) -> str:
+    if kind == "splitting":  # as many batches on each rank
+        return f"Splitting(points({max(2 * batch, count - count % (2 * batch))}, {seed}))"
+    made = f"points({count}, {seed})"
+    return f"Stream({made})" if kind == "iterable" else made
+
+
+def _loaders(program: Program) -> str:
+    batch, workers = program["batch_size"], program["loader_workers"]
+    options = []
+    if workers:
+        options.append("num_workers=1")
+    if workers == "persistent":
+        options.append("persistent_workers=True")
+    train = [f"batch_size={batch}", *options, *(["drop_last=True"] if program["drop_last"] else [])]
+    sampler = program["sampler"]
+    if sampler == "shuffle":
+        train.append("shuffle=True")
+    elif sampler == "weighted":
+        train.append("sampler=torch.utils.data.WeightedRandomSampler([1.0 + i % 3 for i in range(len(data))], len(data))")
+    elif sampler == "own":
+        train.append("sampler=Backwards(data)")
+    elif sampler == "batches":
+        train = [
+            "batch_sampler=torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(data), "
+            f"{batch}, {program['drop_last']})",
+            *options,
+        ]
+    lines = ["def train_loader():"]
+    size = program["train_size"]
+    several = program["train_loaders"]
+    lines.append(f"    data = {_dataset(program['train_data'], size, batch, 1)}")
+    lines.append(f"    first = DataLoader(data, {', '.join(train)})")
+    if several is None:
+        lines.append("    return first\n")
+    else:
+        lines.append(f"    data = {_dataset(program['train_data'], max(2 * batch, size // 2), batch, 2)}")
+        lines.append(f"    second = DataLoader(data, {', '.join(train)})")
+        if several == "list":
+            lines.append("    return [first, second]\n")
+        else:
+            lines.append(
+                f"    return pl.utilities.CombinedLoader([first, second], mode={several!r})\n"
+            )
+    lines += ["", "def val_loader():"]
+    made = [
+        f"DataLoader({_dataset(program['val_data'], program['val_size'] - 2 * number, batch, 3 + number)}, "
+        f"batch_size={batch}{''.join(', ' + option for option in options)})"
+        for number in range(program["val_loaders"])
+    ]
+    lines.append(f"    return {made[0] if len(made) == 1 else '[' + ', '.join(made) + ']'}\n")
+    return "\n".join(lines)
+
+
+def _data_module(program: Program) -> str:
+    lines = ["class Data(pl.LightningDataModule):"]
+    if program["data_as"] == "module class":
+        lines += [
+            "    def __init__(self, more=0):",
+            "        super().__init__()",
+            "        self.save_hyperparameters()",
+            "        self.ready = []",
+            "",
+            "    def setup(self, stage):",
+            "        self.ready.append(stage)",
+            "",
+        ]
+    lines += ["    def train_dataloader(self):", "        return train_loader()"]
+    if program["val_loaders"]:
+        for name in ("val", "test", "predict"):
+            lines += ["", f"    def {name}_dataloader(self):", "        return val_loader()"]
+    return "\n".join(lines) + "\n"
+
+
+# --- the module --------------------------------------------------------------------------------------------
+
+
+def _net(program: Program) -> list[str]:
+    net = program["net"]
+    middle = {"batchnorm": ", torch.nn.BatchNorm1d(8)", "dropout": ", torch.nn.Dropout(0.2)"}.get(net, "")
+    if net == "lstm":
+        return ["self.backbone = torch.nn.LSTM(2, 4, batch_first=True)", "self.head = torch.nn.Linear(4, 1)"]
+    if net == "encoder":
+        return [
+            "self.backbone = torch.nn.TransformerEncoderLayer(2, 1, 8, batch_first=True)",
+            "self.head = torch.nn.Linear(2, 1)",
+        ]
+    lines = []
+    if net == "tied":
+        lines += [
+            "self.backbone = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU(), torch.nn.Linear(6, 6))",
+            "self.backbone[2].weight = self.backbone[0].weight",
+            "self.head = torch.nn.Linear(6, 1)",
+        ]
+    else:
+        lines += [
+            f"self.backbone = torch.nn.Sequential(torch.nn.Linear(6, 8){middle}, torch.nn.ReLU())",
+            "self.head = torch.nn.Linear(8, 1)",
+        ]
+    if net == "frozen":
+        lines.append("self.backbone.requires_grad_(False)")
+    if net == "buffer":
+        lines.append('self.register_buffer("seen", torch.zeros(1))')
+    if net == "unused":
+        lines.append("self.unused = torch.nn.Linear(2, 2)")
+    if net == "average":
+        lines.append("self.average = copy.deepcopy(self.head).requires_grad_(False)")
+    return lines
+
+
+def _model(program: Program) -> str:
+    net = program["net"]
+    lines = ["class Model(pl.LightningModule):", "    def __init__(self, lr=0.05):", "        super().__init__()"]
+    lines += ["        self.save_hyperparameters()", "        self.lr = lr"]
+    if net != "configure_model":
+        lines += [f"        {line}" for line in _net(program)]
+    if program["optimization"] != "automatic":
+        lines.append("        self.automatic_optimization = False")
+    metric = program["metric"]
+    if metric is not None:
+        lines.append("        import torchmetrics\n")
+        made = "torchmetrics.MeanSquaredError()"
+        if metric == "collection":
+            made = 'torchmetrics.MetricCollection({"mse": torchmetrics.MeanSquaredError(), "mae": torchmetrics.MeanAbsoluteError()})'
+        lines.append(f"        self.metric = {made}")
+    if program["appended"]:
+        lines.append("        self.losses = []")
+    if net == "configure_model":
+        lines += ["", "    def configure_model(self):", '        if hasattr(self, "head"):', "            return"]
+        lines += [f"        {line}" for line in _net(program)]
+    lines += ["", "    def forward(self, x):"]
+    if net == "lstm":
+        lines.append("        return self.head(self.backbone(x.reshape(-1, 3, 2))[0][:, -1])")
+    elif net == "encoder":
+        lines.append("        return self.head(self.backbone(x.reshape(-1, 3, 2)).mean(1))")
+    else:
+        lines.append("        return self.head(self.backbone(x))")
+    lines += _steps(program)
+    lines += _hooks(program)
+    lines += _optimizers(program)
+    return "\n".join(lines) + "\n"
+
+
+def _steps(program: Program) -> list[str]:
+    lines = ["", "    def loss_of(self, batch):", "        x, y = batch"]
+    lines.append(
+        "        x, y = x.to(self.head.weight.dtype), y.to(self.head.weight.dtype)"
+        if program["precision"] == "64-true"
+        else "        x, y = x.float(), y.float()"
+    )
+    lines += ["        return torch.nn.functional.mse_loss(self(x), y)"]
+    lines += ["", "    def training_step(self, batch, batch_idx):"]
+    if program["train_loaders"] is not None:
+        lines += [
+            "        parts = [part for part in batch if part is not None]",
+            "        loss = sum(self.loss_of(part) for part in parts)",
+            "        batch = parts[0]",
+        ]
+    else:
+        lines.append("        loss = self.loss_of(batch)")
+    if program["net"] == "buffer":
+        lines.append("        self.seen += len(batch[0])")
+    if program["optimization"] == "manual":
+        lines += [
+            "        optimizer = self.optimizers()",
+            "        optimizer.zero_grad()",
+            "        self.manual_backward(loss)",
+            "        optimizer.step()",
+        ]
+    elif program["optimization"] == "two optimizers":
+        lines += [
+            "        first, second = self.optimizers()",
+            "        first.zero_grad()",
+            "        second.zero_grad()",
+            "        self.manual_backward(loss)",
+            "        first.step()",
+            "        if batch_idx % 2 == 0:",
+            "            second.step()",
+        ]
+    if program["gather"] == "training_step":
+        lines.append('        self.log("gathered_loss", self.all_gather(loss.detach()).mean())')
+    if program["appended"]:
+        lines.append("        self.losses.append(loss.detach())")
+    if program["metric"] == "collection":
+        lines += [
+            "        self.metric.update(self(batch[0].to(self.head.weight.dtype)), batch[1].to(self.head.weight.dtype))",
+            "        self.log_dict(self.metric, on_step=False, on_epoch=True)",
+        ]
+    lines += _calls(program, "training_step")
+    lines.append("        return loss")
+    if program["val_loaders"]:
+        lines += _evaluation_steps(program)
+    return lines
+
+
+def _evaluation_steps(program: Program) -> list[str]:
+    more = ", dataloader_idx=0" if program["val_loaders"] > 1 else ""
+    lines = ["", f"    def validation_step(self, batch, batch_idx{more}):", "        loss = self.loss_of(batch)"]
+    lines.append('        self.log("val_loss", loss, sync_dist=True)')
+    if program["metric"] in ("object", "state"):
+        update = "self.metric.update(self(batch[0].to(self.head.weight.dtype)), batch[1].to(self.head.weight.dtype))"
+        if program["metric"] == "object":
+            lines += [f"        {update}", '        self.log("mse", self.metric)']
+        else:
+            lines += ["        if batch_idx % 2 == 0:", f"            {update}"]
+    if program["gather"] == "validation_step":
+        lines.append('        self.log("gathered", self.all_gather(loss).mean())')
+    if program["gather"] == "validation_end":
+        lines.append("        self.seen_losses = [*getattr(self, 'seen_losses', []), loss]")
+    lines += _calls(program, "validation_step")
+    if program["runs"] == "test":
+        lines += [
+            "",
+            f"    def test_step(self, batch, batch_idx{more}):",
+            '        self.log("test_loss", self.loss_of(batch), sync_dist=True)',
+        ]
+    if program["runs"] == "predict":
+        lines += [
+            "",
+            f"    def predict_step(self, batch, batch_idx{more}):",
+            "        return self(batch[0].to(self.head.weight.dtype))",
+        ]
+    return lines
+
+
+def _hooks(program: Program) -> list[str]:
+    bodies: dict[str, list[str]] = {}
+    if program["gather"] == "validation_end":
+        bodies["on_validation_epoch_end"] = [
+            'self.log("gathered", self.all_gather(torch.stack(self.seen_losses)).mean())',
+            "self.seen_losses = []",
+        ]
+    if program["gather"] == "train_end":
+        bodies["on_train_epoch_end"] = [
+            'self.log("gathered_rank", self.all_gather(torch.tensor(float(self.global_rank))).sum())'
+        ]
+    if program["gather"] == "collective":
+        bodies["on_train_epoch_end"] = [
+            "total = torch.tensor(self.global_rank + 1.0)",
+            "if torch.distributed.is_initialized():",
+            "    torch.distributed.all_reduce(total)",
+            'self.log("total", total)',
+        ]
+    if program["metric"] == "state":
+        bodies.setdefault("on_validation_epoch_end", []).extend(
+            ['self.log("mse", self.metric.compute())', "self.metric.reset()"]
+        )
+    if program["appended"]:
+        bodies.setdefault("on_train_epoch_end", []).extend(
+            [
+                'self.log("mean_loss", torch.stack(self.losses).mean(), sync_dist=True)',
+                'self.log("steps_seen", float(len(self.losses)))',
+                "self.losses.clear()",
+            ]
+        )
+    if program["optimization"] != "automatic" and program["schedule"] == "epoch":
+        bodies.setdefault("on_train_epoch_end", []).append("self.lr_schedulers().step()")
+    if program["net"] == "average":
+        bodies["on_train_batch_end"] = [
+            "for kept, new in zip(self.average.parameters(), self.head.parameters()):",
+            "    kept.lerp_(new.detach(), 0.5)",
+        ]
+    if program["saves"]:
+        bodies["on_save_checkpoint"] = ['checkpoint["own"] = {"step": self.global_step, "epoch": self.current_epoch}']
+        bodies["on_load_checkpoint"] = ['self.loaded = checkpoint["own"]']
+    for hook in LOG["hook"]:
+        if not hook.endswith("_step") and (calls := _calls(program, hook)):
+            bodies.setdefault(hook, []).extend(line.strip() for line in calls)
+    lines = []
+    more = ", dataloader_idx=0"
+    arguments = {
+        "on_train_batch_end": ", outputs, batch, batch_idx",
+        "on_validation_batch_end": f", outputs, batch, batch_idx{more}",
+        "on_before_zero_grad": ", optimizer",
+        "on_save_checkpoint": ", checkpoint",
+        "on_load_checkpoint": ", checkpoint",
+    }
+    for hook, body in bodies.items():
+        lines += ["", f"    def {hook}(self{arguments.get(hook, '')}):", *(f"        {line}" for line in body)]
+    return lines
+
+
+def _calls(program: Program, hook: str) -> list[str]:
+    """Return the calls to self.log in a hook, in the order of the program."""
+    lines = []
+    for number, call in enumerate(program["logs"]):
+        if call["hook"] == hook:
+            lines += [f"        {line}" for line in _call(call, number)]
+    return lines
+
+
+def _call(call: dict[str, Any], number: int) -> list[str]:
+    in_step = call["hook"].endswith("_step")
+    value = {
+        "loss": "loss.detach()" if in_step else "float(self.current_epoch + 1)",
+        "batch": "float(batch_idx)",
+        "rank": "float(self.global_rank)",
+        "sometimes": "loss.detach()",
+    }[call["value"]]
+    name = f"'log_{number}'"
+    if call["value"] == "sometimes":
+        name = f"'log_{number}_even' if batch_idx % 2 == 0 else 'log_{number}_odd'"
+    options = []
+    for part, choices in LOG.items():
+        if part in ("hook", "value") or call[part] == choices[0]:
+            continue
+        given = repr(call[part])
+        if part == "batch_size" and given == "'rows'":
+            given = "len(batch[0])"
+        options.append(f"{part}={given}")
+    if call["sync_dist"]:
+        options.append("sync_dist=True")
+    options = [option for option in options if option != "sync_dist=False"]
+    return [f"self.log({', '.join([name, value, *options])})"]
+
+
+def _optimizers(program: Program) -> list[str]:
+    lines = ["", "    def configure_optimizers(self):"]
+    schedule = program["schedule"]
+    if program["optimization"] == "two optimizers":
+        lines += [
+            "        first = torch.optim.SGD(self.backbone.parameters(), lr=self.lr)",
+            "        second = torch.optim.Adam(self.head.parameters(), lr=self.lr / 5)",
+        ]
+        if schedule == "epoch":
+            return [*lines, "        return [first, second], [torch.optim.lr_scheduler.StepLR(first, 1, 0.5)]"]
+        return [*lines, "        return first, second"]
+    parameters = "filter(lambda p: p.requires_grad, self.parameters())"
+    made = {
+        "sgd": f"torch.optim.SGD({parameters}, lr=self.lr, momentum=0.9)",
+        "adamw": f"torch.optim.AdamW({parameters}, lr=self.lr / 5)",
+        "groups": "torch.optim.SGD([{'params': self.backbone.parameters(), 'lr': self.lr / 2}, "
+        "{'params': self.head.parameters()}], lr=self.lr)",
+    }[program["optimizer"]]
+    lines.append(f"        optimizer = {made}")
+    scheduler = {
+        "step": "torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)",
+        "epoch": "torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)",
+        "plateau": "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)",
+        "onecycle": "torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=int(self.trainer.estimated_stepping_batches))",
+        "warmup": "torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4))",
+    }.get(schedule)
+    if scheduler is None:
+        return [*lines, "        return optimizer"]
+    interval = "epoch" if schedule in ("epoch", "plateau") else "step"
+    options = f'"interval": "{interval}"'
+    if schedule == "plateau":
+        options += f', "monitor": "{monitor(program)}"'
+    return [
+        *lines,
+        f"        scheduler = {scheduler}",
+        f'        return {{"optimizer": optimizer, "lr_scheduler": {{"scheduler": scheduler, {options}}}}}',
+    ]
+
+
+def monitor(program: Program) -> str:
+    """Return the name of the value that callbacks watch."""
+    return "val_loss/dataloader_idx_0" if program["val_loaders"] > 1 else "val_loss"
+
+
+# --- callbacks and the program -----------------------------------------------------------------------------
+
+
+def _callbacks(program: Program) -> list[str]:
+    parts = []
+    if program["stateful"]:
+        parts.append(
+            """class Counting(pl.Callback):
+    def __init__(self):
+        self.batches = 0
+
+    def on_train_batch_end(self, *args):
+        self.batches += 1
+
+    def state_dict(self):
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state):
+        self.batches = state["batches"]
+"""
+        )
+    if program["finetuning"] == "own":
+        parts.append(
+            """class Finetuning(pl.callbacks.BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.backbone)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.backbone, optimizer, lr=0.01)
+"""
+        )
+    return parts
+
+
+def _checkpoints(program: Program) -> list[str]:
+    watched = f'monitor="{monitor(program)}"'
+    kinds = {
+        "monitor": [watched],
+        "top": [f'{watched}, save_top_k=2, filename="{{epoch}}-{{step}}"'],
+        "last": ["save_last=True"],
+        "steps": ["every_n_train_steps=2, save_top_k=-1"],
+        "train_end": ["save_on_train_epoch_end=True, save_weights_only=True"],
+        "two": [watched, 'every_n_epochs=1, save_top_k=-1, filename="each-{epoch}"'],
+    }
+    return [f"pl.callbacks.ModelCheckpoint({one})" for one in kinds.get(program["checkpoint"], [])]
+
+
+def _callback_list(program: Program) -> list[str]:
+    made = []
+    watched = f'"{monitor(program)}"'
+    if program["early_stopping"] == "patient":
+        made.append(f"pl.callbacks.EarlyStopping({watched}, patience=0, min_delta=0.2)")
+    if program["early_stopping"] == "threshold":
+        made.append(
+            f"pl.callbacks.EarlyStopping({watched}, stopping_threshold=1.0, check_on_train_epoch_end=True)"
+        )
+    made += _checkpoints(program)
+    options = {
+        "weights": {
+            "ema": "pl.callbacks.EMAWeightAveraging(decay=0.8)",
+            "swa": "pl.callbacks.StochasticWeightAveraging(swa_lrs=0.02, swa_epoch_start=1, annealing_epochs=1)",
+        },
+        "finetuning": {"own": "Finetuning()", "backbone": "pl.callbacks.BackboneFinetuning(1, lambda epoch: 1.5)"},
+        "tuner": {"lr": "pl.callbacks.LearningRateFinder(num_training_steps=6)"},
+        "accumulate": {"schedule": "pl.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})"},
+    }
+    made += [found for feature, kinds in options.items() if (found := kinds.get(program[feature])) is not None]
+    if program["lr_monitor"] is not None:
+        made.append(f"pl.callbacks.LearningRateMonitor({program['lr_monitor']!r})")
+    if program["pruning"]:
+        made.append('pl.callbacks.ModelPruning("l1_unstructured", amount=0.25)')
+    if program["stateful"]:
+        made.append("Counting()")
+    if program["limit"] == "max_time":
+        made.append('pl.callbacks.Timer("00:00:10:00")')
+    return made
+
+
+def _main(program: Program) -> str:
+    settings = [f"max_epochs={program['max_epochs']}"]
+    if program["limit"] == "max_steps":
+        settings.append("max_steps=3")
+    if program["limit"] == "min_epochs":
+        settings.append(f"min_epochs={program['max_epochs']}")
+    if isinstance(program["accumulate"], int) and program["accumulate"] > 1:
+        settings.append(f"accumulate_grad_batches={program['accumulate']}")
+    if program["clip"] is not None:
+        settings.append(f"gradient_clip_val=0.3, gradient_clip_algorithm={program['clip']!r}")
+    named = {
+        "val_check_interval": "val_check_interval",
+        "check_val_every": "check_val_every_n_epoch",
+        "limit_train": "limit_train_batches",
+        "limit_val": "limit_val_batches",
+        "overfit_batches": "overfit_batches",
+        "precision": "precision",
+        "log_every": "log_every_n_steps",
+        "use_distributed_sampler": "use_distributed_sampler",
+        "detect_anomaly": "detect_anomaly",
+        "deterministic": "deterministic",
+        "reload": "reload_dataloaders_every_n_epochs",
+    }
+    settings += [f"{name}={program[key]!r}" for key, name in named.items() if program[key] != FEATURES[key][0]]
+    settings.append(f"num_sanity_val_steps={program['sanity']}")
+    if program["val_check_interval"] == 2 and program["train_data"] != "map":
+        settings.append("check_val_every_n_epoch=None")
+    loggers = {
+        "csv": ["pl.loggers.CSVLogger(folder)"],
+        "tensorboard": ["pl.loggers.TensorBoardLogger(folder)"],
+        "both": ["pl.loggers.TensorBoardLogger(folder)", "pl.loggers.CSVLogger(folder)"],
+    }.get(program["logger"], [])
+    if loggers:
+        settings.append(f"logger=[{', '.join(loggers)}]")
+    if program["checkpoint"] is None:
+        settings.append("enable_checkpointing=False")
+    if program["async_checkpoints"]:
+        settings.append("plugins=[pl.plugins.io.AsyncCheckpointIO()]")
+    if program["net"] == "unused":
+        settings.append("find_unused_parameters=True")
+    made = _callback_list(program)
+    lines = ["def trainer_for(make_trainer, folder, **changes):"]
+    lines.append(f"    callbacks = [{', '.join(made)}]")
+    lines.append(f"    settings = dict({', '.join(settings)})")
+    lines.append("    return make_trainer(callbacks=callbacks, **{**settings, **changes})\n")
+    lines += ["", "def main(make_trainer, folder):", "    pl.seed_everything(7)", "    model = Model()"]
+    lines += [f"    {line}" for line in _runs(program)]
+    lines += ["", 'if __name__ == "__main__":']
+    lines += ["    print(main(lambda **settings: pl.Trainer(accelerator='cpu', devices=2, strategy='ddp', **settings), '.'))"]
+    return "\n".join(lines) + "\n"
+
+
+def _runs(program: Program) -> list[str]:
+    if program["data_as"] == "loaders":
+        fit = "train_loader(), val_loader()" if program["val_loaders"] else "train_loader()"
+        evaluate = "val_loader()"
+    else:
+        fit, evaluate = "datamodule=Data()", "datamodule=Data()"
+    trainer = "trainer = trainer_for(make_trainer, folder)"
+    plain = [trainer, f"trainer.fit(model, {fit})"]
+    more = program["max_epochs"] + 1
+    if program["limit"] == "max_steps":
+        further = "max_steps=5, max_epochs=9"
+    else:
+        further = f"max_epochs={more}"
+    return {
+        "fit": [*plain, "return model, []"],
+        "fit twice": [
+            *plain,
+            f"trainer.fit_loop.max_epochs = {more}",
+            f"trainer.fit(model, {fit})",
+            "return model, []",
+        ],
+        "two trainers": [*plain, *plain, "return model, []"],
+        "validate": [*plain, f"return model, [trainer.validate(model, {evaluate}, verbose=False)]"],
+        "validate first": [
+            trainer,
+            f"before = trainer.validate(model, {evaluate}, verbose=False)",
+            f"trainer.fit(model, {fit})",
+            "return model, [before]",
+        ],
+        "test": [*plain, f"return model, [trainer.test(model, {evaluate}, verbose=False)]"],
+        "predict": [*plain, f"return model, [trainer.predict(model, {evaluate})]"],
+        "from checkpoint": [
+            *plain,
+            'trainer.save_checkpoint(f"{folder}/half.ckpt")',
+            "model = Model()",
+            f"trainer = trainer_for(make_trainer, folder, {further})",
+            f'trainer.fit(model, {fit}, ckpt_path=f"{{folder}}/half.ckpt")',
+            "return model, []",
+        ],
+    }[program["runs"]]
