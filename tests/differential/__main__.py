@@ -84,7 +84,9 @@ def differing(folder: Path, way: str) -> list[str]:
     wanted, got = compare.outcome(folder / "wanted"), compare.outcome(folder / way)
     if way == "driver":  # it returns what rank 0 has
         for both in (wanted, got):
-            for name in [name for name in both if name.startswith(("returned-", "raised-")) and not name.endswith("-0")]:
+            for name in [
+                name for name in both if name.startswith(("returned-", "raised-")) and not name.endswith("-0")
+            ]:
                 del both[name]
     if way != "driver":  # its reports have checkpoints
         for both in (wanted, got):
@@ -97,7 +99,9 @@ def differing(folder: Path, way: str) -> list[str]:
 
 
 def _final(outcome: dict[str, object]) -> dict[str, object]:
-    kept: dict[str, object] = {name: value for name, value in outcome.items() if name.startswith(("returned", "raised"))}
+    kept: dict[str, object] = {
+        name: value for name, value in outcome.items() if name.startswith(("returned", "raised"))
+    }
     for name, value in outcome.items():
         if "-fit-" in name and isinstance(value, dict):
             number, _, rank, _ = name.split("-")
@@ -136,7 +140,8 @@ def report(programs: Sequence[grammar.Program], found: dict[str, dict[str, list[
         print(f"  {count:4} {reason}")
     reached = set().union(*(grammar.reached(program) for program in programs)) if programs else set()
     every = grammar.every_choice()
-    print(f"\n{len(programs)} programs, {len(differ)} differ. Choices of the grammar reached: {len(reached & every)} of {len(every)}.")
+    print(f"\nChoices of the grammar that were reached: {len(reached & every)} of {len(every)}.")
+    print(f"{len(programs)} programs, {len(differ)} with differences that are not explained.")
     print(f"Programs and outcomes: {folder}")
     return min(len(differ), 100)
 

@@ -44,38 +44,42 @@ def _checkpoint(path: Path) -> dict[str, Any]:
     return kept
 
 
-def differences(wanted: Any, got: Any, at: str = "", tolerance: float = TOLERANCE) -> Iterator[str]:
+def differences(wanted: Any, got: Any, at: str = "") -> Iterator[str]:
     """Yield where two outcomes differ, and how."""
     if isinstance(wanted, dict) and isinstance(got, dict):
-        wanted, got = _named(wanted), _named(got)
-        for key in [*wanted, *(key for key in got if key not in wanted)]:
-            here = f"{at}/{key}"
-            if key not in got:
-                yield f"{here}: missing, wanted {_short(wanted[key])}"
-            elif key not in wanted:
-                yield f"{here}: unexpected {_short(got[key])}"
-            else:
-                yield from differences(wanted[key], got[key], here, tolerance)
+        yield from _keys(_named(wanted), _named(got), at)
     elif isinstance(wanted, list | tuple) and isinstance(got, list | tuple):
         if len(wanted) != len(got):
             yield f"{at}: {len(got)} entries, wanted {len(wanted)}: {_short(got)}, wanted {_short(wanted)}"
         else:
             for number, pair in enumerate(zip(wanted, got, strict=True)):
-                yield from differences(*pair, f"{at}/{number}", tolerance)
+                yield from differences(*pair, f"{at}/{number}")
     elif isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor):
-        if wanted.shape != got.shape or wanted.dtype != got.dtype:
-            yield f"{at}: {got.dtype}{list(got.shape)}, wanted {wanted.dtype}{list(wanted.shape)}"
-        elif wanted.numel():
-            apart = float((wanted.double() - got.double()).abs().nan_to_num(0.0).max())
-            if apart > tolerance * max(1.0, float(wanted.double().abs().nan_to_num(0.0).max())):
-                yield f"{at}: off by {apart:.3g}"
+        yield from _tensors(wanted, got, at)
     elif isinstance(wanted, float) and isinstance(got, float):
-        if not (
-            math.isclose(wanted, got, rel_tol=tolerance, abs_tol=tolerance) or (math.isnan(wanted) and math.isnan(got))
-        ):
+        both_nan = math.isnan(wanted) and math.isnan(got)
+        if not both_nan and not math.isclose(wanted, got, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             yield f"{at}: {got!r}, wanted {wanted!r}"
     elif _plain(wanted) != _plain(got):
         yield f"{at}: {_short(got)}, wanted {_short(wanted)}"
+
+
+def _keys(wanted: dict[Any, Any], got: dict[Any, Any], at: str) -> Iterator[str]:
+    for key in [*wanted, *(key for key in got if key not in wanted)]:
+        here = f"{at}/{key}"
+        if key not in got:
+            yield f"{here}: missing, wanted {_short(wanted[key])}"
+        elif key not in wanted:
+            yield f"{here}: unexpected {_short(got[key])}"
+        else:
+            yield from differences(wanted[key], got[key], here)
+
+
+def _tensors(wanted: torch.Tensor, got: torch.Tensor, at: str) -> Iterator[str]:
+    if wanted.shape != got.shape or wanted.dtype != got.dtype:
+        yield f"{at}: {got.dtype}{list(got.shape)}, wanted {wanted.dtype}{list(wanted.shape)}"
+    elif not torch.allclose(wanted.double(), got.double(), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+        yield f"{at}: off by {float((wanted.double() - got.double()).abs().max()):.3g}"
 
 
 def _named(value: dict[Any, Any]) -> dict[Any, Any]:

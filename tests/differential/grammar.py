@@ -239,16 +239,14 @@ def every_choice() -> set[str]:
 
 def smaller(program: Program) -> list[Program]:
     """Return the valid programs that are one step plainer: one feature, one call or one part of a call."""
-    found = []
-    for number in range(len(program["logs"])):
-        found.append({**program, "logs": program["logs"][:number] + program["logs"][number + 1 :]})
+    logs = program["logs"]
+    found = [{**program, "logs": logs[:number] + logs[number + 1 :]} for number in range(len(logs))]
     for feature, choices in FEATURES.items():
         if program[feature] != choices[0]:
             found.append({**program, feature: choices[0]})
     for number, call in enumerate(program["logs"]):
         for part, choices in LOG.items():
             if call[part] != choices[0]:
-                logs = [*program["logs"]]
-                logs[number] = {**call, part: choices[0]}
-                found.append({**program, "logs": logs})
+                plainer = {**call, part: choices[0]}
+                found.append({**program, "logs": [*logs[:number], plainer, *logs[number + 1 :]]})
     return [one for one in found if invalid(one) is None]

@@ -54,7 +54,9 @@ class Observer(Callback):
     def teardown(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
         place = f"{self.number}-{getattr(stage, 'value', stage)}-{trainer.global_rank}"
         number = len(list(Path(self.folder).glob(f"{place}-*.pt")))
-        torch.save(self._seen(trainer, module, getattr(stage, "value", stage)), Path(self.folder, f"{place}-{number}.pt"))
+        torch.save(
+            self._seen(trainer, module, getattr(stage, "value", stage)), Path(self.folder, f"{place}-{number}.pt")
+        )
 
     def _seen(self, trainer: pl.Trainer, module: Any, stage: str) -> dict[str, Any]:
         states: dict[str, Any] = {}
@@ -75,8 +77,8 @@ class Observer(Callback):
             "weights": {name: value.detach().clone() for name, value in module.state_dict().items()},
             "frozen": [name for name, value in module.named_parameters() if not value.requires_grad],
             "training": module.training,
-            "optimizers": [_optimizer(one) for one in trainer.optimizers] if stage == "fit" else [],
-            "schedules": [dict(one.scheduler.state_dict()) for one in trainer.lr_scheduler_configs] if stage == "fit" else [],
+            "optimizers": [_optimizer(one) for one in trainer.optimizers if stage == "fit"],
+            "schedules": [one.scheduler.state_dict() for one in trainer.lr_scheduler_configs if stage == "fit"],
             "callbacks": states,
             "own": [getattr(module, "loaded", None), getattr(trainer.datamodule, "ready", None)],  # type: ignore[attr-defined]
         }  # fmt: skip
@@ -103,7 +105,9 @@ for _name in HOOKS:
 Maker = Callable[..., pl.Trainer]
 
 
-def maker(folder: Path, strategy: Callable[[bool], dict[str, Any]], extra: Callable[[], list[Callback]] = list) -> Maker:
+def maker(
+    folder: Path, strategy: Callable[[bool], dict[str, Any]], extra: Callable[[], list[Callback]] = list
+) -> Maker:
     """Return what makes the Trainers of a program.
 
     Args:

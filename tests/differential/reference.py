@@ -1,12 +1,15 @@
-"""Trains programs by Lightning's own DDP: `python -m torch.distributed.run --nproc-per-node 2 -m tests.differential.reference FOLDER...`.
+"""Trains programs by Lightning's own DDP.
 
-Each folder holds a program; the outcome goes to `wanted` in it.
+`python -m torch.distributed.run --nproc-per-node 2 -m tests.differential.reference FOLDER...`: each folder holds a
+program; its outcome goes to `wanted` in it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,10 +28,7 @@ def load(folder: Path) -> ModuleType:
 
 
 def main(folders: list[str]) -> None:
-    """Train the programs one after another, up to the first that fails on a rank, after which the ranks may disagree."""
-    import os
-    from datetime import timedelta
-
+    """Train the programs one after another, up to the first that fails on a rank: its ranks may disagree then."""
     torch.set_num_threads(1)
 
     def strategy(unused: bool) -> dict[str, Any]:

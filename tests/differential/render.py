@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.differential.grammar import FEATURES, LOG, Program, digest, reached
 
-INDENT = "    "
+NAMES = "BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler, TensorDataset, WeightedRandomSampler"
+TYPED = ".to(self.head.weight.dtype)"
 
 
 def render(program: Program, package: str = "pytorch_lightning") -> str:
@@ -16,8 +17,7 @@ def render(program: Program, package: str = "pytorch_lightning") -> str:
     parts = [
         f'"""Program {digest(program)}: {", ".join(beyond) or "the plainest"}."""\n',
         "import copy\nimport itertools\n",
-        f"import torch\nfrom torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset\n"
-        f"import {lightning} as pl\n",
+        f"import torch\nfrom torch.utils.data import {NAMES}\nimport {lightning} as pl\n",
         *_data(program),
         _model(program),
         *_callbacks(program),
@@ -98,13 +98,12 @@ def _loaders(program: Program) -> str:
     if sampler == "shuffle":
         train.append("shuffle=True")
     elif sampler == "weighted":
-        train.append("sampler=torch.utils.data.WeightedRandomSampler([1.0 + i % 3 for i in range(len(data))], len(data))")
+        train.append("sampler=WeightedRandomSampler([1.0 + i % 3 for i in range(len(data))], len(data))")
     elif sampler == "own":
         train.append("sampler=Backwards(data)")
     elif sampler == "batches":
         train = [
-            "batch_sampler=torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(data), "
-            f"{batch}, {program['drop_last']})",
+            f"batch_sampler=BatchSampler(SequentialSampler(data), {batch}, {program['drop_last']})",
             *options,
         ]
     lines = ["def train_loader():"]
@@ -120,9 +119,7 @@ def _loaders(program: Program) -> str:
         if several == "list":
             lines.append("    return [first, second]\n")
         else:
-            lines.append(
-                f"    return pl.utilities.CombinedLoader([first, second], mode={several!r})\n"
-            )
+            lines.append(f"    return pl.utilities.CombinedLoader([first, second], mode={several!r})\n")
     lines += ["", "def val_loader():"]
     made = [
         f"DataLoader({_dataset(program['val_data'], program['val_size'] - 2 * number, batch, 3 + number)}, "
@@ -202,7 +199,7 @@ def _model(program: Program) -> str:
         lines.append("        import torchmetrics\n")
         made = "torchmetrics.MeanSquaredError()"
         if metric == "collection":
-            made = 'torchmetrics.MetricCollection({"mse": torchmetrics.MeanSquaredError(), "mae": torchmetrics.MeanAbsoluteError()})'
+            made = "torchmetrics.MetricCollection([torchmetrics.MeanSquaredError(), torchmetrics.MeanAbsoluteError()])"
         lines.append(f"        self.metric = {made}")
     if program["appended"]:
         lines.append("        self.losses = []")
@@ -264,7 +261,7 @@ def _steps(program: Program) -> list[str]:
         lines.append("        self.losses.append(loss.detach())")
     if program["metric"] == "collection":
         lines += [
-            "        self.metric.update(self(batch[0].to(self.head.weight.dtype)), batch[1].to(self.head.weight.dtype))",
+            f"        self.metric.update(self(batch[0]{TYPED}), batch[1]{TYPED})",
             "        self.log_dict(self.metric, on_step=False, on_epoch=True)",
         ]
     lines += _calls(program, "training_step")
@@ -279,7 +276,7 @@ def _evaluation_steps(program: Program) -> list[str]:
     lines = ["", f"    def validation_step(self, batch, batch_idx{more}):", "        loss = self.loss_of(batch)"]
     lines.append('        self.log("val_loss", loss, sync_dist=True)')
     if program["metric"] in ("object", "state"):
-        update = "self.metric.update(self(batch[0].to(self.head.weight.dtype)), batch[1].to(self.head.weight.dtype))"
+        update = f"self.metric.update(self(batch[0]{TYPED}), batch[1]{TYPED})"
         if program["metric"] == "object":
             lines += [f"        {update}", '        self.log("mse", self.metric)']
         else:
@@ -418,7 +415,8 @@ def _optimizers(program: Program) -> list[str]:
         "step": "torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)",
         "epoch": "torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)",
         "plateau": "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)",
-        "onecycle": "torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=int(self.trainer.estimated_stepping_batches))",
+        "onecycle": "torch.optim.lr_scheduler.OneCycleLR("
+        "optimizer, 0.1, total_steps=int(self.trainer.estimated_stepping_batches))",
         "warmup": "torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4))",
     }.get(schedule)
     if scheduler is None:
@@ -493,9 +491,7 @@ def _callback_list(program: Program) -> list[str]:
     if program["early_stopping"] == "patient":
         made.append(f"pl.callbacks.EarlyStopping({watched}, patience=0, min_delta=0.2)")
     if program["early_stopping"] == "threshold":
-        made.append(
-            f"pl.callbacks.EarlyStopping({watched}, stopping_threshold=1.0, check_on_train_epoch_end=True)"
-        )
+        made.append(f"pl.callbacks.EarlyStopping({watched}, stopping_threshold=1.0, check_on_train_epoch_end=True)")
     made += _checkpoints(program)
     options = {
         "weights": {
@@ -566,7 +562,9 @@ def _main(program: Program) -> str:
     lines += ["", "def main(make_trainer, folder):", "    pl.seed_everything(7)", "    model = Model()"]
     lines += [f"    {line}" for line in _runs(program)]
     lines += ["", 'if __name__ == "__main__":']
-    lines += ["    print(main(lambda **settings: pl.Trainer(accelerator='cpu', devices=2, strategy='ddp', **settings), '.'))"]
+    lines += [
+        "    print(main(lambda **settings: pl.Trainer(accelerator='cpu', devices=2, strategy='ddp', **settings), '.'))"
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -579,10 +577,7 @@ def _runs(program: Program) -> list[str]:
     trainer = "trainer = trainer_for(make_trainer, folder)"
     plain = [trainer, f"trainer.fit(model, {fit})"]
     more = program["max_epochs"] + 1
-    if program["limit"] == "max_steps":
-        further = "max_steps=5, max_epochs=9"
-    else:
-        further = f"max_epochs={more}"
+    further = "max_steps=5, max_epochs=9" if program["limit"] == "max_steps" else f"max_epochs={more}"
     return {
         "fit": [*plain, "return model, []"],
         "fit twice": [

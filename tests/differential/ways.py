@@ -1,4 +1,4 @@
-"""The ways in which tunelight trains a program: as trials of a sweep, by a driver's strategy, and with a disturbance."""
+"""The ways in which tunelight trains a program: in trials of a sweep, by a driver's strategy, and disturbed."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def killed(config: dict[str, Any]) -> None:
 def by_trials(folders: Sequence[Path], way: Callable[..., None], storage: Path) -> None:
     """Train programs as the trials of one sweep, one after another on one gang."""
     tl.run(
-        {"program": tl.grid_search([str(folder) for folder in folders])}, way, metric="outcome", mode="max", workers=2, scheduler="fifo", num_samples=1,
-        storage=storage, progress=False,
-        failures=tl.FailurePolicy(max_failures=1 if way is killed else 0, hang_timeout_s=60, give_up_after=0),
+        {"program": tl.grid_search([str(folder) for folder in folders])}, way, metric="outcome", mode="max", workers=2,
+        scheduler="fifo", num_samples=1, storage=storage, progress=False,
+        failures=tl.FailurePolicy(max_failures=int(way is killed), hang_timeout_s=60, give_up_after=0),
     )  # fmt: skip
 
 
@@ -138,5 +138,3 @@ def by_driver(folders: Sequence[Path]) -> None:
             return {"strategy": tl.RayStrategy(num_workers=2, find_unused_parameters=unused)}
 
         observed(load(folder).main, maker(here, strategy), here, lambda: 0)
-
-

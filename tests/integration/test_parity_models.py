@@ -175,6 +175,40 @@ def precision(one: pl.Trainer, module: Any) -> Any:
     return module.found, str(next(module.parameters()).dtype), one.precision
 
 
+class Late(Boring):
+    """Makes its layer in configure_model, as large models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.layer
+
+    def configure_model(self) -> None:
+        if not hasattr(self, "layer"):
+            self.layer = nn.Linear(8, 1)
+
+
+@EVERY_BACKEND
+def test_layers_of_configure_model_come_back_trained(backend: str) -> None:
+    torch.manual_seed(1)
+    model, one = Late(), trainer(backend)
+    one.fit(model, loader(), loader())
+    trained = weights(model)
+    assert trained
+    (found,) = one.test(model, loader(), verbose=False)
+    assert found["test_loss"] == pytest.approx(float(one.callback_metrics["test_loss"]))
+    assert same(trained, weights(model))
+    (again,) = trainer(backend).test(model, loader(), verbose=False)
+    assert again["test_loss"] == pytest.approx(found["test_loss"])
+
+
+@EVERY_BACKEND
+def test_a_model_that_was_converted_comes_back_as_it_is(backend: str) -> None:
+    precision, dtype = ("bf16-true", torch.bfloat16) if backend == "sharded" else ("64-true", torch.float64)
+    model, one = Boring(), trainer(backend, precision=precision)
+    one.fit(model, loader(), loader())
+    assert model.layer.weight.dtype == dtype
+
+
 @EVERY_BACKEND
 def test_bf16_mixed_precision(backend: str, tmp_path: Path) -> None:
     told = Tell(tmp_path, precision, on="train_end")

@@ -266,7 +266,7 @@ class GangWorker:
             session.shared.end()  # whoever waits for data that a lost rank should have taken stops waiting
 
     def writes(self, serial: int) -> bool:
-        """Tell whether trial ``serial`` is writing a checkpoint or what its loggers have still to write, or ends a fit."""
+        """Tell whether trial ``serial`` is writing a checkpoint, or is ending a fit or its loggers' runs."""
         session = self._unsettled
         busy = self._ending_runs or (session is not None and session.busy)
         return busy and serial == self._trial.serial

@@ -207,8 +207,8 @@ def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves)
     if metric is None or metric == table.metric:
         return table.mode
     raise SettingsError(
-        f"Whether a higher or a lower {metric!r} is better is not known: the curves are judged by {table.metric!r}. Say "
-        "mode='max' or mode='min'."
+        f"Whether a higher or a lower {metric!r} is better is not known: the curves are judged by {table.metric!r}. "
+        "Say mode='max' or mode='min'."
     )
 
 

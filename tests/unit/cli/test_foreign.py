@@ -83,7 +83,8 @@ def test_no_control_character_of_a_record_reaches_the_terminal(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [(BOMB, "aliases stand for more than"), ("x: &a [*a]\n", "contains itself"), ("[" * 9999, "cannot")]
+    ("text", "says"),
+    [(BOMB, "aliases stand for more than"), ("x: &a [*a]\n", "contains itself"), ("[" * 9999, "cannot")],
 )
 def test_a_sweep_file_that_would_take_all_memory_is_refused_at_once(tmp_path, text, says):
     evil = foreign(tmp_path / "evil")

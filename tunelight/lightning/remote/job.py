@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from tunelight.compat.lightning import (
     _set_rng_states,
     call,
     flavour,
+    is_overridden,
     move_data_to_device,
     pl,
 )
@@ -375,7 +377,9 @@ def recover(
     trainer.strategy.connect(model)
     first: HandedIn = ray.get(handed_in[0])
     if first.weights is not None:
-        copy_into(model, unpack_view(first.weights))
+        weights = unpack_view(first.weights)
+        _configure(model, weights)
+        copy_into(model, weights)
     known = sent.parts.references(_references(trainer, sent.callbacks))
     left: Left = unpack(first.left, known)
     model.trainer = trainer
@@ -404,6 +408,20 @@ def recover(
         return left.result
     others = [unpack(ray.get(handed_in[rank]).left, known) for rank in sorted(handed_in) if rank]
     return interleave([one.predictions for one in (left, *others)], list(left.splits))
+
+
+def _configure(model: pl.LightningModule, weights: Mapping[str, Any]) -> None:
+    """Make the layers that ``configure_model`` has made on the workers, as it would in a process that trains."""
+    if weights.keys() <= model.state_dict().keys() or not is_overridden("configure_model", model):
+        return
+    try:
+        model.configure_model()
+    except Exception as error:  # noqa: BLE001 - it may need the group of processes that shares the model
+        warnings.warn(
+            f"configure_model() cannot be called on the driver: {type(error).__name__}: {error}. Make the layers in "
+            "__init__, and divide them among the workers in configure_model.",
+            stacklevel=2,
+        )
 
 
 def _recover_loggers(trainer: Any, states: list[Packed | None], known: Mapping[str, object]) -> None:
